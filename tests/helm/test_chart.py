@@ -777,6 +777,52 @@ def test_sizes_that_work_are_taken(helm: str, size: str) -> None:
     assert render(helm, "--set", f"broker.storage.size={size}")
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "broker.settings.EVENQ_BROKER_STORE__FLSUH=async",
+        "broker.settings.EVENQ_BROKER_FRONT_LIMITS__IDLE=5",
+        "nameserver.settings.EVENQ_NAMESERVER_EXPIRY=5",
+        "rebalancer.settings.EVENQ_REBALANCER_LEASE_MS=soon",
+        "broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=512Mi",
+    ],
+)
+def test_a_setting_that_the_program_does_not_have_or_take_is_refused(helm: str, bad: str) -> None:
+    """The program would refuse it as well: in every restart of its pod."""
+    assert bad.partition("=")[0].rpartition(".")[2] in refusal(helm, bad, flag="--set-string")
+
+
+@pytest.mark.parametrize("size", ["", "100", "65535", "2147483649", "99999999999999999999"])
+def test_a_size_of_log_files_that_brokers_refuse_is_refused(helm: str, size: str) -> None:
+    from evenq_broker.settings import BrokerSettings
+
+    (bounds,) = [one.bounds for one in settings_of(BrokerSettings) if one.name == "store.segment_bytes"]
+    grown = "broker.groups=1,broker.replicas=3,broker.replication.fromOneCopy=true"
+    given = f"broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES={size}"
+    command = ["--set", grown, "--set-string", given]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *command)
+    assert bounds.replace(" .. ", " to ") in refused.value.stderr
+    assert f'"{size}"' in refused.value.stderr
+    assert "cat /data/store/identity" in refused.value.stderr
+    if not size:
+        assert render(helm, "--set-string", given), "empty is the default of brokers with one copy"
+
+
+@pytest.mark.parametrize("name", ["mq.shop", "7days", "1"])
+def test_a_name_that_services_cannot_have_is_refused(helm: str, name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, release=name)
+    assert f'release name "{name}": Services are named after it' in refused.value.stderr
+
+
+@pytest.mark.parametrize("name", ["Shop", "a" * 54, "shop-"])
+def test_other_names_that_kubernetes_refuses_are_refused_by_helm(helm: str, name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, release=name)
+    assert "invalid release name" in refused.value.stderr
+
+
 def test_every_value_is_known_to_the_schema_and_the_other_way_round() -> None:
     """Strict, and complete: a new value without its row in the schema is a typo to helm."""
     schema = json.loads((CHART / "values.schema.json").read_text())

@@ -52,6 +52,21 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         print(f"\none copy grew to three, and copy 0 was lost with its volume: {outcome}")
         assert (outcome.lost, outcome.repeated) == (0, 0)
 
+        # Larger volumes: refused with the commands, which leave the pods as they are. The claims cannot grow here.
+        larger = (*grown, "broker.storage.size=2Gi")
+        said, before = copies.refused(*larger), copies.ready()
+        assert "the volumes of StatefulSet evenq-broker have 1Gi" in said
+        assert "patch pvc CLAIM" in said
+        assert "volumes do not shrink" in copies.refused(*grown, "broker.storage.size=512Mi")
+        assert "that stays" in copies.refused(*grown, "broker.storage.className=other")
+        ours = "app.kubernetes.io/instance=evenq,app.kubernetes.io/component=broker"
+        assert f"delete statefulset -l {ours} --cascade=orphan" in said
+        kubernetes.run("kubectl", "-n", "grown", "delete", "statefulset", "-l", ours, "--cascade=orphan")
+        copies.helm("upgrade", *larger)
+        assert copies.ready() == before, "no pod was replaced"
+        back = kubernetes.tried("helm", "-n", "grown", "rollback", "evenq", "1", "--timeout", "3m", timeout=240)
+        assert back.returncode != 0
+
         # The refused rollback is the newest revision, and it lacks all that copies have.
         kubernetes.run("helm", "-n", "grown", "uninstall", "evenq", "--wait", timeout=240)
         stays = {"secret/evenq-auth", "lease.coordination.k8s.io/evenq-broker-0"}

@@ -1,4 +1,7 @@
 {{- define "evenq.name" -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" .Release.Name) }}
+{{- fail (printf "release name %q: Services are named after it, so it begins with a letter and has lower-case letters, digits and '-' only, no dots. Choose another name" .Release.Name) }}
+{{- end }}
 {{- if contains "evenq" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-evenq" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
 {{- end }}
 

@@ -50,6 +50,18 @@ def test_edited_missing_and_left_over_pages_are_noticed_and_mended(copy: Path) -
         assert gen_reference.main(["--check", f"--pages={copy}"]) == 0, name
 
 
+def test_a_setting_that_the_charts_schema_lacks_or_has_left_over_is_noticed_and_mended(tmp_path: Path) -> None:
+    schema = tmp_path / "values.schema.json"
+    text = gen_reference.SCHEMA.read_text()
+    row = '"EVENQ_BROKER_STORE__FLUSH": '
+    assert row in text
+    for other in (text.replace(row, '"EVENQ_BROKER_STORE__FLUSHES": '), text.replace("-?[0-9]", "[0-9]", 1)):
+        schema.write_text(other)
+        assert gen_reference.main(["--check", f"--schema={schema}"]) == 1
+        assert gen_reference.main([f"--schema={schema}"]) == 0
+        assert schema.read_text() == text
+
+
 def test_an_error_without_advice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(gen_reference.WHAT_TO_DO, "TopicNotFound")
     with pytest.raises(SystemExit, match="TopicNotFound"):

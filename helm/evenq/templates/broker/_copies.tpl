@@ -41,6 +41,12 @@
 {{- fail "networkPolicy.followerReads=true needs auth.enabled: without signed calls any program that reaches broker.replication.port could speak for a copy, and what was acknowledged could be lost. Switch auth.enabled on, or leave followerReads at auto" }}
 {{- end }}
 {{- end }}
+{{- $segment := get $broker.settings "EVENQ_BROKER_STORE__SEGMENT_BYTES" }}
+{{- if and (or $segment $broker.replication.fromOneCopy) (hasKey $broker.settings "EVENQ_BROKER_STORE__SEGMENT_BYTES") }}
+{{- if or (not (regexMatch "^[0-9]+$" $segment)) (lt (int64 $segment) 65536) (gt (int64 $segment) 2147483648) }}
+{{- fail (printf "broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=%q: give the size of one log file as a whole number of bytes, 65536 to 2147483648. `kubectl -n %s exec %s-broker-0 -- cat /data/store/identity` shows that of a broker that runs, as segment_bytes" $segment .Release.Namespace (include "evenq.name" .)) }}
+{{- end }}
+{{- end }}
 {{- $given := keys $broker.settings }}
 {{- range $broker.extraEnv }}{{ $given = append $given .name }}{{ end }}
 {{- $fixed := list "BROKER_NAME" }}
@@ -59,6 +65,34 @@
 {{- fail "broker.replication.fromOneCopy says that brokers of one copy get more: it needs broker.replicas 2 or 3" }}
 {{- end }}
 {{- include "evenq.checkFounded" . }}
+{{- include "evenq.checkVolumes" . }}
+{{- end }}
+
+{{/* Kubernetes changes the volumes of no StatefulSet, and its refusal would come when half of the upgrade is done. */}}
+{{- define "evenq.checkVolumes" -}}
+{{- $storage := .Values.broker.storage }}
+{{- $wanted := int64 (include "evenq.mebibytes" $storage.size) }}
+{{- range (lookup "apps/v1" "StatefulSet" .Release.Namespace "").items }}
+{{- $labels := .metadata.labels | default dict }}
+{{- if and (eq (get $labels "app.kubernetes.io/instance") $.Release.Name) (eq (get $labels "app.kubernetes.io/name") "evenq") (eq (get $labels "app.kubernetes.io/component") "broker") }}
+{{- $claim := (first .spec.volumeClaimTemplates).spec }}
+{{- $size := $claim.resources.requests.storage }}
+{{- $there := int64 (include "evenq.mebibytes" $size) }}
+{{- if lt $wanted $there }}
+{{- fail (printf "broker.storage.size=%s: the volumes of StatefulSet %s have %s, and volumes do not shrink. Nothing was changed. Leave it, or install another release beside this one, let producers go there, and uninstall this one when it is read empty" $storage.size .metadata.name $size) }}
+{{- else if gt $wanted $there }}
+{{- fail (printf "broker.storage.size=%s: the volumes of StatefulSet %s have %s, and Kubernetes does not change that of a StatefulSet. Nothing was changed. Grow the claims, then let this upgrade make the StatefulSets again around the pods that run: `kubectl -n %s patch pvc CLAIM --patch '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"%s\"}}}}'` for each claim, `kubectl -n %s delete statefulset -l app.kubernetes.io/instance=%s,app.kubernetes.io/component=broker --cascade=orphan`, and the upgrade again; see docs/operating/kubernetes.md#larger-volumes" $storage.size .metadata.name $size $.Release.Namespace $storage.size $.Release.Namespace $.Release.Name) }}
+{{- end }}
+{{- if ne $storage.className ($claim.storageClassName | default "") }}
+{{- fail (printf "broker.storage.className=%q: the volumes of StatefulSet %s have the class %q, and that stays. Nothing was changed. Install another release beside this one, let producers go there, and uninstall this one when it is read empty" $storage.className .metadata.name ($claim.storageClassName | default "")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A size as Kubernetes writes it, in mebibytes. */}}
+{{- define "evenq.mebibytes" -}}
+{{- mul (int64 (regexFind "^[0-9]+" .)) (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[A-Za-z]+$" .) | default 1) }}
 {{- end }}
 
 {{/* What a group was founded with stays. Without a cluster (helm template) there is nothing to compare with. */}}
