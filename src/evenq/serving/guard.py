@@ -302,11 +302,15 @@ class Guard:
     # ------------------------------------------------------------------------------------------------------ streams
 
     def _server_stream(self, rpc: Rpc, handler: ServerStream, names: Names | None) -> ServerStream:
+        owned = _is_a_clients(rpc.access)
+
         def checked(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             try:
                 user = self.identify(context)
                 if not user.internal:
                     self._decide(user, rpc, names, request, context)
+                elif owned:
+                    self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
             except (Unauthorized, Forbidden, TooManyRequests) as error:
                 return self._late(error, context)
             return handler(request, context)

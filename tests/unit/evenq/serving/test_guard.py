@@ -15,7 +15,7 @@ from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.guard import Guard
 from evenq.serving.names import NAMES
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import ACTS_FOR, Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.users import Users
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -134,6 +134,13 @@ def verdict(guard: Guard, method: str, headers: Mapping[str, str], request: byte
     except Error as error:
         return error.code
     return 20000
+
+
+class Quick(FakeClock):
+    """Does not wait."""
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """At once: a refused stream is held for a moment otherwise."""
 
 
 METHODS = sorted(ACCESS)
@@ -314,6 +321,91 @@ def test_a_user_has_so_many_clients_and_leaves_room_for_others() -> None:
         assert verdict(guard, SEND, headers, send) == (20000 if number < 3 else TooManyRequests.code)
     assert verdict(guard, SEND, {"x-mq-client-id": "d1", **signed("twin")}, send) == 20000
     assert verdict(guard, SEND, {"x-mq-client-id": "c1", **signed("twin")}, send) == Forbidden.code
+
+
+# Calls that another server passed on: they are signed by the internal user and say whose they are.
+
+PASSED_ON = sorted(method for method in ACTING if method not in {TELEMETRY, "/evenq.v1.Groups/Session"})
+
+
+def passed_on(user: str | None, client_id: str = "c1") -> dict[str, str]:
+    said = {} if user is None else {ACTS_FOR: user}
+    return {"x-mq-client-id": client_id, **said, **signed("evenq-internal")}
+
+
+def streamed_verdict(guard: Guard, method: str, headers: Mapping[str, str], request: bytes) -> int:
+    """The same for a call that is answered by a stream."""
+
+    async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        yield b"frame"
+
+    async def run() -> None:
+        row = replace(rpc(method), kind=CallKind.SERVER_STREAM, handler=frames)
+        handler: Any = guard.guarded(row).handler
+        assert [frame async for frame in handler(request, context(headers, method))] == [b"frame"]
+
+    try:
+        asyncio.run(run())
+    except Error as error:
+        return error.code
+    return 20000
+
+
+VERDICTS = {"one answer": verdict, "a stream": streamed_verdict}
+
+
+@pytest.mark.parametrize("asked", VERDICTS.values(), ids=VERDICTS)
+@pytest.mark.parametrize("method", PASSED_ON)
+def test_a_call_that_a_server_passed_on_acts_under_the_ids_of_its_user(method: str, asked: Any) -> None:
+    """Both users may use the group and the topic, and the id is known here by the call that was passed on alone."""
+    guard, request = Guard(users(FILE + TWIN), clock=Quick()), request_of(method)
+    assert asked(guard, method, passed_on("orders"), request) == 20000
+    assert asked(guard, method, {"x-mq-client-id": "c1", **signed("twin")}, request) == Forbidden.code
+    assert asked(guard, method, passed_on("twin"), request) == Forbidden.code, "nor by way of another server"
+    assert asked(guard, method, {"x-mq-client-id": "c1", **signed("orders")}, request) == 20000
+    assert asked(guard, method, passed_on("twin", "c2"), request) == 20000
+
+
+@pytest.mark.parametrize("asked", VERDICTS.values(), ids=VERDICTS)
+@pytest.mark.parametrize("method", PASSED_ON)
+def test_a_client_that_says_it_was_passed_on_is_judged_as_itself(method: str, asked: Any) -> None:
+    guard, request = Guard(users(FILE + TWIN), clock=Quick()), request_of(method)
+    names_any = {"x-mq-client-id": "c9", ACTS_FOR: "orders", **signed("nobody")}
+    assert asked(guard, method, names_any, request) == Forbidden.code, "it has the rights of its signature alone"
+    assert asked(guard, method, passed_on("orders"), request) == 20000
+    posing = {ACTS_FOR: "orders", **signed("twin")}
+    assert asked(guard, method, {"x-mq-client-id": "c1", **posing}, request) == Forbidden.code, "no other's client"
+    assert asked(guard, method, {"x-mq-client-id": "c2", **posing}, request) == 20000
+    mine = {"x-mq-client-id": "c2", **signed("orders")}
+    assert asked(guard, method, mine, request) == Forbidden.code, "and its own ids are its own, whatever it says"
+    wrong = {"x-mq-client-id": "c1", ACTS_FOR: "orders", **signed("evenq-internal", "not the secret")}
+    assert asked(guard, method, wrong, request) == Unauthorized.code
+
+
+@pytest.mark.parametrize("asked", VERDICTS.values(), ids=VERDICTS)
+def test_a_passed_on_call_of_a_user_that_is_not_known_here_yet_owns_its_id_and_one_of_nobody_none(asked: Any) -> None:
+    """The users files of two servers differ while a change of them reaches one after the other."""
+    guard, request = Guard(users(FILE + TWIN), clock=Quick()), request_of(RECEIVE)
+    assert asked(guard, RECEIVE, passed_on("newcomer"), request) == 20000
+    assert asked(guard, RECEIVE, {"x-mq-client-id": "c1", **signed("orders")}, request) == Forbidden.code
+    for nobody in (None, ""):
+        assert asked(guard, RECEIVE, passed_on(nobody, "c2"), request) == 20000, "a server's own call"
+    assert asked(guard, RECEIVE, {"x-mq-client-id": "c2", **signed("orders")}, request) == 20000
+
+
+def test_the_clients_of_passed_on_calls_count_for_their_user() -> None:
+    guard, send = Guard(users(FILE + TWIN), clock=FakeClock(), user_clients_max=3, clients_max=9), request_of(SEND)
+    codes = [verdict(guard, SEND, passed_on("orders", f"c{number}"), send) for number in range(5)]
+    assert codes == [20000] * 3 + [TooManyRequests.code] * 2
+    assert verdict(guard, SEND, passed_on("twin", "d1"), send) == 20000
+
+
+def test_a_farewell_that_was_passed_on_frees_the_id() -> None:
+    guard, farewell = Guard(users(FILE + TWIN), clock=FakeClock()), V2 + "NotifyClientTermination"
+    assert verdict(guard, SEND, passed_on("orders"), request_of(SEND)) == 20000
+    assert verdict(guard, farewell, passed_on("twin"), request_of(farewell)) == Forbidden.code
+    assert verdict(guard, farewell, passed_on("orders"), request_of(farewell)) == 20000
+    assert verdict(guard, SEND, passed_on("twin"), request_of(SEND)) == 20000
 
 
 @pytest.mark.slow

@@ -101,5 +101,6 @@ def caller_of(context: RpcContext) -> str:
 def mark(context: RpcContext) -> Mapping[str, str]:
     """The headers of a call that is passed on: whose it is, and that it went on once."""
     headers = context.headers
-    user = {} if context.caller is None else {ACTS_FOR: context.caller.name}
+    caller = caller_of(context)  # not the server's that passed it on to us
+    user = {ACTS_FOR: caller} if caller else {}
     return {MARK: "1", **user, **{name: headers[name] for name in PASSED_ON if name in headers}}

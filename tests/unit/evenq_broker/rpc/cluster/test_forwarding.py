@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
-from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of, owner_of_handle
+from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward, mark, owner_of, owner_of_handle
 
 from evenq.errors import ConnectionFailed
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.lanes import home_of
-from evenq.serving.rpc import RpcContext
+from evenq.serving.rpc import ACTS_FOR, RpcContext
+from evenq.serving.users import Users
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -161,3 +162,27 @@ def test_a_call_that_is_passed_on_keeps_its_one_meaning(run: Run, own: str, head
 def home_group(broker: str) -> str:
     """A message group that is at home there."""
     return next(f"lane-{number}" for number in range(100) if home_of(f"lane-{number}", "ab") == broker)
+
+
+USERS = Users.parse(
+    b'[users.evenq-internal]\nsecret = "long-enough"\ninternal = true\n[users.orders]\nsecret = "long-enough-too"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("signer", "said", "owner"),
+    [
+        ("orders", None, "orders"),
+        ("orders", "root", "orders"),
+        ("evenq-internal", "orders", "orders"),
+        ("evenq-internal", "", "evenq-internal"),
+        ("evenq-internal", None, "evenq-internal"),
+        ("", "root", ""),
+    ],
+)
+def test_a_call_goes_on_as_its_users_however_many_servers_it_passes(signer: str, said: str | None, owner: str) -> None:
+    """A receive goes on twice where the first broker does not know its topic. What a client says of itself is nothing."""
+    call = context(**({} if said is None else {ACTS_FOR: said}))
+    call.caller = USERS.get(signer) if signer else None
+    assert caller_of(call) == owner
+    assert mark(call).get(ACTS_FOR, "") == owner
