@@ -1,6 +1,6 @@
 """Looks for what no linter sees: sizes, mirrored tests, banned folder names, TODOs without an issue, module docstrings,
-class names that two modules define, and forbidden doors (time, chance, files, sockets, threads, processes) outside the
-rooms that own them.
+class names that two modules define, forbidden doors (time, chance, files, sockets, threads, processes) outside the
+rooms that own them, and tests that cannot fail.
 
 `python tools/tidy.py` prints findings, one a line, and exits 1 if there are errors; warnings (tests that are not
 mirrored yet) do not count. `tests/unit/tools/test_tidy.py` runs it too.
@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,10 @@ SHARED_CLASS_NAMES = {  # class names that more than one module defines: in how 
 TODO = re.compile(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 
 CODE = re.compile(r"^(class|def|async def) ", re.MULTILINE)
+
+CHECKS = frozenset({"raises", "warns", "fail", "until", "wait_for"})
+"""Calls that fail a test beside the functions of the tests that assert or raise, and names that begin like CHECK."""
+CHECK = re.compile(r"_*(assert|check|verify|eventually|expect|must|only|pull_everything)")
 
 # Rooms that own a door to the outside. Everything else gets time, chance, disk and net as arguments.
 ROOMS_WITH_DOORS = (
@@ -237,6 +242,91 @@ def unmirrored(root: Path = ROOT) -> Iterator[Finding]:
             yield Finding(relative, 1, f"no {test_path.relative_to(root).as_posix()}", warning=True)
 
 
+def sources_of_tests(root: Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Relative path and source of each module of the tests, those that they share among them."""
+    for path in sorted([*(root / "tests").rglob("*.py"), *(root / "src/evenq/testing").rglob("*.py")]):
+        yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+
+
+def tests_that_cannot_fail(sources: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Tests without a check, and tests whose checks all stand in branches: with the right parameter they prove nothing.
+
+    A check is an assert, `pytest.raises`, or a call to what asserts or raises itself, in any module of the tests. A
+    branch in a loop is a filter, and one of a property test is taken by other examples: they are left alone.
+    """
+    trees = [(relative, ast.parse(source)) for relative, source in sources]
+    checking = _checking_names(tree for _, tree in trees)
+    for relative, tree in trees:
+        brought = {name.name for one in tree.body if isinstance(one, ast.ImportFrom) for name in one.names}
+        sure = _checking_names([tree]) | checking & brought
+        for test in ast.walk(tree):
+            if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) or not test.name.startswith("test_"):
+                continue
+            if not _checks(test, checking):
+                yield Finding(relative, test.lineno, f"{test.name} checks nothing: it cannot fail but by an error")
+            elif _checks(test, CHECKS) and not _is_property(test) and not _surely(test.body, sure):
+                text = "checks nothing in some branch: make it two tests, or check something in each"
+                yield Finding(relative, test.lineno, f"{test.name} {text}")
+
+
+def _checking_names(trees: Iterable[ast.Module]) -> frozenset[str]:
+    """Names of functions that assert or raise, or call one that does."""
+    checking, calls = set(CHECKS), []
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
+                if _checks(node, CHECKS):
+                    checking.add(node.name)
+                calls.append((node.name, {_called(one) for one in ast.walk(node) if isinstance(one, ast.Call)}))
+    size = 0
+    while len(checking) > size:
+        size = len(checking)
+        checking |= {name for name, called in calls if called & checking}
+    return frozenset(checking)
+
+
+def _checks(node: ast.AST, names: AbstractSet[str]) -> bool:
+    """Whether anything in it may fail a test."""
+    return any(
+        isinstance(one, ast.Assert | ast.Raise)
+        or (isinstance(one, ast.Call) and ((name := _called(one)) in names or CHECK.match(name) is not None))
+        for one in ast.walk(node)
+    )
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _is_property(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(one, ast.Call) and _called(one) == "given" for one in test.decorator_list)
+
+
+def _surely(body: Iterable[ast.stmt], names: AbstractSet[str]) -> bool:
+    """Whether a check is reached, whatever branch is taken."""
+    for one in body:
+        match one:
+            case ast.If(test=test, body=first, orelse=other):
+                if _checks(test, names) or (_surely(first, names) and _surely(other, names)):
+                    return True
+            case ast.Match(cases=cases):
+                if all(_surely(case.body, names) for case in cases):
+                    return True
+            case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=last):
+                if _surely([*tried, *other, *last], names) or any(_checks(one, names) for one in handlers):
+                    return True
+            case ast.With(items=items, body=inner) | ast.AsyncWith(items=items, body=inner):
+                if any(_checks(item, names) for item in items) or _surely(inner, names):
+                    return True
+            case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
+                if _surely(inner, names):
+                    return True
+            case _ if _checks(one, names):
+                return True
+    return False
+
+
 def empty_folders(root: Path = ROOT) -> Iterator[Finding]:
     """Folders of ours whose name says nothing, with or without modules."""
     for top in ("src", "services", "spark", "tests", "tools", "benchmarks", "helm", "docker", "docs"):
@@ -249,6 +339,7 @@ def main() -> int:
     """Print all findings; 1 if one of them is an error."""
     findings = [finding for relative, source in modules() for finding in check_module(relative, source)]
     findings += [*empty_folders(), *shared_class_names(modules()), *unmirrored()]
+    findings += tests_that_cannot_fail(sources_of_tests())
     for finding in findings:
         print(finding)
     errors = sum(not finding.warning for finding in findings)

@@ -84,9 +84,10 @@ def test_no_page_names_a_folder_of_somebodys_machine(all_pages):
 
 
 def test_every_python_block_compiles(all_blocks):
-    for block in all_blocks:
-        if block.language == "python":
-            ast.parse(textwrap.dedent(block.text), filename=str(block))
+    blocks = [block for block in all_blocks if block.language == "python"]
+    assert len(blocks) > 30
+    for block in blocks:
+        ast.parse(textwrap.dedent(block.text), filename=str(block))
 
 
 def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeypatch):

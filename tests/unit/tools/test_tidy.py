@@ -105,3 +105,55 @@ def test_a_module_without_its_test_is_a_warning(tmp_path):
     (finding,) = tidy.unmirrored(tmp_path)
     assert finding.warning
     assert "tests/unit/evenq/model/test_thing.py" in finding.text
+
+
+def of_tests(source):
+    return [finding.text for finding in tidy.tests_that_cannot_fail([("tests/test_a.py", source)])]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert x",
+        "with pytest.raises(OSError):\n        x()",
+        "if x:\n        assert y\n    else:\n        eventually(y)",
+        "for one in x:\n        if one:\n            assert y",
+        "checked(x)",
+        "try:\n        x()\n    except OSError as error:\n        assert str(error)",
+        "def story():\n        assert x\n    run(story)",
+        "match x:\n        case 1:\n            assert y\n        case _:\n            assert x",
+        "fake.sent()",
+    ],
+)
+def test_a_test_that_checks_something_is_left_alone(body):
+    helpers = "def checked(x):\n    sure(x)\n\ndef sure(x):\n    assert x\n\nclass Fake:\n    def sent(self):\n        assert self\n"
+    assert of_tests(f"{helpers}\ndef test_a(x):\n    {body}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("x()", "test_a checks nothing: it cannot fail"),
+        ("made(x)\n    x.send()", "test_a checks nothing: it cannot fail"),
+        ("if x:\n        assert y", "checks nothing in some branch"),
+        ("if x:\n        assert y\n    elif y:\n        assert x", "checks nothing in some branch"),
+        ("with x:\n        if x:\n            assert y", "checks nothing in some branch"),
+        ("def story():\n        if x:\n            assert x\n    run(story)", "checks nothing in some branch"),
+        (
+            "match x:\n        case 1:\n            assert y\n        case _:\n            pass",
+            "checks nothing in some branch",
+        ),
+    ],
+)
+def test_a_test_that_checks_nothing_or_only_in_a_branch_is_found(body, text):
+    (found,) = of_tests(f"def made(x):\n    return x\n\ndef test_a(x):\n    {body}\n")
+    assert text in found
+
+
+def test_a_property_test_may_check_the_examples_that_it_likes():
+    assert of_tests("@given(x=st.text())\ndef test_a(x):\n    if x:\n        assert x\n") == []
+
+
+@pytest.mark.slow
+def test_every_test_of_the_tree_can_fail():
+    assert [str(finding) for finding in tidy.tests_that_cannot_fail(tidy.sources_of_tests())] == []

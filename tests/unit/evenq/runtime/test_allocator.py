@@ -53,6 +53,7 @@ def test_a_c_library_without_mallopt_is_left_alone(monkeypatch):
     for name in allocator._SETTINGS:
         monkeypatch.delenv(name, raising=False)
     allocator.keep_freed_memory()
+    assert allocator._done, "and it is not asked again"
 
 
 def test_it_is_asked_for_once(monkeypatch):
