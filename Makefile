@@ -11,7 +11,7 @@ JAVA = $$($(BIN)/python tools/java_home.py)
 # Images of containers often set it. Then every server that a test starts, and every worker of pytest, compiles all of its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication bench-replication-peers grpcio-front replication-model replication-model-search shuffled kubernetes-replicated
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication bench-replication-peers grpcio-front replication-model replication-model-search shuffled kubernetes-replicated members
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -134,6 +134,9 @@ replication-kills: dev ## break things | kill -9 leaders, followers and the reco
 
 replication-upgrade: dev ## break things | replace three copies one by one under load, to this version and back: make replication-upgrade ROUNDS=20 FROM=v0.1.0
 	$(BIN)/python tests/proofs/run.py rolling_upgrade --rounds $(or $(ROUNDS),20) $(if $(FROM),--from $(FROM)) --ledger tests/chaos/upgrade_ledger.md
+
+members: dev ## break things | members of the Go, Java and Python SDKs come, close and are killed while brokers restart: make members MINUTES=15 STOPS=14 SDKS=go,java,python
+	$(BIN)/python tests/proofs/run.py members --minutes $(or $(MINUTES),15) $(if $(STOPS),--stops $(STOPS)) $(if $(SDKS),--sdks $(SDKS))
 
 verify: dev ## break things | evenq verify while a broker is killed every 30 s: make verify MINUTES=10
 	EVENQ_TEST_TOLERANCE_MS=5000 EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py

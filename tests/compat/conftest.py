@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from evenq_proofs.official_sdks import cache_of
 
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer
@@ -101,11 +102,6 @@ def lacking() -> Callable[[str], NoReturn]:
     return missing
 
 
-def cache_of(name: str, variable: str) -> Path:
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get(variable) or caches / "evenq" / name)
-
-
 @pytest.fixture(scope="session")
 def rust_cache() -> Path:
     """Where Rust's SDK is built, once."""
@@ -116,12 +112,6 @@ def rust_cache() -> Path:
 def go_cache() -> Path:
     """The same for Go's."""
     return cache_of("go", "EVENQ_GO_CACHE")
-
-
-@pytest.fixture(scope="session")
-def java_cache() -> Path:
-    """The same for Java's."""
-    return cache_of("java", "EVENQ_JAVA_CACHE")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever 
 (`at`, seconds of the machine's clock)
 work ENDPOINT TOPIC GROUP WORK_MS: a simple consumer that works this long on each message before it acknowledges it,
 until it reads a line
+member ENDPOINT WORK_MS TOPIC GROUP TOPIC GROUP ...: push consumers that work this long on each message, until it reads a line
+stream ENDPOINT NAME COUNT PACE_MS FIFO_TOPIC NORMAL_TOPIC: COUNT streams of each topic, those of the first one are message
+groups; repeats each send until it is answered with OK, until it reads a line
 """
 
 import json
@@ -354,9 +357,81 @@ def steady(endpoint: str, topic: str, group: str) -> None:
     say(done=True)
 
 
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Worker(MessageListener):
+    """Says when it has a message, and when it is done with it."""
+
+    def __init__(self, group: str, work_ms: str) -> None:
+        self._group, self._work_s = group, int(work_ms) / 1000
+
+    def consume(self, message: Message) -> ConsumeResult:
+        body = message.body.decode()
+        number = message.properties["number"]
+        say(client=self._group, body=body, got=number, attempt=message.delivery_attempt, at_us=now_us())
+        time.sleep(self._work_s)
+        say(client=self._group, worked=body, at_us=now_us())
+        return ConsumeResult.SUCCESS
+
+
+def member(endpoint: str, work_ms: str, *places: str) -> None:
+    consumers = {
+        group: PushConsumer(configuration(endpoint), group, Worker(group, work_ms), {topic: FilterExpression("*")})
+        for topic, group in zip(places[::2], places[1::2], strict=True)
+    }
+    for consumer in consumers.values():
+        consumer.startup()
+    say(ready=True)
+    sys.stdin.readline()
+    for group, consumer in consumers.items():
+        consumer.shutdown()
+        say(closed=group, at_us=now_us())
+    say(done=True)
+
+
+def stream(endpoint: str, name: str, count: str, pace_ms: str, fifo: str, normal: str) -> None:
+    stop = threading.Event()
+    producer = Producer(configuration(endpoint), (fifo, normal))
+    producer.startup()
+
+    def send(topic: str, of_stream: str) -> None:
+        number = 0
+        while not stop.wait(int(pace_ms) / 1000):
+            message = Message()
+            message.topic, message.body = topic, f"{of_stream}:{number}".encode()
+            message.add_property("number", str(number))
+            if topic == fifo:
+                message.message_group = of_stream
+            begun, line = time.monotonic(), {"stream": of_stream}
+            try:
+                producer.send(message)
+                line["sent"] = number
+            except Exception as error:  # noqa: BLE001  the SDK raises many kinds
+                line.update(refused=number, why=str(error))
+            say(**line, took_ms=int((time.monotonic() - begun) * 1000), at_us=now_us())
+            number += "sent" in line
+
+    threads = [
+        threading.Thread(target=send, args=(topic, f"{name}-{kind}-{at}"))
+        for topic, kind in ((fifo, "fifo"), (normal, "normal"))
+        for at in range(int(count))
+    ]
+    for thread in threads:
+        thread.start()
+    say(ready=True)
+    sys.stdin.readline()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    producer.shutdown()
+    say(done=True)
+
+
 if __name__ == "__main__":
     {
         "produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push, "transact": transact,
         "checker": checker, "prioritized": prioritized, "lite-produce": lite_produce, "lite-simple": lite_simple,
-        "lite-push": lite_push, "steady": steady, "work": work,
+        "lite-push": lite_push, "steady": steady, "work": work, "member": member, "stream": stream,
     }[sys.argv[1]](*sys.argv[2:])  # fmt: skip

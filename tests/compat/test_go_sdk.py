@@ -6,43 +6,29 @@ the test is skipped; not in CI (`CI` or `EVENQ_TEST_ALL` is set): there it fails
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from evenq_proofs import official_sdks
+from evenq_proofs.official_sdks import BUILD_SECONDS
 
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer
 
-GO = Path(__file__).with_name("go")
-BUILD_SECONDS = 600
 pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 
 
 @pytest.fixture(scope="session")
-def go_peer(go_cache: Path, lacking: Callable[[str], NoReturn]) -> Path:
+def go_peer(lacking: Callable[[str], NoReturn]) -> Path:
     """The client, built from its sums."""
-    go = shutil.which("go")
-    if go is None:
-        lacking("Go is not installed (https://go.dev/dl, or apt-get install golang)")
-    sources = [GO / name for name in ("go.mod", "go.sum", "main.go")]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    program = go_cache / f"peer-{digest}"
-    if not program.exists():
-        go_cache.mkdir(parents=True, exist_ok=True)
-        fresh = go_cache / f"peer-{digest}.{os.getpid()}"
-        command = ["nice", go, "build", "-mod=readonly", "-o", str(fresh), "."]
-        done = subprocess.run(command, cwd=GO, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
-        if done.returncode != 0:
-            lacking(f"go could not build the client: {done.stderr.strip()[-500:]}")
-        fresh.rename(program)
-    return program
+    try:
+        return official_sdks.go_peer()
+    except official_sdks.NotInstalled as error:
+        lacking(str(error))
 
 
 def test_an_idle_push_consumer_stops_within_seconds(

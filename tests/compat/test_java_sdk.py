@@ -7,14 +7,10 @@ fail.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -24,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from evenq_proofs import official_sdks
+from evenq_proofs.official_sdks import BUILD_SECONDS
 
 import evenq
 from evenq.model.retry import RetryKind, RetryPolicy
@@ -33,11 +31,6 @@ from evenq.testing.free_ports import FreePorts
 from evenq.testing.peer import Peer
 
 HERE = Path(__file__).parent
-JAVA = HERE / "java"
-JAVA_MIN = 17
-BUILD_SECONDS = 600
-FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Starts sooner and takes less than the defaults."""
 RECORDS_MAX = 10_000
 """What the SDK may log about two outages of some seconds, twenty sends a second among them: seven records a send."""
 QUICK_END = {"POLL_DEFAULT_MS": "500"}
@@ -92,37 +85,12 @@ class Client:
 
 
 @pytest.fixture(scope="session")
-def classpath(java_cache: Path, lacking: Callable[[str], NoReturn]) -> str:
+def classpath(lacking: Callable[[str], NoReturn]) -> str:
     """The client, built from its pom, and the SDK."""
-    maven, java, compiler = (shutil.which(name) for name in ("mvn", "java", "javac"))
-    if maven is None or java is None or compiler is None:
-        lacking("Maven and a JDK are not both installed (apt-get install maven openjdk-17-jdk-headless)")
-    version = subprocess.run([compiler, "-version"], capture_output=True, text=True, check=True).stdout
-    major = int(re.findall(r"\d+", version)[0])
-    if major < JAVA_MIN:
-        lacking(f"the JDK is {version.strip()}, the client needs {JAVA_MIN} or newer")
-    sources = [JAVA / "pom.xml", JAVA / "src" / "main" / "java" / "Peer.java"]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    home = java_cache / f"peer-{digest}"
-    if not home.exists():
-        java_cache.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=java_cache))
-        command = ["nice", maven, "-q", "-B", "--strict-checksums", "-f", str(JAVA / "pom.xml")]
-        done = subprocess.run(
-            [*command, f"-Dbuild.folder={fresh}", "compiler:compile", "dependency:copy-dependencies"],
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            shutil.rmtree(fresh)
-            lacking(f"Maven could not build the client: {(done.stdout + done.stderr).strip()[-500:]}")
-        try:
-            fresh.rename(home)
-        except OSError:  # another run was faster
-            shutil.rmtree(fresh)
-    return os.pathsep.join([str(home / "classes"), str(home / "dependency" / "*")])
+    try:
+        return official_sdks.java_classpath()
+    except official_sdks.NotInstalled as error:
+        lacking(str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +121,7 @@ class Java:
 def java(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
     """One process for the module."""
     folder = tmp_path_factory.mktemp("java")
-    words = ["java", *FLAGS, f"-Duser.home={folder}", f"-Drocketmq.log.root={folder}", "-cp", classpath, "Peer"]
-    process = Peer(words, log_path=folder / "stderr.txt")
+    process = Peer(official_sdks.java_peer(classpath, folder), log_path=folder / "stderr.txt")
     yield Java(process, folder)
     process.end()
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = str(Path(__file__).resolve().parent)
-CAMPAIGNS = ("storage", "kill_loop", "group_faults", "rolling_upgrade")
+CAMPAIGNS = ("storage", "kill_loop", "group_faults", "rolling_upgrade", "members")
 
 
 def main() -> None:

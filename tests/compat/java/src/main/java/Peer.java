@@ -4,6 +4,8 @@ import java.io.Closeable;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -34,13 +36,15 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * <pre>
  * {"do": "producer", "client", "endpoint", "topic", "decide"}        decide: answer checks (odd numbers are committed)
  * {"do": "simple", "client", "endpoint", "group", "topic", "filter"}     filter: tags, or "SQL expression"
- * {"do": "push", "client", "endpoint", "group", "topic", "filter", "fail"}   fail: never, first (once each), always
+ * {"do": "push", "client", "endpoint", "group", "topic", "filter", "fail", "work_ms"}
+ *     fail: never, first (once each), always; work_ms: how long it works on each message, and says then that it "worked"
  * </pre>
  *
  * each with "tls" (false if it is not there; the SDK's own default is true) and "access_key", "secret_key" if the calls
  * are to be signed. Then, of a producer: send, transact, recall, stream; of a simple consumer: take, nack, drain; of
  * all: close. A stream sends and a drain takes, in a thread of its own and whatever fails, until the client is told to
- * rest. Every answer has "done".
+ * rest; a stream with a "stream", its name, repeats each message until it is answered with OK, and with "ordered" it is
+ * a message group. Every answer has "done".
  */
 public final class Peer {
     private static final Gson GSON = new Gson();
@@ -104,7 +108,12 @@ public final class Peer {
             "group", message.getMessageGroup().orElse(null),
             "priority", message.getPriority().orElse(null),
             "attempt", message.getDeliveryAttempt(),
-            "at_ms", System.currentTimeMillis());
+            "at_ms", System.currentTimeMillis(),
+            "at_us", nowUs());
+    }
+
+    private static long nowUs() {
+        return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
     }
 
     private static ClientConfiguration configuration(Command command) {
@@ -125,15 +134,22 @@ public final class Peer {
         return Map.of(command.text("topic"), expression);
     }
 
+    private static String body(Command command, int number) {
+        return command.text("stream").isEmpty() ? "body-" + number : command.text("stream") + ":" + number;
+    }
+
     private static Message message(Command command, int number) {
         MessageBuilder builder = SDK.newMessageBuilder()
             .setTopic(command.text("topic"))
-            .setBody(("body-" + number).getBytes(StandardCharsets.UTF_8))
+            .setBody(body(command, number).getBytes(StandardCharsets.UTF_8))
             .setTag(number % 2 == 0 ? "even" : "odd")
             .setKeys("key-" + number)
             .addProperty("number", String.valueOf(number));
         if (command.number("message_groups") > 0) {
             builder.setMessageGroup("group-" + number % command.number("message_groups"));
+        }
+        if (command.flag("ordered")) {
+            builder.setMessageGroup(command.text("stream"));
         }
         if (command.number("delay_ms") > 0) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + command.number("delay_ms"));
@@ -172,6 +188,7 @@ public final class Peer {
     private Map<String, Object> push(Command command) throws Exception {
         Set<Integer> failed = ConcurrentHashMap.newKeySet();
         String fail = command.text("fail");
+        int workMs = command.number("work_ms");
         client = SDK.newPushConsumerBuilder()
             .setClientConfiguration(configuration(command))
             .setConsumerGroup(command.text("group"))
@@ -182,7 +199,12 @@ public final class Peer {
                     say(seen("failed", message));
                     return ConsumeResult.FAILURE;
                 }
-                say(seen("got", message));
+                Map<String, Object> got = seen("got", message);
+                say(got);
+                if (workMs > 0) {
+                    pause(workMs);
+                    say(fields("worked", got.get("body"), "at_us", nowUs()));
+                }
                 return ConsumeResult.SUCCESS;
             })
             .build();
@@ -261,20 +283,37 @@ public final class Peer {
     }
 
     private Map<String, Object> stream(Command command) {
+        boolean repeats = !command.text("stream").isEmpty();
         return inThread(new Runnable() {
             private int number;
 
             @Override
             public void run() {
+                long begun = System.nanoTime();
+                boolean sent = false;
+                Map<String, Object> line = fields("stream", command.text("stream"));
                 try {
                     ((Producer) client).send(message(command, number));
-                    say(fields("sent", number));
+                    sent = true;
+                    line.put("sent", number);
                 } catch (Exception error) {
-                    say(fields("refused", number, "why", reasons(error)));
+                    line.putAll(fields("refused", number, "why", reasons(error)));
                 }
-                number++;
+                line.put("took_ms", (System.nanoTime() - begun) / 1_000_000);
+                line.put("at_us", nowUs());
+                say(line);
+                number += sent || !repeats ? 1 : 0;
+                pause(Math.max(0, command.number("pace_ms") - PAUSE_MS));
             }
         });
+    }
+
+    private static void pause(long ms) {
+        try {
+            Thread.sleep(ms);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private Map<String, Object> drain(Command command) {
@@ -296,11 +335,7 @@ public final class Peer {
         worker = new Thread(() -> {
             while (!resting) {
                 step.run();
-                try {
-                    Thread.sleep(PAUSE_MS);
-                } catch (InterruptedException error) {
-                    return;
-                }
+                pause(PAUSE_MS);
             }
         });
         worker.start();
@@ -316,7 +351,7 @@ public final class Peer {
     private Map<String, Object> close() throws Exception {
         long begun = System.nanoTime();
         client.close();
-        return fields("shutdown_ms", (System.nanoTime() - begun) / 1_000_000);
+        return fields("shutdown_ms", (System.nanoTime() - begun) / 1_000_000, "closed", name, "at_us", nowUs());
     }
 
     private Map<String, Object> obey(Command command) throws Exception {
