@@ -525,6 +525,58 @@ def test_objects_of_the_prometheus_operator_come_where_the_cluster_knows_them(he
     assert "ConfigMap" in {d["kind"] for d in render(helm, "--set", "metrics.dashboard.enabled=true")}
 
 
+def test_each_alert_leads_to_its_page_where_pages_are_served(helm: str) -> None:
+    given = render(helm, *OPERATOR, "--set", "metrics.rules.runbookUrl=https://wiki.example.org/evenq/")
+    groups = find(given, "PrometheusRule", "evenq")["spec"]["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert len(alerts) > 10
+    pages = CHART.parents[1] / "docs" / "operating" / "runbooks"
+    for alert in alerts:
+        url = alert["annotations"]["runbook_url"]
+        assert url == f"https://wiki.example.org/evenq/{alert['alert']}.md"
+        assert (pages / url.rpartition("/")[2]).is_file()
+    assert "runbook_url" not in yaml.safe_dump(render(helm, *OPERATOR)), "a link that leads nowhere"
+    assert "runbookUrl" in refusal(helm, "metrics.rules.runbookUrl=wiki")
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "kind"),
+    [
+        ("metrics.podMonitor.enabled=true", "metrics.podMonitor.enabled", "monitoring.coreos.com/v1/PodMonitor"),
+        ("metrics.rules.enabled=true", "metrics.rules.enabled", "monitoring.coreos.com/v1/PrometheusRule"),
+        (
+            "tls.enabled=true,tls.certManager.issuerRef.name=ca",
+            "tls.certManager.issuerRef.name",
+            "cert-manager.io/v1/Certificate",
+        ),
+    ],
+)
+def test_a_kind_that_the_cluster_does_not_know_is_refused_in_words(
+    helm: str, values: str, value: str, kind: str
+) -> None:
+    assert render(helm, "--set", values), "without a cluster kinds are not known"
+    cluster = ["--set", values, "-a", "apps/v1/StatefulSet"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *cluster)
+    assert f"{value} needs the kind {kind}, which this cluster does not know" in refused.value.stderr
+    assert render(helm, *cluster, "-a", kind)
+
+
+def test_two_sources_of_keys_or_of_certificates_are_refused(helm: str) -> None:
+    said = refusal(helm, "auth.existingSecret=mine", "auth.users.shop.admin=true")
+    assert "auth.users (shop) beside auth.existingSecret=mine" in said
+    said = refusal(helm, "tls.enabled=true", "tls.existingSecret=pair", "tls.certManager.issuerRef.name=ca")
+    assert "tls.certManager.issuerRef.name=ca beside tls.existingSecret=pair" in said
+
+
+def test_hooks_leave_nothing_for_long_and_the_test_keeps_its_log(helm: str) -> None:
+    documents = render(helm)
+    jobs = [d for d in documents if d["kind"] == "Job"]
+    assert {job["spec"]["ttlSecondsAfterFinished"] for job in jobs} == {600}
+    policy = find(documents, "Pod", "evenq-test")["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    assert policy == "before-hook-creation", "`helm test --logs` reads it afterwards"
+
+
 def test_all_alerts_all_dashboards_and_all_pods_are_in_them(helm: str) -> None:
     labels = "metrics.rules.labels.release=prometheus,metrics.podMonitor.labels.release=prometheus,cluster=east"
     documents = render(helm, *OPERATOR, "--set", labels)

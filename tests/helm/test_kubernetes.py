@@ -30,6 +30,7 @@ PROBED_SECONDS = 180
 LOAD_SECONDS = 20
 ROLLING_SECONDS = 60
 SMALL = "/mnt/evenq-small"
+SERVERS = "app.kubernetes.io/name=evenq,app.kubernetes.io/component in (broker, nameserver, rebalancer)"
 LESS = ("broker.groups=1", "rebalancer.enabled=false")
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
 
@@ -53,21 +54,24 @@ def release(kubernetes: Kubernetes) -> Iterator[Release]:
 
 def uids(kubernetes: Kubernetes, namespace: str = "default") -> dict[str, str]:
     """Identity of each pod of the release, by name."""
-    pods = kubernetes.listed("pods", namespace, "-l", "app.kubernetes.io/name=evenq")
+    pods = kubernetes.listed("pods", namespace, "-l", SERVERS)
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
 
 def restarts(kubernetes: Kubernetes, namespace: str = "default") -> dict[str, int]:
     """Restarts of each pod of the release, by name."""
-    pods = kubernetes.listed("pods", namespace, "-l", "app.kubernetes.io/name=evenq")
+    pods = kubernetes.listed("pods", namespace, "-l", SERVERS)
     return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
 
 
 def test_helm_test_passes_and_nobody_comes_in_without_keys(release: Release) -> None:
     kubernetes = release.kubernetes
-    shown = kubernetes.run("helm", "test", "evenq", "--timeout", "3m", timeout=240)
+    shown = kubernetes.run("helm", "test", "evenq", "--timeout", "3m", "--logs", timeout=240)
     assert "Succeeded" in shown
-    assert "evenq-test" not in uids(kubernetes), "a test that passed leaves no pod"
+    assert "POD LOGS: evenq-test\n" in shown, shown
+    table = kubernetes.run(*kubernetes.evenq("cluster", "show"))
+    assert "evenq-broker-1.evenq-broker.default.svc.cluster.local:8081" in table, "the first command of the notes"
+    assert "…" not in table, table
     cluster: Any = json.loads(kubernetes.run(*kubernetes.evenq("cluster", "show", "--json")))
     assert [row["broker"] for row in cluster["brokers"]] == ["evenq-broker-0", "evenq-broker-1"]
     keyless = ("kubectl", "exec", "evenq-broker-0", "--", "env", "-u", "EVENQ_CREDENTIALS", "evenq", "topic", "list")

@@ -372,6 +372,15 @@ service's values and `own`, the chart's as YAML. */}}
 {{- end }}
 {{- end }}
 
+{{/* Refuses a kind that the cluster does not know. Without a cluster (helm template) kinds are not known, and nothing is refused. Call with
+root, kind, value, instead. */}}
+{{- define "evenq.needsKind" -}}
+{{- $known := .root.Capabilities.APIVersions }}
+{{- if and ($known.Has "apps/v1/StatefulSet") (not ($known.Has .kind)) }}
+{{- fail (printf "%s needs the kind %s, which this cluster does not know. Nothing was changed: %s" .value .kind .instead) }}
+{{- end }}
+{{- end }}
+
 {{/* Is something to be made: "auto" asks whether the cluster knows the kind. Call with (dict "root" $ "wanted" "auto" "kind" "PodMonitor"). */}}
 {{- define "evenq.wanted" -}}
 {{- if eq (toString .wanted) "auto" }}
