@@ -87,8 +87,10 @@ def test_helm_test_passes_and_nobody_comes_in_without_keys(release: Release) -> 
     assert "the signature is not right" in refused.stderr
 
 
-def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages(release: Release) -> None:
-    """`examples/single.yaml` beside the other release, on a file system that has no byte more than the volume's size."""
+def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages_and_comes_back_from_its_backup(release: Release) -> None:
+    """`examples/single.yaml` beside the other release, on a file system that has no byte more than the volume's size. Then
+    its volume is lost, and a new release begins with the backup.
+    """
     kubernetes = release.kubernetes
     script = f"mkdir -p {SMALL} && mount -t tmpfs -o size=1g,mode=0777 tmpfs {SMALL}"
     kubernetes.tool("node-exec", "sh", "-c", script)
@@ -106,16 +108,39 @@ def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages(release: Release)
                     "hostPath": {"path": SMALL},
                 },
             },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "backups", "namespace": "small"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            },
         )
-        images = ["--set", f"image.registry={REGISTRY},image.tag={TAG},broker.storage.className=limited"]
-        example = ["-f", str(CHART / "examples" / "single.yaml")]
-        kubernetes.run("helm", "-n", "small", "install", "evenq", str(CHART), "--wait", *example, *images, timeout=200)
+        images = [
+            "--set",
+            f"image.registry={REGISTRY},image.tag={TAG},backup.enabled=true,backup.existingClaim=backups",
+        ]
+        install = ["helm", "-n", "small", "install", "evenq", str(CHART), "--wait", *images]
+        install += ["-f", str(CHART / "examples" / "single.yaml")]
+        kubernetes.run(*install, "--set", "broker.storage.className=limited", timeout=200)
         sent = ("produce", "orders", "--body", "number {n}", "--count", "1000")
         kubernetes.run(*kubernetes.evenq(*sent, namespace="small"))
         read = ("consume", "orders", "--group", "desk", "--from", "first", "--max", "1000", "--idle", "20", "--json")
         got = kubernetes.run(*kubernetes.evenq(*read, namespace="small")).splitlines()
         assert len({json.loads(line)["body"] for line in got if line.startswith("{")}) == 1000
         assert restarts(kubernetes, "small") == {"evenq-broker-0": 0, "evenq-nameserver-0": 0}
+
+        here = ("kubectl", "-n", "small")
+        kubernetes.run(*here, "create", "job", "now", "--from=cronjob/evenq-backup")
+        kubernetes.run(*here, "wait", "--for=condition=complete", "job/now", "--timeout=60s")
+        kubernetes.run("helm", "-n", "small", "uninstall", "evenq", "--wait")
+        restore = [*install, "--set", "restore.existingClaim=backups"]
+        refused = kubernetes.tried(*restore)
+        assert "the claim data-evenq-broker-0 is there already" in refused.stderr
+        kubernetes.run(*here, "delete", "pvc", "data-evenq-broker-0", "--timeout=60s")
+        kubernetes.run(*restore, timeout=200)
+        read = (*read[:3], "again", *read[4:])
+        got = kubernetes.run(*kubernetes.evenq(*read, namespace="small")).splitlines()
+        assert len({json.loads(line)["body"] for line in got if line.startswith("{")}) == 1000
     finally:
         kubernetes.run("helm", "-n", "small", "uninstall", "evenq", "--wait", check=False)
         kubernetes.run("kubectl", "delete", "namespace", "small", "--timeout=60s", check=False)

@@ -19,6 +19,7 @@ from evenq.serving.kubernetes_api import KubernetesApi
 KINDS = (
     ("apis/apps/v1", "statefulsets"),
     ("apis/apps/v1", "deployments"),
+    ("apis/batch/v1", "cronjobs"),
     ("apis/batch/v1", "jobs"),
     ("api/v1", "pods"),
     ("api/v1", "services"),
