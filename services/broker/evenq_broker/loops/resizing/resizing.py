@@ -240,8 +240,10 @@ def known_topic(runtime: Runtime, catalog: Catalog, name: str) -> TopicConfig:
 
 
 async def _put(catalog: Catalog, ledger: Ledger, topic: TopicConfig) -> TopicConfig:
-    if topic != catalog.topics.get(topic.name):
-        catalog.topics.put(topic)
-        catalog.changes.facts_changed(topic=topic.name)
-        await ledger.journal.record(TopicPut(topic))
+    if topic == catalog.topics.get(topic.name):
+        await ledger.journal.settled()  # it may be so by a record that is not safe yet (decision 62)
+        return topic
+    catalog.topics.put(topic)
+    catalog.changes.facts_changed(topic=topic.name)
+    await ledger.journal.record(TopicPut(topic))
     return topic

@@ -183,6 +183,8 @@ class _GroupAdmin:
             given_up = Unsubscribed(known.group_id, read.topic_id)
             self._catalog.unsubscribed(given_up)
             await self._ledger.journal.record(given_up)
+        else:
+            await self._ledger.journal.settled()  # an earlier call's record may not be safe yet (decision 62)
         elsewhere = await others(
             "DeleteSubscription", data, context, admin_pb2.DeleteSubscriptionResponse, cluster=self._cluster
         )

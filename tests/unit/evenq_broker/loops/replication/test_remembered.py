@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import GroupRecord, MemberAddress, Pair
 from evenq_broker.loops.replication import identity, remembered
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.remembered import BYTES_MAX, FILE, RememberedRecord
+from evenq_broker.loops.replication.remembered import BYTES_MAX, FILE, RememberedRecord, replace_file
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
-from evenq.store.disk import RealDisk
+from evenq.store.disk import Disk, RealDisk
 
 RECORD = GroupRecord(
     version=9, epoch=7, leader=0, isr=(Pair(0, "a" * 32), Pair(1, "b" * 32)), min_isr=2, members=(0, 1, 2)
@@ -111,3 +113,47 @@ def test_a_disk_without_room_for_it_hinders_no_epoch(
     assert one.epoch == 7
     assert f"{tmp_path / FILE} cannot be written: no space left" in caplog.text
     assert one.forgets(RECORD), "it is tried again with the next change"
+
+
+OWNER = {"cluster": "c", "broker_id": 1, "store_id": "b" * 32}
+
+
+def on(disk: Disk) -> GroupRecord | None:
+    return RememberedRecord.load(disk, **OWNER).record  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("keep", Keep)
+def test_what_is_kept_outlives_the_loss_of_power_right_after(keep: Keep) -> None:
+    for seed in range(20):
+        disk = FaultDisk()
+        for epoch in (7, 8):
+            RememberedRecord.load(disk, **OWNER).keep(replace(RECORD, epoch=epoch))  # type: ignore[arg-type]
+        assert on(disk.crash(keep, random.Random(seed))) == replace(RECORD, epoch=8)
+
+
+def test_a_file_that_is_replaced_while_the_power_goes_is_the_old_one_or_the_new_one() -> None:
+    whole = FaultDisk()
+    replace_file(whole, FILE, {"number": 1})
+    before = whole.operations
+    replace_file(whole, FILE, {"number": 2})
+    seen: set[int] = set()
+    for cut in range(before, whole.operations):
+        for seed in range(10):
+            disk = FaultDisk()
+            replace_file(disk, FILE, {"number": 1})
+            disk.cut = (cut, seed)
+            with pytest.raises(OSError, match="error"):
+                replace_file(disk, FILE, {"number": 2})
+            found = disk.crash(Keep.SOME, random.Random(seed)).files[FILE].data
+            seen.add(json.loads(found)["number"])
+    assert seen == {1, 2}
+
+
+def test_an_epoch_that_was_entered_is_known_after_a_loss_of_power() -> None:
+    """R3: a copy that forgot it could act in an older one."""
+    for seed in range(20):
+        disk = FaultDisk()
+        ReplicaIdentity.load(disk, cluster="c", broker_id=1, mode=Mode.REPL_SYNC).persist_epoch(7, RECORD)
+        left = disk.crash(Keep.SOME if seed else Keep.NONE, random.Random(seed))
+        again = ReplicaIdentity.load(left, cluster="c", broker_id=1, mode=Mode.REPL_SYNC)
+        assert (again.epoch, again.remembered.record) == (7, RECORD)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send, Truncate
+from evenq_broker.core.replication.actions import Action, AppendRecords, PersistEpoch, Reset, Send, Truncate
 from evenq_broker.core.replication.config import ReplicationConfig
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, LastRecord, Records
@@ -470,5 +471,51 @@ def test_damage_below_a_cut_is_repaired_before_it(mended: bool) -> None:
             assert stage.copy.end == ends[2]
         assert seen == [(0, ends[0])]
         assert stage.log.matched_end == 0
+
+    play(story)
+
+
+class HeldIdentity(Identity):
+    """Its disk answers when it is let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+        self.seen: list[tuple[int, GroupRecord | None]] = []
+        self.fails = False
+
+    def persist_epoch(self, epoch: int, record: GroupRecord | None = None) -> None:
+        self.seen.append((epoch, record))
+        assert self.let.wait(60)
+        if self.fails:
+            raise StoreError("the disk is gone")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_epoch_is_entered_when_it_is_on_disk_and_not_before(fails: bool) -> None:
+    """R3: who answers in an epoch that a power loss takes back can act in an older one."""
+
+    async def story(stage: Stage) -> None:
+        disk = stage.log._identity = HeldIdentity()  # type: ignore[assignment]
+        disk.fails = fails
+        await stage.log.open()
+        record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
+        actions = stage.replica.observed(Seen(record, "2"), 0)
+        assert PersistEpoch(10) in actions
+        assert not any(isinstance(action, Send) for action in actions), "nothing is said in it"
+        before = stage.replica.max_epoch
+        entered = asyncio.ensure_future(stage.log._do(PersistEpoch(10)))
+        await stage.clock.until(lambda: bool(disk.seen))
+        await turns(20)
+        assert not entered.done()
+        assert stage.replica.max_epoch == before < 10
+        disk.let.set()
+        if fails:
+            with pytest.raises(StoreError, match="the disk is gone"):
+                await entered
+            assert stage.replica.max_epoch == before
+        else:
+            await entered
+            assert stage.replica.max_epoch == 10
+        assert disk.seen == [(10, record)]
 
     play(story)
