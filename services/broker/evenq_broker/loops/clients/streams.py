@@ -34,6 +34,8 @@ class TelemetryStream:
         """What its producer publishes; empty for consumers and before the first settings."""
         self.client_type = 0
         """Number of the v2 `ClientType` that its settings say; 0 = none yet."""
+        self.retired = False
+        """The client said goodbye or was silent, and has not sent its settings again."""
         self.ended = False
         self.error: Error | None = None
         """Why it ended, if its client should hear it."""
@@ -153,10 +155,12 @@ class Streams:
         return over
 
     def retire(self, client_id: str) -> None:
-        """The client said goodbye or is silent: no commands for it, unless it sends its settings again."""
+        """The client said goodbye or is silent: its producer is asked for no transaction, unless it sends its settings
+        again.
+        """
         for stream in self._streams.get(client_id, ()):
             self.publish(stream, ())
-            stream.client_type = 0
+            stream.retired = True
 
     def reaches(self, client_id: str, *, types: Collection[int] = ()) -> bool:
         """True if the client has a stream here; `types` as in `push`."""
@@ -174,7 +178,7 @@ class Streams:
         were given at their start, and send to others as well.
         """
         known = reversed(self._streams.get(client_id, ()))
-        return [stream for stream in known if stream.topics or stream.client_type == PRODUCER]
+        return [one for one in known if one.topics or (one.client_type == PRODUCER and not one.retired)]
 
     def producers(self, topic: str, *, but: str = "") -> list[TelemetryStream]:
         """The newest streams of a few producers that publish to the topic, taking turns; without client `but`."""

@@ -139,7 +139,7 @@ async def _read(
                 if not _group_refused(command.settings, context):
                     _remember(runtime, command.settings, context, clients=clients, sessions=sessions)
                     await begin_group(command.settings, context)
-                    stream.client_type = command.settings.client_type
+                    stream.client_type, stream.retired = command.settings.client_type, False
                 published = (topic.name for topic in command.settings.publishing.topics)
                 granted = [topic for topic in published if ("topic", topic) not in context.refused]
                 fresh = clients.streams.publish(stream, granted)
