@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.shared_member import Reached, Tenure, _SharedMemberLoop
+from pyspark_evenq.shared_member import Reached, SharedMember, Tenure, _SharedMemberLoop
 
 from evenq.errors import ConnectionFailed, IllegalOffset
 from evenq.model.queue import MessageQueue
@@ -194,3 +194,36 @@ def test_a_queue_leaves_also_when_the_checkpoint_alone_says_that_its_batch_is_do
         assert scene.member.reports == 1
 
     run(story)
+
+
+def test_a_member_reports_from_its_begin_to_its_end_and_not_outside() -> None:
+    reports: list[int] = []
+    member = SharedMember(
+        ReadOptions.parse({"endpoints": "h:1", "subscribe": "flights", "group": "g"}, streaming=True), lambda: None
+    )
+    member.report()
+    member._life = SimpleNamespace(report=lambda: "a report")  # type: ignore[assignment]
+    member._background = SimpleNamespace(run=lambda _, timeout_ms: reports.append(timeout_ms))  # type: ignore[assignment]
+    member.report()
+    assert len(reports) == 1
+    member._left = True
+    member.report()
+    assert len(reports) == 1
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("h:1 is away"), TimeoutError()])
+def test_a_report_that_no_broker_takes_is_left_to_the_next(error: Exception) -> None:
+    member = SharedMember(
+        ReadOptions.parse({"endpoints": "h:1", "subscribe": "flights", "group": "g"}, streaming=True), lambda: None
+    )
+
+    def fail(*_: Any, **__: Any) -> None:
+        tried.append(1)
+        raise error
+
+    tried: list[int] = []
+    member._life = SimpleNamespace(report=lambda: None)  # type: ignore[assignment]
+    member._background = SimpleNamespace(run=fail)  # type: ignore[assignment]
+    member.report()
+    member.report()
+    assert len(tried) == 2

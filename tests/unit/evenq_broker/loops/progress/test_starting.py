@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,24 @@ def test_a_group_that_gave_the_topic_up_or_was_deleted_awaits_nothing(run: Run) 
         assert broker.catalog.awaits(group, "t")
         await stage.during(broker.catalog.delete_group("g"))
         assert not broker.catalog._awaited
+
+    run(story)
+
+
+def test_a_broker_that_does_not_know_the_cluster_yet_begins_nothing(run: Run) -> None:
+    """It would ask nobody whether the group has begun elsewhere, and leave out what came since."""
+
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.LAST)
+        known = asyncio.Event()
+        broker.cluster.facts_settled = known.wait
+        begin = asyncio.ensure_future(broker.starts.begin(group, topic, AS_CONFIGURED))
+        await stage.clock.advance(60_000)
+        assert not begin.done()
+        assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0) is None
+        known.set()
+        await stage.during(begin)
+        assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0).next == 3
 
     run(story)
 

@@ -77,6 +77,22 @@ def test_a_retry_gets_the_first_answer_and_is_counted(run: Run) -> None:
     run(story)
 
 
+def test_every_message_of_a_call_is_known_and_not_the_first_alone(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await send(stage, request("one", "two", "three"))
+        for again in ("three", "two"):
+            await send(stage, request(again))
+        await send(stage, request("four", "one"))
+        assert (stored(broker), duplicates(broker)) == (4, 3)
+        await publish(stage, block("five", "six", "seven"))
+        await publish(stage, block("six"))
+        await publish(stage, block("seven", "eight"))
+        assert (stored(broker), duplicates(broker)) == (8, 5)
+
+    run(story)
+
+
 def test_another_topic_or_another_body_is_no_retry(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)

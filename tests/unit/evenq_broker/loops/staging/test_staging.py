@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evenq_broker.core.staging.staged import StagedRows
 from evenq_broker.core.state.records import decode
+from evenq_broker.loops.staging.staging import _groups
 from evenq_broker.settings import StagingSettings, StoreSettings
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreFull, TooManyRequests
@@ -563,8 +565,14 @@ def retaining(folder: Path) -> StoreSettings:
 
 def near(*brokers: Any) -> None:
     """Let brokers find each other without a nameserver."""
-    from types import SimpleNamespace
 
     for broker in brokers:
         broker.catalog.routes.broker = lambda name: SimpleNamespace(name=name)
         broker.cluster.peers.address_of = lambda view: f"{view.name}:8081"
+
+
+def test_rows_are_published_in_groups_of_bounded_size_and_in_order() -> None:
+    blocks: Any = [SimpleNamespace(put=SimpleNamespace(size=size)) for size in (4, 4, 4, 20, 1, 9, 1)]
+    groups = [[one.put.size for one in group] for group in _groups(blocks, 10)]
+    assert groups == [[4, 4], [4], [20], [1, 9], [1]], "one that is larger stands alone"
+    assert list(_groups([], 10)) == []
