@@ -188,13 +188,17 @@ class ClientTable:
                 doubtful[client_id] = None
         return list(doubtful)
 
-    def vouched(self, client_id: str, now_ms: int) -> None:
-        """Another broker says that the client lives."""
+    def vouched(self, client_id: str, now_ms: int, *, doubt_ms: int | None = None) -> None:
+        """Another broker says that the client lives. `doubt_ms`: when that is no longer known, if it only made a call
+        there; the table stays in the order of news, so a suspect it is, and no older sign of life.
+        """
         client = self._clients.get(client_id)
         if client is not None:
             client.last_ms = now_ms
             self._clients.move_to_end(client_id)
             self._suspects.pop(client_id, None)
+            if doubt_ms is not None:
+                self._suspects[client_id] = doubt_ms
 
     def heard(self, client_id: str, now_ms: int, silence_ms: int) -> bool:
         """Whether it made a call here within `silence_ms`, and not only before this broker's start."""

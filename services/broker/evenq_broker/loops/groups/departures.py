@@ -6,6 +6,8 @@ goodbye to it. It doubts a client that is silent for `client_lost_ms` and has ne
 one whose end another broker reports, and one that held messages before this broker's start and has not come back. Then
 it asks all other brokers: alive at one, it is kept; otherwise it ends after a goodbye to one of them, or once it was
 silent here for `client_lost_ms`. If one does not answer, it is doubted again and ends after `client_silence_ms`.
+One that is alive by a call to another broker alone is doubted again `client_lost_ms` after that call: every broker then
+ends it as soon as the last one that it called.
 
 Always true: a report of an end ends nothing. It ends the client's waiting polls, which makes a living client call
 again, and is looked into `RELEASE_MS` later, so one that arrives late does no harm. Bounded: `NAMES_MAX` ids a request,
@@ -100,7 +102,7 @@ class Departures:
             self._runtime.spawn(self._look_later(reported), name="look at reported clients")
         names = asked[:NAMES_MAX]
         return ClientsKnown(
-            frozenset(one for one in names if self._lives(one)),
+            {one: self._silent_ms(one, now_ms) for one in names if self._lives(one)},
             frozenset(one for one in names if table.said_goodbye(one, now_ms)),
         )
 
@@ -128,6 +130,13 @@ class Departures:
         waits = self._long_polls.table.waits(client_id)
         return waits or self._clients.lives(client_id, self._runtime.settings.client_lost_ms)
 
+    def _silent_ms(self, client_id: str, now_ms: int) -> int:
+        """Of one that lives."""
+        client = self._clients.table.get(client_id)
+        if client is None or self._clients.streams.reaches(client_id) or self._long_polls.table.waits(client_id):
+            return 0
+        return max(0, now_ms - client.here_ms)
+
     def _is_doubted(self, client_id: str) -> bool:
         """Whether there is a reason to ask: nothing here shows that it lives, and its end would change something."""
         table = self._clients.table
@@ -149,7 +158,10 @@ class Departures:
         if client is None or client.here_ms > began_ms or not self._is_doubted(client_id):
             return  # it ended, or made a call meanwhile
         if client_id in verdict.known.alive:
-            table.vouched(client_id, now_ms)
+            silent_ms = verdict.known.alive[client_id]
+            table.vouched(
+                client_id, now_ms, doubt_ms=now_ms + silence_of(client, lost_ms) - silent_ms if silent_ms else None
+            )
         elif client_id in verdict.known.gone:
             self._end(client_id, "said goodbye to another broker")
             table.goodbye(client_id, now_ms)
@@ -173,10 +185,11 @@ class Departures:
         request = clients_request(asked=client_ids)
         answers = await asyncio.gather(*(self._send(peer, request) for peer in cluster.peers.all()))
         answered = [one for one in answers if one is not None]
-        known = ClientsKnown(
-            frozenset[str]().union(*(one.alive for one in answered)),
-            frozenset[str]().union(*(one.gone for one in answered)),
-        )
+        alive: dict[str, int] = {}
+        for one in answered:
+            for client_id, silent_ms in one.alive.items():
+                alive[client_id] = min(silent_ms, alive.get(client_id, silent_ms))
+        known = ClientsKnown(alive, frozenset[str]().union(*(one.gone for one in answered)))
         sees_all = not cluster.nameservers or cluster.nameservers_answering > 0
         return _Verdict(known, sees_all and len(answered) == len(answers))
 

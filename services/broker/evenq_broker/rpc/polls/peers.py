@@ -52,7 +52,7 @@ def rpcs(
         request = parsed(peers_pb2.ClientsRequest, data)
         known = departures.answer(request.ended, request.asked)
         return peers_pb2.ClientsResponse(
-            status=OK, alive=sorted(known.alive), gone=sorted(known.gone)
+            status=OK, alive=known.alive, silent_ms=known.alive.values(), gone=sorted(known.gone)
         ).SerializeToString()
 
     return [

@@ -80,6 +80,15 @@ def test_one_that_another_broker_vouches_for_is_not_silent_but_was_not_heard_her
     assert table.heard("a", 9, 10)
 
 
+def test_one_that_only_called_another_broker_is_doubtful_again_when_that_call_is_old() -> None:
+    table = ClientTable()
+    table.seen("a", 0)
+    table.vouched("a", 10, doubt_ms=13)
+    assert [table.doubtful(now_ms, 10) for now_ms in (12, 13)] == [[], ["a"]]
+    table.vouched("a", 14)
+    assert table.doubtful(20, 10) == []
+
+
 def test_one_that_held_something_before_a_start_has_to_show_that_it_lives() -> None:
     table = ClientTable(clients_max=1)
     table.expect("a", 0, doubt_ms=3)

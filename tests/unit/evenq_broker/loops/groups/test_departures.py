@@ -149,6 +149,29 @@ def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives_only(
     run(story)
 
 
+def test_a_client_that_dies_after_a_call_to_another_broker_is_ended_in_one_time_and_not_in_two(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await receive(stage) == 1
+        await stage.clock.advance(1_000)
+        await beat(stage)
+        assert await is_ready_within(stage, b, LOST_MS + 2_000)
+
+    run(story)
+
+
+def test_a_client_that_calls_another_broker_alone_is_kept(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await receive(stage) == 1
+        for _ in range(60):
+            await stage.clock.advance(10_000)
+            await beat(stage)
+        assert not any(queue.ready for queue in b.ledger.progress.queues())
+
+    run(story)
+
+
 def test_a_client_that_lost_its_stream_to_one_broker_is_kept_while_it_lives_at_another(run: Run) -> None:
     async def story(stage: Any) -> None:
         _, b = await pair(stage)

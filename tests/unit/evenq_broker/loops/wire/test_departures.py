@@ -15,7 +15,9 @@ def test_a_request_carries_ends_and_doubts() -> None:
 
 def test_an_answer_says_who_lives_and_who_is_gone_unless_it_is_a_refusal() -> None:
     answer = peers_pb2.ClientsResponse(status=definition_pb2.Status(code=definition_pb2.OK), alive=["a"], gone=["b"])
-    assert clients_known(answer.SerializeToString()) == ClientsKnown(frozenset({"a"}), frozenset({"b"}))
+    assert clients_known(answer.SerializeToString()) == ClientsKnown({"a": 0}, frozenset({"b"})), "an older version"
+    answer.silent_ms.extend([7, 8])
+    assert clients_known(answer.SerializeToString()).alive == {"a": 7}
     answer.status.code = definition_pb2.FORBIDDEN
     with pytest.raises(Forbidden):
         clients_known(answer.SerializeToString())
