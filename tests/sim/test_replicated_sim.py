@@ -55,6 +55,7 @@ def played(seed: int) -> None:
         pytest.fail(problems_of(seed), pytrace=False)
 
 
+@pytest.mark.spec("HA-1", "HA-5")  # one leads and all hold the same; copies that only write lose their leaders, too
 @pytest.mark.parametrize(
     "first", [pytest.param(n, marks=pytest.mark.slow if n >= QUICK else ()) for n in range(0, len(SEEDS), BLOCK)]
 )
