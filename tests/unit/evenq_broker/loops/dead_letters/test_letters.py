@@ -1,10 +1,12 @@
 """The copy first, then the end of the original; one path for both wires."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from evenq_broker.loops.dead_letters.letters import bury, to_dead_letters
+from evenq_broker.loops.dead_letters.letters import bury, settle, to_dead_letters
 
 from evenq.errors import StoreFull
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -118,3 +120,30 @@ def test_a_copy_that_cannot_be_stored_leaves_the_original_unfinished(run: Run) -
         assert 0 in queue.pending
 
     run(story)
+
+
+@pytest.mark.parametrize("changes", [True, False])
+@pytest.mark.parametrize("ready", [[5], []])
+def test_polls_wake_for_what_a_finished_message_lets_through_once_that_is_recorded(
+    changes: bool, ready: list[int]
+) -> None:
+    """The next message of an ordered queue waits for the one that became a dead letter."""
+
+    async def story() -> None:
+        woken: list[tuple[int, int, int]] = []
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue: Any = SimpleNamespace(group_id=1, topic_id=2, queue_id=3, ready=ready)
+        ledger: Any = SimpleNamespace(
+            progress=SimpleNamespace(finish=lambda *_: changes), journal=SimpleNamespace(record=lambda _: recorded)
+        )
+        polls: Any = SimpleNamespace(ready=lambda *key: woken.append(key))
+        settling = asyncio.ensure_future(settle(ledger, queue, 4, long_polls=polls))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert settling.done() is not changes
+        assert not (changes and woken), "before it is safe"
+        recorded.set_result(None)
+        await settling
+        assert woken == ([(1, 2, 3)] if ready else [])
+
+    asyncio.run(story())
