@@ -391,7 +391,7 @@ def test_a_missing_file_in_the_middle_of_the_log_is_named(data: Path) -> None:
 
 def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    assert "cannot be made (File exists)" in refusal_of(tmp_path / "data")
+    assert "cannot be written (Not a directory)" in refusal_of(tmp_path / "data")
 
 
 # ------------------------------------------------------------------------------------------------ offsets

@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, IllegalGroup, IllegalTopic
 from evenq.model.names import CLIENT_LENGTH_MAX, text_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, groups_pb2
@@ -30,11 +30,15 @@ TEXTS_BYTES_MAX = 1 << 20
 class KeptText:
     """One place of texts in a request: attribute after attribute, some of them lists."""
 
-    __slots__ = ("length_max", "path", "printable", "steps")
+    __slots__ = ("error", "length_max", "path", "printable", "steps", "what")
 
     def __init__(self, path: str, length_max: int = CLIENT_LENGTH_MAX, *, printable: bool = True) -> None:
         self.path = path
         self.steps = path.split(".")
+        last = path.removesuffix(".name").rpartition(".")[2].removesuffix("s")
+        self.error = {"topic": IllegalTopic, "group": IllegalGroup}.get(last, BadRequest)
+        """As a name gets it that breaks another rule (wire contract 3.7)."""
+        self.what = f"the {last} name ({path})" if last in {"topic", "group"} else path
         self.length_max = length_max
         self.printable = printable
 
@@ -57,7 +61,7 @@ class KeptText:
     def problem(self, text: str) -> str | None:
         """What is wrong with the text, as a sentence; None if it may be kept."""
         if self.printable:
-            return text_problem(self.path, text, self.length_max)
+            return text_problem(self.what, text, self.length_max)
         if len(text) <= self.length_max:
             return None
         return f"{self.path} has {len(text)} characters, the limit is {self.length_max}; give a shorter one"
@@ -100,13 +104,15 @@ KEPT: Mapping[type[Any], Sequence[KeptText]] = {
 
 
 def must_fit(kind: type[Any], message: Any) -> None:
-    """Raises BadRequest for a text that is too long to be kept, or cannot be shown."""
+    """Raises BadRequest, of a name IllegalTopic or IllegalGroup, for a text that is too long to be kept, or cannot be
+    shown.
+    """
     total = 0
     for place in KEPT[kind]:
         for text in place.of(message):
             problem = place.problem(text)
             if problem:
-                raise BadRequest(problem)
+                raise place.error(problem)
             total += len(text)
     if total > TEXTS_BYTES_MAX:
         raise BadRequest(
