@@ -147,7 +147,7 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
     with LocalCluster(rebalancer=False, folder=tmp_path / "earlier", broker_settings=SEGMENT) as new:
         got = read(new.endpoint, "orders", "fresh", lambda bodies: set(bodies) >= set(before), ack=False)
         assert not set(between[-100:]) & set(got), "what was stored behind the place is not there"
-    assert "is not empty" in tool("restore", target, "--data", earlier, code=1)
+    assert "is not empty" in tool("restore", target, "--data", earlier, code=4)
 
 
 @pytest.mark.slow  # two groups of three brokers, and a failover
