@@ -106,6 +106,8 @@ class Starting:
         kept = await self._progress.store.kept(queue)
         if kept is not None and _is_of(kept, offsets):
             return kept.offset, False
+        if kept is not None and kept.uid and offsets.uid:  # a topic of this name was read before, and deleted
+            return QueueOffset(0), True
         if topic not in self._begun_ms:
             if await self._progress.store.has_begun(topic):  # in an earlier run
                 return QueueOffset(0), True

@@ -93,8 +93,11 @@ def test_a_queue_that_came_between_two_runs_is_read_whole(tmp_path: Path, policy
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("after_ms", [0, TOGETHER_MS + 1])
 @pytest.mark.parametrize("runs", [False, True])
-def test_an_offset_of_a_deleted_topic_does_not_count_for_the_one_of_its_name(tmp_path: Path, *, runs: bool) -> None:
+def test_an_offset_of_a_deleted_topic_does_not_count_for_the_one_of_its_name(
+    tmp_path: Path, *, runs: bool, after_ms: int
+) -> None:
     """Even if the new one has more messages; in the run that read the old one, and in the next."""
 
     async def story() -> None:
@@ -102,7 +105,7 @@ def test_an_offset_of_a_deleted_topic_does_not_count_for_the_one_of_its_name(tmp
         await scene.begins(ONE)
         if not runs:
             scene.started()
-        await scene.clock.advance(TOGETHER_MS + 1)
+        await scene.clock.advance(after_ms)
         scene.uid, scene.end, scene.at_time = "second", 30, 0
         assert await scene.begins(ONE) == 0
         await scene.reads(ONE, 5)
