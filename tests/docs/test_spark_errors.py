@@ -38,7 +38,8 @@ def raised() -> Iterator[tuple[str, str]]:
                 continue
             name = ast.unparse(node.func).split(".")[-1]
             text = text_of(node.args[0])
-            if name[:1].isupper() and name not in INNER and " " in text:
+            is_class = name[:1].isupper() or name.startswith("type(")
+            if is_class and name not in INNER and " " in text:
                 yield f"{path.name}:{node.lineno}", text
 
 
