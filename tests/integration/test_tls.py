@@ -312,7 +312,7 @@ def test_a_mistake_at_the_command_line_is_one_sentence(
     filled = [word.format(plain=cluster.endpoint.removeprefix("evenqs://"), ca=tls.ca) for word in words]
     for command in (["topic", "list"], ["produce", "x", "--body", "x"], ["dlq", "list"]):
         done = evenq_command(*command, *filled)
-        assert done.returncode == 5
+        assert done.returncode in {2, 5}
         assert given in done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
