@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +30,7 @@ from evenq_broker.core.state.records import encode
 from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.signals import done_within
 from evenq_broker.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 TICK_MS = 1_000
 RESTORE_MAX_MS = 2_000
 """Longest time of a start for reading back what came last."""
+RESTORE_READERS = 4
+"""Queues that are read at the same time: one that waits for the repair of a record does not delay the others."""
 READ_COUNT = 1_000
 READ_BYTES = 4 << 20
 WHOLE = Kept(head=True, system=True, check=False)
@@ -235,13 +238,19 @@ class Deduplicator:
         until_ms = begun_ms + RESTORE_MAX_MS
         # The last window of the log: the leader before may have had another clock.
         since_ms = min(self._runtime.clock.now_ms(), self._ledger.store.opened_ms) - self._window_ms
-        left = self.count_max
-        left -= await self._restore_timers(since_ms, left // 2, until_ms=begun_ms + RESTORE_MAX_MS // 2)
-        for topic, queue_id in self._queues():
-            if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
-                log.info("only %d message ids from before the restart were restored", len(self.recent))
-                return
-            left -= await self._restore_queue(topic, queue_id, since_ms, left)
+        await self._restore_timers(since_ms, self.count_max // 2, until_ms=begun_ms + RESTORE_MAX_MS // 2)
+        queues = iter(self._queues())
+        reading = asyncio.gather(
+            *(
+                self._spawn(self._restore_queues(queues, since_ms, until_ms), "read back message ids")
+                for _ in range(RESTORE_READERS)
+            )
+        )
+        left_ms = until_ms - self._runtime.clock.monotonic_ms()
+        if await done_within(asyncio.shield(reading), left_ms, clock=self._runtime.clock):
+            reading.result()  # raises what a start cannot continue after
+        if next(queues, None) is not None or not reading.done():
+            log.info("only %d message ids from before the restart were restored", len(self.recent))
 
     def _queues(self) -> list[tuple[TopicConfig, int]]:
         """Also those that their topics have no more, since the first try may lie in one; lite topics, of which there
@@ -251,14 +260,23 @@ class Deduplicator:
         mine = [(topic, queue_id) for topic, queue_id in known if topic is not None and not is_system_topic(topic.name)]
         return sorted(mine, key=lambda one: one[0].message_type is MessageType.LITE)
 
-    async def _restore_queue(self, topic: TopicConfig, queue_id: int, since_ms: int, most: int) -> int:
+    async def _restore_queues(self, queues: Iterator[tuple[TopicConfig, int]], since_ms: int, until_ms: int) -> None:
+        """The next queue, until none is left, or no time. A queue that is being read is read to its end, also while
+        the broker serves: its reader may have waited for the repair of a damaged record.
+        """
+        while self._runtime.clock.monotonic_ms() < until_ms and (most := self.count_max - len(self.entries)) > 0:
+            topic, queue_id = next(queues, (None, 0))
+            if topic is None:
+                return
+            await self._restore_queue(topic, queue_id, since_ms, most)
+
+    async def _restore_queue(self, topic: TopicConfig, queue_id: int, since_ms: int, most: int) -> None:
         store, ids = self._ledger.store, (topic.topic_id, queue_id)
         low, high = store.queue_range(*ids)
         if low == high:
-            return 0
+            return
         try:
             at = max(await store.offset_at(*ids, since_ms), high - most)
-            first = at
             while at < high:
                 block = await store.read_block(*ids, at, count_max=READ_COUNT, bytes_max=READ_BYTES, kept=WHOLE)
                 self._remember(block, *ids)
@@ -267,10 +285,8 @@ class Deduplicator:
                 at = block.next_offset
         except StoreCorrupted as error:
             log.warning("message ids of topic %s were not restored: %s", topic.name, error.message)
-            return 0
-        return at - first
 
-    async def _restore_timers(self, since_ms: int, most: int, *, until_ms: int) -> int:
+    async def _restore_timers(self, since_ms: int, most: int, *, until_ms: int) -> None:
         """Delayed and half messages that are in no queue yet, with the answers that their first tries got."""
         count = 0
         try:
@@ -288,7 +304,6 @@ class Deduplicator:
                         count += 1
         except Error as error:
             log.warning("message ids of delayed and half messages were not restored: %s", error.message)
-        return count
 
     def _answer_of(self, timer: StoredTimer, message_id: bytes) -> bytes | None:
         ledger = self._ledger
@@ -313,5 +328,5 @@ class Deduplicator:
             system = data[end - _system_length(data, at)[0] : end]
             at = end
             if message_id := message_id_of(system):
-                entries[key_of(message_id, digest_of(system), topic_id)] = pack_place(queue_id, offset)
+                entries.setdefault(key_of(message_id, digest_of(system), topic_id), pack_place(queue_id, offset))
         block.give_back()

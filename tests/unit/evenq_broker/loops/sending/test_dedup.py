@@ -13,6 +13,7 @@ from evenq_broker.core.sending.plain_sends import PlainSends
 from evenq.errors import PersistenceTimeout, StoreFull, TooManyRequests
 from evenq.model import MessageType
 from evenq.serving.rpc import RpcContext
+from evenq.store import MessageStore
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -380,6 +381,41 @@ def test_a_half_message_that_was_committed_before_a_restart_is_not_stored_again(
         assert again.entries[0].transaction_id
         assert (await decide(stage, again.entries[0].transaction_id, resolution)).status.code == definition_pb2.OK
         assert (stored(broker, "half"), len(broker.ledger.store.timers.pending)) == (1, 0)
+
+    run(story)
+
+
+def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired = asyncio.Event()
+    read_block = MessageStore.read_block
+
+    async def waits(store: MessageStore, topic_id: int, queue_id: int, *args: Any, **kwargs: Any) -> Any:
+        if queue_id == 0:
+            await repaired.wait()
+        return await read_block(store, topic_id, queue_id, *args, **kwargs)
+
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await stage.during(broker.catalog.create_topic("t", queues=6))
+        sent = [block(f"id{queue_id}", queue_id=queue_id) for queue_id in range(6)]
+        for one in sent:
+            await publish(stage, one)
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        monkeypatch.setattr(MessageStore, "read_block", waits)
+        broker = stage.made("a", **settings)
+        await stage.during(broker.open())
+        await stage.begin(broker)
+        for one in sent[1:]:
+            await publish(stage, one)
+        assert (stored(broker), duplicates(broker)) == (6, 5)
+        repaired.set()
+        await stage.clock.advance(1)
+        await publish(stage, sent[0])
+        assert (stored(broker), duplicates(broker)) == (6, 6), "its reader ended while the broker served"
 
     run(story)
 
