@@ -46,9 +46,9 @@ class RebalanceListener:
         await self._told()
 
     async def _told(self) -> None:
-        reported = asyncio.shield(self._next())
+        reported = self._next()
         if self._tell is not None:  # the log may come later than the first message
-            await reported
+            await asyncio.shield(reported)
 
     def _next(self) -> asyncio.Future[None]:
         if self._done is None:
