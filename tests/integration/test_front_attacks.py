@@ -62,6 +62,15 @@ class Attacker:
             return False
         return True
 
+    def must_be_there(self) -> None:
+        """The connection stands: the server answers a ping."""
+        self.send(f.ping(b"are-here"))
+        received = b""
+        while b"are-here" not in received:
+            data = self.socket.recv(1 << 16)
+            assert data, "the server has closed the connection"
+            received = received[-8:] + data
+
     def end(self) -> ErrorCode | None:
         """What the server's last GOAWAY says, once it has closed the connection or says nothing for as long as the socket waits."""
         try:
@@ -323,9 +332,23 @@ def test_one_address_has_no_more_than_its_share(tmp_path: Path) -> None:
         while b"made room for other calls of this address" not in received:  # none of them has shown credentials
             received += attackers[0].socket.recv(1 << 16)
         for attacker in attackers[1:]:
-            attacker.send(f.ping(b"are-here"))
-            received = b""
-            while b"are-here" not in received:
-                received += attacker.socket.recv(1 << 16)
+            attacker.must_be_there()
+        with Attacker(port) as one_more:
+            one_more.must_be_there()
+            assert attackers[1].end() is ErrorCode.NO_ERROR, "of those without a call, the longest idle one makes room"
+            for attacker in (attackers[0], *attackers[2:]):
+                attacker.must_be_there()
+
+
+def test_a_connection_with_a_call_makes_room_for_none(tmp_path: Path) -> None:
+    message = f.frame(f.DATA, 0, 1, bytes(5))
+    with ExitStack() as stack:
+        port, _ = stack.enter_context(served(tmp_path, connections_per_address_max=3))
+        attackers = [stack.enter_context(Attacker(port)) for _ in range(3)]
+        for attacker in attackers:
+            attacker.send(f.frame(f.HEADERS, OPEN, 1, head(BOTH)) + message)
+            attacker.must_be_there()
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as one_more:
             assert not one_more.recv(100)  # closed at once
+        for attacker in attackers:
+            attacker.must_be_there()

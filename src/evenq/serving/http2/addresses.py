@@ -7,13 +7,18 @@ true: `calls` counts the calls from this address whose handlers are not over; `i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 
 from evenq.serving.binding import UNIX
 from evenq.serving.http2.limits import PeerTotals
 from evenq.wire.http2.codes import Status
 
-__all__ = ["Address", "Idle"]
+__all__ = ["Address", "Idle", "IdleConnections"]
+
+LOOK_MS = 1_000
+"""Shortest time between two looks at all connections: 15,000 of them take some milliseconds."""
 
 
 class Idle(Protocol):
@@ -29,10 +34,46 @@ class Idle(Protocol):
         """Stop the handler."""
 
 
+class IdleConnection(Protocol):
+    """A connection that can be ended for another one."""
+
+    @property
+    def idle_since_ms(self) -> int | None:
+        """Since when it carries no call that showed credentials; None: it carries one, or ends already."""
+
+    def make_room(self) -> None:
+        """End it."""
+
+
+class IdleConnections:
+    """Those that can be ended for new ones, the longest idle first, as the last look found them."""
+
+    __slots__ = ("_found", "_looked_ms")
+
+    def __init__(self) -> None:
+        self._found: deque[IdleConnection] = deque()
+        self._looked_ms: int | None = None
+
+    def end_one(self, connections: Iterable[IdleConnection], now_ms: int) -> bool:
+        """End one that is idle still. False: none was found within the last second."""
+        while True:
+            while self._found:
+                connection = self._found.popleft()
+                if connection.idle_since_ms is not None:
+                    connection.make_room()
+                    return True
+            if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
+                return False
+            self._looked_ms = now_ms
+            since = [(one.idle_since_ms, number, one) for number, one in enumerate(connections)]
+            idle = sorted((ms, number, one) for ms, number, one in since if ms is not None)
+            self._found.extend(one for _, _, one in idle)
+
+
 class Address(PeerTotals):
     """What comes from one peer address."""
 
-    __slots__ = ("calls", "host", "idle")
+    __slots__ = ("calls", "host", "idle", "idle_connections")
 
     def __init__(self, host: str) -> None:
         super().__init__()
@@ -43,6 +84,8 @@ class Address(PeerTotals):
         """Streams that show no credentials: no message has come on them yet, or anybody may open them. The oldest
         first.
         """
+        self.idle_connections: IdleConnections | None = None
+        """Made when there are as many connections as may be."""
 
     def make_room(self) -> bool:
         """End the oldest idle stream for a call that comes; False: there is none."""

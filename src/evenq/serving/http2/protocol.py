@@ -480,6 +480,22 @@ class Http2Protocol(asyncio.Protocol):
             self.core.out += (f.go_away(f.WINDOW_MAX, ErrorCode.NO_ERROR), f.ping(DRAIN))
             self.touch()
 
+    @property
+    def idle_since_ms(self) -> int | None:
+        """See IdleConnection."""
+        showed_nothing = self.address.idle
+        if self._closed or any(stream.call not in showed_nothing for stream in self.core.streams.values()):
+            return None
+        return self._active_ms
+
+    def make_room(self) -> None:
+        """End it for another connection. Its client opens a new one with its next call."""
+        self.core.out.append(f.go_away(self.core.last_stream_id, ErrorCode.NO_ERROR))
+        self.flush()
+        self._end_calls()
+        self._closed = True
+        self.abort()
+
     def _end_drain(self) -> None:
         self._draining_ms = None
         core = self.core

@@ -19,7 +19,7 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import UNIX, bind
-from evenq.serving.http2.addresses import Address
+from evenq.serving.http2.addresses import Address, IdleConnections
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
@@ -65,6 +65,7 @@ class Http2Server:
         self.turns: Turns
         self._tls = tls
         self._addresses: dict[str, Address] = {}
+        self._idle = IdleConnections()
         self._listening: list[asyncio.AbstractServer] = []
         self._handshakes: dict[asyncio.Transport, None] = {}
         self._ticker: asyncio.Task[Any] | None = None
@@ -94,14 +95,14 @@ class Http2Server:
         if address is None:
             address = Address(host)
         limits, totals = self.limits, self.totals
-        reached = ""
-        if totals.connections >= limits.connections_max:
-            reached = "connections_max"
-        elif address.connections >= limits.connections_per_address_max:
-            reached = "connections_per_address_max"
-        if reached or self.stopping:
-            if reached:
-                totals.reach(reached)
+        reached, room = "", True
+        if address.connections >= limits.connections_per_address_max:
+            reached, room = "connections_per_address_max", self._has_made_room(address)
+        elif totals.connections >= limits.connections_max:
+            reached, room = "connections_max", self._idle.end_one(self.connections, self.clock.monotonic_ms())
+        if reached:
+            totals.reach(reached)
+        if not room or self.stopping:
             totals.connections_refused += 1
             return None
         # Entered only for a connection that is taken, so refused ones cannot make the table grow.
@@ -110,6 +111,13 @@ class Http2Server:
         totals.connections += 1
         totals.accepted += 1
         return address
+
+    def _has_made_room(self, address: Address) -> bool:
+        """A connection from the address that carries no call ends for the new one."""
+        if address.idle_connections is None:
+            address.idle_connections = IdleConnections()
+        its_own = (one for one in self.connections if one.address is address)
+        return address.idle_connections.end_one(its_own, self.clock.monotonic_ms())
 
     def release(self, address: Address) -> None:
         """A connection that was counted is over."""
