@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from evenq.errors import SettingsError
 
-__all__ = ["FILE_MODE", "make_private", "open_private", "read_secret", "warn_of_readers"]
+__all__ = ["FILE_MODE", "make_private", "open_private", "read_secret", "sync_folder", "warn_of_readers"]
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +32,28 @@ def open_private(path: Path, mode: str, *, encoding: str | None = None, bufferin
     return open(path, mode, buffering, encoding=encoding, opener=made)
 
 
-def make_private(folder: Path) -> None:
-    """Make the folder, and those above it that are missing, for their owner alone."""
+def make_private(folder: Path, *, sync: bool = True) -> None:
+    """Make the folder, and those above it that are missing, for their owner alone. With `sync` they are there after a
+    loss of power, too. Raises OSError.
+    """
     missing: list[Path] = []
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for one in reversed(missing):
         one.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        if sync:
+            with suppress(PermissionError):  # it may be written in, and not read
+                sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created, renamed and removed in it durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_secret(path: Path, *, bytes_max: int) -> bytes:

@@ -253,7 +253,7 @@ class RealDisk:
             target.unlink(missing_ok=True)
 
     def make_folder(self, path: str) -> None:
-        make_private(self.root / path)
+        make_private(self.root / path, sync=False)  # for a new queue, too: what is in it can be made again
 
     def sync_folder(self, path: str) -> None:
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -17,7 +17,7 @@ from typing import Final, Protocol, Self
 
 from evenq.errors import StoreError, StoreFull, StoreLocked
 from evenq.runtime.lock_file import LockHeld, lock_file
-from evenq.runtime.private_files import make_private, open_private
+from evenq.runtime.private_files import make_private, open_private, sync_folder
 
 __all__ = ["SMALL_BYTES_MAX", "BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
 
@@ -220,12 +220,3 @@ class _FolderFile:
                 self._file.close()
             with contextlib.suppress(OSError):
                 self._beside.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Make what was named in it durable. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,11 +3,14 @@
 import logging
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from evenq.errors import SettingsError
 from evenq.runtime.private_files import make_private, open_private, read_secret, warn_of_readers
+from evenq.store.backup.target import FolderTarget, write_small
+from evenq.store.disk import RealDisk
 
 
 def mode(path):
@@ -72,3 +75,34 @@ def test_what_is_no_file_has_no_mode_to_object_to(tmp_path):
     assert read_secret(type(tmp_path)(f"/dev/fd/{read}"), bytes_max=9) == b"key"
     os.close(read)
     warn_of_readers(tmp_path / "missing")
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every folder and file that is synced from now on."""
+    paths: list[Path] = []
+    sync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda number: (paths.append(Path(f"/proc/self/fd/{number}").readlink()), sync(number))[1]
+    )
+    return paths
+
+
+def test_each_folder_that_is_made_is_durable_in_the_one_above_it(tmp_path: Path, synced: list[Path]) -> None:
+    make_private(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    make_private(tmp_path / "a" / "b" / "d")
+    assert synced[3:] == [tmp_path / "a" / "b"]
+    make_private(tmp_path / "a" / "b" / "d")
+    assert len(synced) == 4, "one that is there was synced by whoever made it"
+
+
+def test_a_data_folder_and_a_backups_first_file_are_durable_with_their_folders(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    RealDisk(tmp_path / "data" / "broker-a")
+    assert synced == [tmp_path, tmp_path / "data"]
+    write_small(FolderTarget(tmp_path / "backup"), "broker-a/log/1", b"x")
+    assert {tmp_path / "backup", tmp_path / "backup" / "broker-a", tmp_path / "backup" / "broker-a" / "log"} <= set(
+        synced
+    )

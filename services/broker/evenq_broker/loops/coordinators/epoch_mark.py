@@ -12,7 +12,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from evenq.runtime.private_files import make_private, open_private
+from evenq.runtime.private_files import make_private, open_private, sync_folder
 from evenq.store.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
@@ -112,8 +112,4 @@ def replace_file(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

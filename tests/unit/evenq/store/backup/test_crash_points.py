@@ -140,7 +140,7 @@ def test_each_file_is_synced_before_it_has_its_name_and_its_folder_after(
     file.write(b"x")
     assert not (tmp_path / "target" / NAME / "log" / "1").exists()
     file.commit()
-    assert done == ["file", "name", "folder"]
+    assert done == ["folder"] * 3 + ["file", "name", "folder"], "the folders on the way to it, then the file"
     file.discard()
     assert (tmp_path / "target" / NAME / "log" / "1").read_bytes() == b"x", "what is there stays"
 
