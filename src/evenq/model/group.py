@@ -35,6 +35,10 @@ class StartPolicy:
     """Of TIMESTAMP, ms since the epoch; 0: at the first message."""
     young_from_first: bool = False
     """LAST begins at the first message of a queue whose first message is still in the broker's memory (RB-46)."""
+    begun_ms: int = 0
+    """How long ago a member saw the group begin on the topic at another broker, ms; -1: the member came later; 0: it
+    saw nothing of it. Counts where the other brokers do not answer.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

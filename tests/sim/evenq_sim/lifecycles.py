@@ -50,6 +50,7 @@ IDLE_MS, LONGEST_MS = 20_000, 240_000
 """A world goes on for so long after the last listener began, at most for the second time in all."""
 TRIES = 20
 AGAIN_MS = 500
+DEFAULT_QUEUES = BrokerSettings.model_fields["default_queues"].default
 LANES, LANE_PAUSE_MS = 4, 300
 OPERATIONS = frozenset({"widen", "narrow", "recreate", "delete", "new", "drain", "put"})
 """First words of steps that are an operator's, one at a time."""
@@ -276,6 +277,8 @@ class LifecycleWorld(World):
         match what:
             case "widen topic":
                 self.queues += self.rng.randint(1, 3)
+                # A topic that its first message made has the default number, and may get fewer now.
+                self.narrowed |= self.plan.auto_create and self.queues < DEFAULT_QUEUES
                 await self._scale()
             case "narrow topic":
                 self.queues = max(1, self.queues - 1)

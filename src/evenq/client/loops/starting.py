@@ -60,6 +60,9 @@ class Starting:
         self._clock = clock
         self._begun_ms: dict[str, int] = {}
         """Broadcasting: when the policy was applied to a topic, ms since the epoch."""
+        self._known_ms: dict[str, dict[str, int]] = {}
+        """Clustering, by topic and broker: when this member saw the group begin there, monotonic ms; -1: it came later.
+        """
 
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
         """The offset, None if it could not be found or kept, and whether it must still be stored."""
@@ -70,9 +73,15 @@ class Starting:
             return None, True
 
     async def _at_broker(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
+        asked_ms, known_ms = self._clock.monotonic_ms(), self._known_ms.setdefault(queue.topic, {})
         offsets = await self._ask(queue)
         if stored_start(offsets.committed) is StoredOffset.NEVER:
+            if queue.broker_name in known_ms:  # the group or the topic was deleted since, so it begins anew
+                known_ms.clear()
             offsets = await self._begun(queue, offsets.uid)
+            known_ms[queue.broker_name] = asked_ms
+        else:
+            known_ms.setdefault(queue.broker_name, -1)
         match stored_start(offsets.committed):
             case StoredOffset.KNOWN:
                 return QueueOffset(offsets.committed), False
@@ -129,8 +138,11 @@ class Starting:
     def _policy(self, topic: str) -> StartPolicy:
         if self._routes.was_missing(topic):
             return StartPolicy(StartFrom.FIRST)  # a topic that came after us: all that is in it did, too
-        plan = self._read_plan
-        return StartPolicy(plan.start_policy(), plan.start_timestamp_ms, plan.options.young_from_first)
+        plan, known_ms, ago_ms = self._read_plan, self._known_ms.get(topic), 0
+        if known_ms:
+            begun_ms = min(known_ms.values())
+            ago_ms = begun_ms if begun_ms < 0 else max(1, self._clock.monotonic_ms() - begun_ms)
+        return StartPolicy(plan.start_policy(), plan.start_timestamp_ms, plan.options.young_from_first, ago_ms)
 
     def _timestamp_ms(self, topic: str) -> int:
         policy = self._policy(topic)

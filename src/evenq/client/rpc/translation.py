@@ -58,5 +58,6 @@ def lock_answer(message: groups_pb2.LockedQueue) -> LockAnswer:
 def wire_start(policy: StartPolicy) -> data_pb2.StartPolicy:
     """A start policy as evenq.v1 writes it."""
     return data_pb2.StartPolicy(
-        start_from=policy.start_from or "", timestamp_ms=policy.timestamp_ms, young_from_first=policy.young_from_first
-    )
+        start_from=policy.start_from or "", timestamp_ms=policy.timestamp_ms, young_from_first=policy.young_from_first,
+        begun_ms=policy.begun_ms,
+    )  # fmt: skip

@@ -8,11 +8,12 @@ own progress is about to read a queue. Then its policy decides (RB-42). It decid
 - A queue that comes later, on this broker, is read from its first message.
 - If the group has begun the topic at another broker, this one joined later, or was away: the group begins at what was
   stored here since then, whatever its policy. Brokers ask each other for how long that is ago. Their clocks are not
-  compared, and a broker that restarted since does not know: then the group begins at the first message.
+  compared, and a broker that restarted since does not know: then the group begins at the first message. Where none of
+  them answers, because all of them stop or start just now, what the member says of itself counts.
 - If the group read a topic of this name that was deleted, or a member waited for it before there was one, all that is
   in it came after the group: it begins at the first message.
 
-What is not known, because another broker of the topic does not answer, does not count: the policy applies.
+What nobody says does not count: the policy applies.
 """
 
 from __future__ import annotations
@@ -159,7 +160,10 @@ class GroupStarts:
         store, topic_id = self._ledger.store, topic.topic_id
         # Now: what is sent while others are asked comes after the start.
         offsets = {one: self._end(topic_id, one, policy) for one in range(topic.read_queues)}
+        asked_ms = self._runtime.clock.now_ms()
         since_ms = await self._begun_elsewhere(group, topic)
+        if since_ms is None and policy.begun_ms:
+            since_ms = 0 if policy.begun_ms < 0 else max(0, asked_ms - policy.begun_ms)
         if (policy.start_from or group.start_from) == StartFrom.TIMESTAMP:
             offsets = {one: await store.offset_at(topic_id, one, policy.timestamp_ms) for one in offsets}
         if since_ms is not None:

@@ -240,4 +240,4 @@ def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:
     if message.start_from not in {"", *StartFrom}:
         raise BadRequest(f"start_from {message.start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
     start_from = StartFrom(message.start_from) if message.start_from else None
-    return StartPolicy(start_from, message.timestamp_ms, message.young_from_first)
+    return StartPolicy(start_from, message.timestamp_ms, message.young_from_first, max(-1, message.begun_ms))

@@ -1,4 +1,6 @@
-"""Where a member begins: what its file says in broadcasting. (Of clustering see `test_pushing` and RB-43.)"""
+"""Where a member begins: what its file says in broadcasting, and what it tells a broker in clustering. (Of the rest see
+`test_pushing` and RB-43.)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 from evenq.client.core.calls import QueueRange
 from evenq.client.loops.progress import FileStore, GroupProgress
 from evenq.client.loops.starting import TOGETHER_MS, Starting
-from evenq.model import MessageQueue, QueueOffset, StartFrom
+from evenq.model import MessageQueue, QueueOffset, StartFrom, StartPolicy
 from evenq.runtime.clock import FakeClock
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "b", 0)
@@ -125,5 +127,74 @@ def test_an_offset_of_an_older_file_counts_if_the_queue_has_it(tmp_path: Path, e
         scene.started()
         scene.uid, scene.end = "any", end
         assert await scene.begins(ONE) == expected
+
+    asyncio.run(story())
+
+
+class Brokers:
+    """A clustering member, and brokers that say whether the group has begun there."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.begun: set[str] = set()
+        self.told: list[int] = []
+        plan: Any = SimpleNamespace(
+            group="g", start_policy=lambda: StartFrom.LAST, start_timestamp_ms=0,
+            options=SimpleNamespace(young_from_first=False),
+        )  # fmt: skip
+        store, table = SimpleNamespace(at_brokers=True), SimpleNamespace(identify=lambda *_: None)
+        self.starting = Starting(
+            plan, calls=self, progress=SimpleNamespace(store=store, table=table), address=self.address,  # type: ignore[arg-type]
+            routes=SimpleNamespace(was_missing=lambda _: False), troubles=SimpleNamespace(),  # type: ignore[arg-type]
+            generation=lambda _: None, clock=self.clock,  # type: ignore[arg-type,return-value]
+        )  # fmt: skip
+
+    async def address(self, queue: MessageQueue) -> str:
+        return queue.broker_name
+
+    async def query_offsets(self, address: str, *_: object, **__: object) -> QueueRange:
+        return QueueRange(0, 10, 5 if address in self.begun else -1, -1, uid="u")
+
+    async def begin(self, address: str, _group: str, _queue: MessageQueue, start: StartPolicy, **_: object) -> None:
+        self.told.append(start.begun_ms)
+        self.begun.add(address)
+
+
+def test_rb_42_a_member_tells_a_broker_since_when_it_saw_the_group_read_the_topic() -> None:
+    """The brokers that know may all be stopping when another one joins."""
+
+    async def story() -> None:
+        brokers = Brokers()
+        await brokers.starting.find(MessageQueue("t", "a", 0))
+        await brokers.clock.advance(7_000)
+        await brokers.starting.find(MessageQueue("t", "a", 1))
+        await brokers.starting.find(MessageQueue("t", "b", 0))
+        assert brokers.told == [0, 7_000]
+
+    asyncio.run(story())
+
+
+def test_rb_42_a_member_that_came_later_says_that_the_group_has_begun() -> None:
+    async def story() -> None:
+        brokers = Brokers()
+        brokers.begun.add("a")
+        await brokers.starting.find(MessageQueue("t", "a", 0))
+        await brokers.starting.find(MessageQueue("t", "b", 0))
+        assert brokers.told == [-1]
+
+    asyncio.run(story())
+
+
+def test_rb_42_what_a_member_saw_of_a_deleted_group_does_not_count_for_the_next_one_of_its_name() -> None:
+    async def story() -> None:
+        brokers = Brokers()
+        await brokers.starting.find(MessageQueue("t", "a", 0))
+        await brokers.starting.find(MessageQueue("t", "b", 0))
+        await brokers.clock.advance(60_000)
+        brokers.begun.clear()
+        await brokers.starting.find(MessageQueue("t", "a", 0))
+        await brokers.clock.advance(10)
+        await brokers.starting.find(MessageQueue("t", "b", 0))
+        assert brokers.told == [0, 1, 0, 10]
 
     asyncio.run(story())

@@ -149,6 +149,9 @@ def test_a_broker_that_does_not_know_the_cluster_yet_begins_nothing(run: Run) ->
     run(story)
 
 
+AWAY = ConnectionFailed("it is away")
+
+
 class Elsewhere:
     """Another broker with the topic, and what it says of the group."""
 
@@ -169,14 +172,19 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize(
-    ("answer", "offset"),
-    [(0, 3), (-1, 0), (1_500, 1), (10**9, 0), (ConnectionFailed("it is away"), 3)],
-)
+    ("answer", "told_ms", "offset"),
+    [
+        (0, 0, 3), (-1, 0, 0), (1_500, 0, 1), (10**9, 0, 0), (AWAY, 0, 3),
+        (AWAY, 1_500, 1), (AWAY, -1, 0), (AWAY, 10**18, 0), (0, 1_500, 1), (1_500, -1, 1), (1_500, 10, 1),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("start", [StartFrom.LAST, StartFrom.TIMESTAMP])
 def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
-    run: Run, answer: Any, offset: int, start: StartFrom
+    run: Run, answer: Any, told_ms: int, offset: int, start: StartFrom
 ) -> None:
-    """This broker joined later, or was away. The answer of an old broker is 0; -1: since when is not known."""
+    """This broker joined later, or was away. The answer of an old broker is 0; -1: since when is not known. Where no
+    broker says that the group has begun, what the member saw of it counts (`told_ms`).
+    """
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
@@ -186,7 +194,7 @@ def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
             await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
             await stage.clock.advance(1_000 if _ < 2 else 0)
         other = Elsewhere(broker, answer)
-        policy = StartPolicy(start, 10**15)
+        policy = StartPolicy(start, 10**15, begun_ms=told_ms)
         assert await began(stage, broker, group, topic, policy) == [offset]
         assert await began(stage, broker, group, topic, policy) == [offset]
         assert other.asked == 1, "once for a group and topic"

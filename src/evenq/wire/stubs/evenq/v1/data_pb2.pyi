@@ -259,6 +259,7 @@ class StartPolicy(_Message):
     start_from: builtins.str
     timestamp_ms: builtins.int
     young_from_first: builtins.bool
+    begun_ms: builtins.int
 
     def __init__(
         self,
@@ -266,8 +267,9 @@ class StartPolicy(_Message):
         start_from: builtins.str | None = ...,
         timestamp_ms: builtins.int | None = ...,
         young_from_first: builtins.bool | None = ...,
+        begun_ms: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["start_from", "timestamp_ms", "young_from_first"]) -> None: ...
+    def ClearField(self, field_name: Literal["start_from", "timestamp_ms", "young_from_first", "begun_ms"]) -> None: ...
 
 class QueueOffsets(_Message):
     DESCRIPTOR: Descriptor
