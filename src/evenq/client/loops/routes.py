@@ -180,7 +180,9 @@ class RouteBook:
 
     def _fetch(self, topic: str) -> asyncio.Task[Route]:
         task = self._fetches.get(topic)
-        if task is None:
+        # The callbacks of a task run one turn of the loop after its end. A caller that fetches until the route is young
+        # enough (`LeaderWatch`) would get the ended task until then, never wait, and so keep the loop from that turn.
+        if task is None or task.done():
             task = self._fetches[topic] = spawn(self._ask(topic), name=f"evenq-route-{topic}")
             task.add_done_callback(lambda done: self._fetched(topic, done))
         return task
@@ -189,7 +191,8 @@ class RouteBook:
         return self._newer(await self._calls.query_route(topic))
 
     def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
-        del self._fetches[topic]
+        if self._fetches.get(topic) is task:
+            del self._fetches[topic]
         if topic in self._routes:
             self._fetched_ms[topic] = (
                 self._clock.monotonic_ms()

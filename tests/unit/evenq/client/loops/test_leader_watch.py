@@ -14,7 +14,7 @@ from evenq.client.loops import leader_watch
 from evenq.client.loops.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes import RouteBook
 from evenq.model import MessageQueue
-from evenq.runtime.clock import SystemClock
+from evenq.runtime.clock import FakeClock, SystemClock
 
 QUEUE, OTHER = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 PARKED_S = 0.04
@@ -77,6 +77,61 @@ def test_who_waits_for_messages_at_a_lost_leader_goes_to_the_next_one(play) -> N
                 await poll
 
     play(story)
+
+
+def test_a_watch_that_wakes_as_a_question_ends_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question's own callbacks run one turn of the loop later; until then its task is done, but not forgotten."""
+    monkeypatch.setattr(leader_watch, "PARKED_MS", 0)
+
+    class Once(Calls):
+        turned = 0
+
+        def turn_away(self) -> None:
+            self.turned += 1
+            if self.turned > 100:  # it would turn for ever
+                raise AssertionError("the watch keeps the loop to itself")
+
+        async def query_route(self, topic: str) -> Route:
+            await answer.wait()
+            return await super().query_route(topic)
+
+    class Woken(RouteBook):
+        async def leader_moved(self, *, within_ms: int) -> None:
+            await woken.wait()
+            woken.clear()
+
+    async def story() -> None:
+        calls, clock = Once(), FakeClock()
+        book = Woken(calls, clock, refresh_ms=30_000)
+        watch = LeaderWatch(book, clock, random.Random(1), parked_ms=lambda: 1_000)
+        route = await book.get("t")
+        poll = asyncio.ensure_future(watch.long_poll(QUEUE, route.leader_of("b"), silence()))
+        await settled()
+        answer.clear()
+        book.renew("t")
+        await settled()
+        await clock.advance(1_000)
+        answer.set()
+        woken.set()
+        await settled()
+        assert calls.turned <= 3, "the watch keeps the loop to itself"
+        calls.epoch = 2
+        await clock.advance(1_000)
+        woken.set()
+        await settled()
+        await clock.advance(leader_watch.PARTING_MS)
+        with pytest.raises(LeaderMoved):
+            await asyncio.wait_for(poll, 20)
+        await watch.close()
+        await book.close()
+
+    async def settled() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+
+    answer, woken = asyncio.Event(), asyncio.Event()
+    answer.set()
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_what_another_call_hears_of_a_new_leader_ends_a_long_poll_at_once(play) -> None:  # type: ignore[no-untyped-def]
