@@ -189,6 +189,8 @@ class Deduplicator:
             await store.append_state(encode([]))  # whatever was queued before it has its outcome afterwards
         except Error as error:
             log.info("a state record was not written: %s", error.message)
+            # A leader that lacks copies takes no record, and may still commit what it took before.
+            await store.settle(self._window_ms)
         for key, stored in claims:
             if isinstance(stored, Append) and await self._is_there(stored):
                 self.kept(key, pack_place(stored.queue_id, stored.queue_offset))

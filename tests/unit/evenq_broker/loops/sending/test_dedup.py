@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
 
-from evenq.errors import PersistenceTimeout, StoreFull, TooManyRequests
+from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreFull, TooManyRequests
 from evenq.model import MessageType
 from evenq.serving.rpc import RpcContext
 from evenq.store import MessageStore
@@ -203,6 +203,50 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
         else:
             assert list((await publish(stage, block("one"))).offsets) == [0]
         assert (stored(broker), duplicates(broker)) == (1, 1)
+
+    run(story)
+
+
+@pytest.mark.parametrize("way", ["v2", "evenq.v1"])
+def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
+    run: Run, monkeypatch: Any, way: str
+) -> None:
+    """A leader that lacks copies refuses records, but may still commit what it took before."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        method, result = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
+        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
+        context = RpcContext(method, (), "test", None)
+        context.plain = rpc.plain and rpc.plain(result.SerializeToString())
+        call = asyncio.ensure_future(rpc.handler(result.SerializeToString(), context))
+        await asyncio.sleep(0)
+
+        def refused(_: bytes) -> asyncio.Future[None]:
+            raise HaNotAvailable("nothing is taken now: 1 of 2 copies are in sync; try again")
+
+        store, settled = broker.ledger.store, False
+        settle, read_at = store.settle, store.read_at
+
+        async def settle_first(within_ms: int) -> None:
+            nonlocal settled
+            await settle(within_ms)
+            settled = True
+
+        async def read_committed(*place: Any) -> Any:
+            return await read_at(*place) if settled else []
+
+        monkeypatch.setattr(store, "append_state", refused)
+        monkeypatch.setattr(store, "settle", settle_first)
+        monkeypatch.setattr(store, "read_at", read_committed)
+        call.cancel()
+        if way == "v2":
+            assert (await send(stage, request("one"))).entries[0].offset == 0
+        else:
+            assert list((await publish(stage, block("one"))).offsets) == [0]
+        assert (stored(broker), duplicates(broker)) == (1, 1)
+        monkeypatch.undo()
 
     run(story)
 
