@@ -122,8 +122,8 @@ kill-loop: dev ## break things | kill -9 the store and the broker again and agai
 	$(BIN)/python tests/proofs/run.py kill_loop --cycles $(or $(CYCLES),1000) --flush sync --hits-min 5 --ledger tests/chaos/ledger.md
 	$(BIN)/python tests/proofs/run.py kill_loop --cycles $(or $(CYCLES),1000) --flush async --hits-min 5 --ledger tests/chaos/ledger.md
 
-verify-replicated: dev ## break things | evenq verify on three copies while leaders are killed every 20 s and disks are lost: make verify-replicated MINUTES=10
-	EVENQ_TEST_TOLERANCE_MS=5000 EVENQ_TEST_KILL_SECONDS=20 EVENQ_TEST_ROUNDS=$$(( 3 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_replicated_verify.py
+verify-replicated: dev ## break things | evenq verify, and all kinds of members, on three copies whose leaders are killed, stopped and moved every 20 s: make verify-replicated MINUTES=10
+	EVENQ_TEST_TOLERANCE_MS=5000 EVENQ_TEST_KILL_SECONDS=20 EVENQ_TEST_ROUNDS=$$(( 3 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_replicated_verify.py tests/chaos/test_readers_keep_reading.py
 
 replication-faults: dev ## break things | every shape of broken links between three copies: make replication-faults SECONDS=180 SEED=1 RECORD=etcd; that long for each of 15 shapes (etcd: 19)
 	$(BIN)/python tests/proofs/run.py group_faults links --record $(or $(RECORD),lease) --seconds $(or $(SECONDS),180) --seed $(or $(SEED),1) --ledger tests/chaos/group_ledger.md

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 import socket
 import time
 import urllib.error
@@ -12,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
 
 __all__ = [
-    "FAST", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address", "in_sync",
-    "leader_of", "listens", "members_of", "number_of", "readiness", "until",
+    "FAST", "FAULTS", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address",
+    "in_sync", "leader_of", "listens", "members_of", "number_of", "play_fault", "readiness", "until",
 ]  # fmt: skip
 
 _PREFIX = "EVENQ_BROKER_"
@@ -38,6 +41,12 @@ def group(folder: Path, *, brokers: int = 3, mode: str = "sync", **settings: str
     shared = {"REPLICATION__MODE": mode, **FAST, **settings}
     with LocalCluster(replicas=brokers, rebalancer=False, folder=folder, broker_settings=shared) as cluster:
         yield cluster
+
+
+FAULTS = ("kill", "lose disk", "pause", "kill follower", "move", "replace")
+"""Of `play_fault`."""
+PAUSES_S = (1.0, 4.0, 8.0)
+"""The shortest moves no leader, the others do."""
 
 
 class Copies(Protocol):
@@ -229,3 +238,36 @@ def in_sync(cluster: Copies, count: int, *, within_s: float = 60.0) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"not {count} copies in sync within {within_s} s")
         time.sleep(0.1)
+
+
+def play_fault(cluster: LocalCluster, what: str, rng: random.Random) -> None:
+    """One of FAULTS, to the leader unless it says otherwise, of a group of three in sync, from its begin until all
+    copies run. Raises what `evenq.Admin` does.
+    """
+    leader = leader_of(cluster)
+    follower = rng.choice([node for node in cluster.brokers if node is not leader])
+    match what:
+        case "kill" | "lose disk" | "kill follower":
+            victim = follower if what == "kill follower" else leader
+            victim.kill()
+            if what == "lose disk":
+                shutil.rmtree(folder_of(victim))
+            leader_of(cluster)
+            victim.restart(timeout_ms=60_000)
+        case "pause":
+            leader.pause(without=[cluster.folder / "broker-a.group.lock"])
+            time.sleep(rng.choice(PAUSES_S))
+            leader.resume()
+        case "move":
+            with evenq.Admin(endpoint=cluster.endpoints) as admin:
+                admin.move_leader("broker-a")
+        case "replace":
+            number = number_of(follower)
+            with evenq.Admin(endpoint=cluster.endpoints) as admin:
+                admin.remove_copy("broker-a", number)
+                follower.kill()
+                shutil.rmtree(folder_of(follower))
+                admin.add_copy("broker-a", number, members_of(follower)[number])
+            follower.restart(timeout_ms=60_000)
+        case _:
+            raise ValueError(f"no fault {what!r}")
