@@ -29,8 +29,8 @@ from evenq.errors import Error
 
 ROUNDS: Final = int(os.environ.get("EVENQ_TEST_ROUNDS", "3"))
 SEED: Final = int(os.environ.get("EVENQ_TEST_SEED", "1"))
-TOPICS: Final = {"fifo": "FIFO", "normal": "NORMAL"}
-QUEUES: Final = 8
+TOPICS: Final = {"fifo": ("FIFO", 8), "normal": ("NORMAL", 64)}
+"""Type and number of queues. A poll waits at each queue, and all of them watch the leader: many of them meet."""
 SENDERS: Final = 2
 LANES: Final = 4
 """Message groups of each sender."""
@@ -39,6 +39,7 @@ INVISIBLE_MS: Final = 10_000
 STALL_S_MAX: Final = 60.0
 """Far more than two elections and the invisible time of lost answers take on a busy machine."""
 DRAIN_S: Final = 120.0
+DESCRIBE_S: Final = 20.0
 pytestmark = [pytest.mark.timeout(600 + 120 * ROUNDS), pytest.mark.slow]
 
 
@@ -90,8 +91,8 @@ def test_no_group_stalls_while_leaders_and_copies_come_and_go(tmp_path: Path) ->
     with group(tmp_path, REPLICATION__SUSPECT_MS="3000") as cluster, ExitStack() as stack:
         in_sync(cluster, 3)
         admin = stack.enter_context(evenq.Admin(endpoint=cluster.endpoints))
-        for topic, kind in TOPICS.items():
-            admin.create_topic(topic, queues=QUEUES, message_type=kind)
+        for topic, (kind, queues) in TOPICS.items():
+            admin.create_topic(topic, queues=queues, message_type=kind)
         threads = [
             *(threading.Thread(target=send, args=(load, cluster.endpoints, topic, number), daemon=True) for topic in TOPICS for number in range(SENDERS)),
             *members(load, cluster.endpoints, admin, stack),
@@ -186,6 +187,13 @@ def dump(admin: evenq.Admin, name: str) -> None:
     faulthandler.dump_traceback(2, all_threads=True)
     for task in [one for one in gc.get_objects() if isinstance(one, asyncio.Task)]:
         print(task, file=sys.__stderr__)
+    asking = threading.Thread(target=describe, args=(admin, name), daemon=True)
+    asking.start()
+    asking.join(DESCRIBE_S)
+
+
+def describe(admin: evenq.Admin, name: str) -> None:
+    """Print the group as its leader sees it."""
     try:
         print(admin.describe_group(name), admin.diagnose_group(name), file=sys.__stderr__, flush=True)
     except Error as error:

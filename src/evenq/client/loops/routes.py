@@ -144,14 +144,16 @@ class RouteBook:
         """Ask now, for callers that ask repeatedly; a failure changes nothing. `elsewhere`: at another access point, if
         there are several. A leader that is cut off from the other copies goes on saying that it leads.
         """
-        if elsewhere:
+        if (
+            elsewhere and self._under_way(topic) is None
+        ):  # one turn for all waiters: of two access points, an even number of turns gives the same one
             self._calls.turn_away()
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
 
     def renew(self, topic: str, then: Callable[[], None] | None = None) -> None:
         """Ask in the background because a call failed, as `look` does `elsewhere`; `then` is called behind it."""
-        if topic not in self._fetches:
+        if self._under_way(topic) is None:
             self._calls.turn_away()
         if then is None:
             self._fetch(topic)
@@ -167,7 +169,7 @@ class RouteBook:
             if before is None or not before.cancelled():
                 self._fetch(topic).add_done_callback(lambda _: then())
 
-        running = self._fetches.get(topic)
+        running = self._under_way(topic)
         if running is None:
             ask()
         else:
@@ -178,11 +180,17 @@ class RouteBook:
         for task in list(self._fetches.values()):
             task.cancel()
 
-    def _fetch(self, topic: str) -> asyncio.Task[Route]:
+    def _under_way(self, topic: str) -> asyncio.Task[Route] | None:
+        """The fetch that runs now. The callbacks of a task run one turn of the loop after its end: a caller that
+        fetches until the route is young enough (`LeaderWatch`) would get the ended task until then, never wait, and so
+        keep the loop from that turn.
+        """
         task = self._fetches.get(topic)
-        # The callbacks of a task run one turn of the loop after its end. A caller that fetches until the route is young
-        # enough (`LeaderWatch`) would get the ended task until then, never wait, and so keep the loop from that turn.
-        if task is None or task.done():
+        return None if task is None or task.done() else task
+
+    def _fetch(self, topic: str) -> asyncio.Task[Route]:
+        task = self._under_way(topic)
+        if task is None:
             task = self._fetches[topic] = spawn(self._ask(topic), name=f"evenq-route-{topic}")
             task.add_done_callback(lambda done: self._fetched(topic, done))
         return task

@@ -134,6 +134,42 @@ def test_a_watch_that_wakes_as_a_question_ends_leaves_the_loop_to_others(monkeyp
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
+def test_many_polls_watch_one_leader_for_long(play) -> None:  # type: ignore[no-untyped-def]
+    """With 64 of them, one woke in the very turn of the loop in which a question ended: after 8 to 26 s, at this pace
+    after 0.2 s.
+    """
+
+    class Slow(Calls):
+        turned = 0
+
+        def turn_away(self) -> None:
+            self.turned += 1
+            if self.turned > 10_000:  # it would turn for ever
+                raise AssertionError("the watch keeps the loop to itself")
+
+        async def query_route(self, topic: str) -> Route:
+            await asyncio.sleep(0.003)
+            return await super().query_route(topic)
+
+    async def story(_: Calls, __: RouteBook, ___: LeaderWatch) -> None:
+        calls, clock = Slow(), SystemClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        watch = LeaderWatch(book, clock, random.Random(1))
+        leader = (await book.get("t")).leader_of("b")
+        polls = [asyncio.ensure_future(watch.long_poll(QUEUE, leader, silence())) for _ in range(64)]
+        await asyncio.sleep(50 * PARKED_S)
+        assert 2 < calls.turned <= calls.questions, "each question goes to the next access point"
+        assert not any(poll.done() for poll in polls)
+        calls.epoch = 2
+        for poll in polls:
+            with pytest.raises(LeaderMoved):
+                await poll
+        await watch.close()
+        await book.close()
+
+    play(story)
+
+
 def test_what_another_call_hears_of_a_new_leader_ends_a_long_poll_at_once(play) -> None:  # type: ignore[no-untyped-def]
     async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
         watch._parked_ms = lambda: 60_000  # it asks no question itself
