@@ -144,9 +144,8 @@ class RouteBook:
         """Ask now, for callers that ask repeatedly; a failure changes nothing. `elsewhere`: at another access point, if
         there are several. A leader that is cut off from the other copies goes on saying that it leads.
         """
-        if (
-            elsewhere and self._under_way(topic) is None
-        ):  # one turn for all waiters: of two access points, an even number of turns gives the same one
+        # One turn for all waiters: of two access points, an even number of turns gives the same one.
+        if elsewhere and self._under_way(topic) is None:
             self._calls.turn_away()
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
