@@ -29,7 +29,7 @@ def replica_config(
         min_isr=settings.min_in_sync,
         founds=settings.broker_id == members[0],
         restored_epoch=restored_epoch,
-        adopts=settings.from_one_copy,
+        adopts=settings.from_one_copy and settings.broker_id == members[0],
         mode=MODES[settings.mode],
         gather=GATHER_BYTES,
         timing=Timing(

@@ -79,6 +79,11 @@ OPENS_MAX = 1_000
 """Each opening of a folder may meet damage that was not met before."""
 LEAVE_MS = 2_000
 """How long a copy that stops still leads clients on: until load balancers have noticed that it is not ready."""
+LEADERLESS_MS = 500
+"""A copy that stops has not reached a leader for this time: there is none to lead clients on to, as where all copies
+stop at once. The successor of a leader is known sooner.
+"""
+LOOK_MS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +179,7 @@ class ReplicatedApp:
         else:
             place = RecordPlace(machine.coordinator)
         self._place = place
-        self._adopts = settings.replication.from_one_copy and self._identity.epoch == 0
+        self._adopts = replica.config.adopts and self._identity.epoch == 0
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         driver.remembered = self._identity.remembered.record
         self._control = ReplicaControl(
@@ -206,8 +211,7 @@ class ReplicatedApp:
         self._adopts = self._adopts and bool(self._log.holds_records)
         await self._check_adoption(place, replica)
         await self._listen(links, self._log.reads, self._repair)
-        if self._forwarder is not None:
-            await self._forwarder.open()
+        await self._forward_again()
         self._page = await self._edges.open_page(
             host=settings.host, port=settings.metrics_port, metrics=self._metrics,
             ready=lambda: not self._why_not_ready(), why=self._why_not_ready, queues=self._queue_metrics,
@@ -245,11 +249,8 @@ class ReplicatedApp:
             if handed.leader == NO_LEADER:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
         whole = driver is not None and not driver.failed.done()  # it may have failed meanwhile
-        follows = driver is not None and whole and not driver.leads
-        own_id = self.settings.replication.broker_id
-        if self._forwarder is not None and follows and self.driver.peers.connected - {own_id}:
-            # Clients that still come, and those that were cut off by the hand-over, find the way to the leader here.
-            await self._clock.sleep_ms(LEAVE_MS)
+        if self._forwarder is not None and driver is not None and whole and not driver.leads:
+            await self._lead_on(driver)
         self._closed = True
         if driver is not None:
             await driver.close()
@@ -273,6 +274,20 @@ class ReplicatedApp:
         if self._place is not None:
             await self._place.close()
         await self._auth.close()
+
+    async def _lead_on(self, driver: ReplicaDriver) -> None:
+        """Clients that still come, and those that were cut off by the hand-over, find the way to the leader here. Ends
+        within `LEAVE_MS`, and when no leader is left.
+        """
+        now_ms = reached_ms = self._clock.monotonic_ms()
+        until_ms = now_ms + LEAVE_MS
+        while now_ms < min(until_ms, reached_ms + LEADERLESS_MS):
+            await self._clock.sleep_ms(LOOK_MS)
+            now_ms = self._clock.monotonic_ms()
+            # Not the leader of the epoch that was synced here: that waits until the log of the own term is closed.
+            record = driver.replica.followed
+            if record is not None and record.leader in driver.peers.connected:
+                reached_ms = now_ms
 
     # The term of leadership (LeaderTerm).
 
@@ -302,6 +317,7 @@ class ReplicatedApp:
     async def _forward_again(self) -> None:
         if self._forwarder is not None and not self._closed:
             await self._forwarder.open()
+            self._lead_clients()
 
     async def end(self) -> None:
         """See LeaderTerm. Goes on to its end also when who waits for it is cancelled."""
@@ -378,10 +394,26 @@ class ReplicatedApp:
         if self._forwarder is None:
             return
         leader = self.driver.replica.leader_id()
+        if leader == NO_LEADER and self._grows:
+            leader = self._founder
         if leader != self.settings.replication.broker_id:
             self._forwarder.lead_to(self._addresses.get(leader, "").rpartition(":")[0].strip("[]"))
         else:
             self._forwarder.lead_to(HERE if self._is_open else "")
+
+    @property
+    def _founder(self) -> int:
+        return min(self.settings.replication.addresses)
+
+    @property
+    def _grows(self) -> bool:
+        """The group is to grow from the copy that founds it, or founded it, and may lose this one: it needs fewer
+        copies than it shall. That copy serves, alone until it starts as the founder.
+        """
+        replication, record = self.settings.replication, self.driver.replica.followed
+        if not replication.from_one_copy or replication.broker_id == self._founder:
+            return False
+        return self._identity.epoch == 0 if record is None else record.min_isr < replication.min_in_sync
 
     def _copies_changed(self, record: GroupRecord) -> None:
         """Links follow the group record. A copy that is no member of its group opens none."""
@@ -460,6 +492,9 @@ class ReplicatedApp:
     def _why_not_ready(self) -> str:
         if self._stopping:
             return "it stops"
+        # A client that comes is not refused but held, or led on: its calls outlast a change of leader.
+        if self._forwarder is not None and not self._is_open and (self.driver.awaits_leader or self._grows):
+            return ""
         if self._term is not None:
             return self._term.why_not_ready()
         if self.driver.leads:

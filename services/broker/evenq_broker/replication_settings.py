@@ -58,9 +58,11 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
     )
     from_one_copy: bool = Field(
         default=False,
-        description="Make the data folder of a broker without copies the first copy of a new group, with "
-        "all its messages; the other `members` are added while it serves (`grow` of `evenq broker`). It has no effect "
-        "on any other folder, so it may stay.",
+        description="The data folder of a broker without copies becomes the first copy of a new group (the lowest of "
+        "`members`), with all its messages; the other `members` are added while it serves (`grow` of `evenq broker`). "
+        "At those it says that the first copy may not have founded the group yet: with forward_clients they pass "
+        "clients on to it from their start, and are ready for clients before they are in sync. It has no effect on any "
+        "other folder, so it may stay.",
     )
     forward_clients: bool = Field(
         default=False,
@@ -141,11 +143,6 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
                 "replication.forward_clients leads clients to the same ports of the leader's host, and "
                 f"replication.members has several copies at host {host}: give each a host (an address) of its own, "
                 "or set it to false and give clients the addresses of all copies"
-            )
-        if self.from_one_copy and self.broker_id != min(addresses):
-            return (
-                f"replication.from_one_copy is for the copy that founds the group, the lowest of members: broker "
-                f"{min(addresses)}, not {self.broker_id}"
             )
         if not has_folder:
             return "replication needs a data folder: set store.path"

@@ -44,7 +44,7 @@ LEAVE_S = 1.0
 """Longest time for what the leader has answered to leave when this host goes."""
 HOLD_S = 10.0
 """Longest wait for a host that answers; then its connection ends, and the client tries again."""
-CONNECT_S = 5.0
+CONNECT_S = 1.5
 """Longest wait for one answer of the host."""
 RETRY_S = 0.1
 """Before a host that refused is tried again: it leads, and opens its ports in a moment, or another one will."""

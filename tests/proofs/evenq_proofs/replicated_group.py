@@ -226,11 +226,14 @@ def leader_of(cluster: Copies, *, within_s: float = 60.0) -> Node:
 
 def in_sync(cluster: Copies, count: int, *, within_s: float = 60.0) -> None:
     """Wait until this number of copies are in sync, as the leader says, and know it themselves: the leader still counts
-    one that was killed and started again a moment ago, which has yet to learn who leads.
+    one that was killed and started again a moment ago, which has yet to learn who leads, and may be ready for clients.
     """
 
+    def takes_part(node: Node) -> bool:
+        return any(figure(node, "evenq_broker_replica_role", f'role="{role}"') == 1 for role in ("fetching", "ready"))
+
     def all_say_so() -> bool:
-        ready = sum(node.alive and readiness(node).strip() == "ready" for node in cluster.brokers)
+        ready = sum(node.alive and readiness(node).strip() == "ready" and takes_part(node) for node in cluster.brokers)
         return figure(leader_of(cluster), "evenq_broker_replicas_in_sync") >= count <= ready
 
     end = time.monotonic() + within_s

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from evenq_broker import replicated_app
+from evenq_broker.app import BrokerApp
 from evenq_broker.broker import Broker
-from evenq_broker.loops.replication import record_repair
+from evenq_broker.loops.replication import record_repair, replica_driver
 from evenq_broker.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from pydantic import ValidationError
@@ -34,7 +35,15 @@ HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 def copy(
-    number: int, folder: Path, port: int, links: int, net: GrpcNet, *, forward: bool = True, **more: Any
+    number: int,
+    folder: Path,
+    port: int,
+    links: int,
+    net: GrpcNet,
+    *,
+    forward: bool = True,
+    grows: bool = False,
+    **more: Any,
 ) -> ReplicatedApp:
     """On an address of its own, with the ports of the others."""
     settings = BrokerSettings(
@@ -43,6 +52,7 @@ def copy(
         replication=ReplicationSettings(
             members=",".join(f"{one}={host}:{links}" for one, host in enumerate(HOSTS)), broker_id=number,
             record=f"file:{folder / 'record'}", forward_clients=forward, renew_ms=200, suspect_ms=5_000,
+            from_one_copy=grows,
         ),
         **more,
     )  # fmt: skip
@@ -305,6 +315,118 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
 
     asyncio.run(story())
     gc.collect()  # it warns here, not in another test
+
+
+@pytest.mark.timeout(300)
+def test_copies_that_are_to_join_one_copy_lead_clients_to_it_before_it_founds_the_group(tmp_path: Path) -> None:
+    """They are ready, so that load balancers send clients there while it restarts."""
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            joining = [copy(number, tmp_path, port, links, net, grows=True) for number in (1, 2)]
+            late = copy(2, tmp_path / "other", port, links, net)
+            alone = BrokerApp(
+                joining[0].settings.model_copy(
+                    update={
+                        "host": HOSTS[0], "replication": ReplicationSettings(), "listeners": "",
+                        "store": StoreSettings(path=tmp_path / "0", disk_free_min_bytes=0, disk_used_max_ratio=1),
+                    }
+                ),
+                clock=SystemClock(), rng=random.Random(0), net=net,
+            )  # fmt: skip
+            try:
+                await alone.start()
+                for one in joining:
+                    await one.start()
+                    assert one._why_not_ready() == ""
+                    await answered(net, f"{one.settings.host}:{port}")
+                await joining[1].close()
+                await late.start()
+                assert late._why_not_ready() == "it is not in sync with its group", "it is to join nobody"
+            finally:
+                for each in (alone, *joining, late):
+                    await each.close()
+                await net.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(300)
+def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_path: Path) -> None:
+    """Where all stop at once there is none to lead clients to, and each moment delays the next start."""
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
+            try:
+                for one in apps:
+                    await one.start()
+                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
+                follower = next(one for one in apps if not one.driver.leads)
+                began_ms = SystemClock().monotonic_ms()
+                await follower.close()
+                assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
+                rest = [one for one in apps if one is not follower]
+                began_ms = SystemClock().monotonic_ms()
+                await asyncio.gather(*(one.close() for one in rest))
+                assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
+            finally:
+                await asyncio.gather(*(one.close() for one in apps))
+                await net.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(300)
+def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All copies of a group ended, and one is back: clients wait there for the leader, and are not refused."""
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
+            try:
+                for one in apps:
+                    await one.start()
+                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
+                await asyncio.gather(*(one.close() for one in apps))
+                records = [record for one in apps if (record := one.driver.replica.record) is not None]
+                first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
+                apps = [copy(first.broker_id, tmp_path, port, links, net)]
+                (back,) = apps
+                await back.start()
+                await until(lambda: back.driver.replica.record is not None)
+                end_ms = SystemClock().monotonic_ms() + 2_000
+                while SystemClock().monotonic_ms() < end_ms:
+                    assert back._why_not_ready() == ""
+                    await SystemClock().sleep_ms(20)
+                assert not back.port, "a second copy is needed"
+                reader, writer = await asyncio.open_connection(back.settings.host, port)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.5)
+                writer.close()
+                apps.append(copy(second.broker_id, tmp_path, port, links, net))
+                await apps[1].start()
+                await answered(net, f"{back.settings.host}:{port}")
+                await apps[1].close()
+                monkeypatch.setattr(replica_driver, "AWAIT_MS", 0)
+                await back.close()
+                apps = [copy(first.broker_id, tmp_path, port, links, net)]
+                await apps[0].start()
+                await until(lambda: apps[0].driver.replica.record is not None)
+                assert apps[0]._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
+            finally:
+                await asyncio.gather(*(one.close() for one in apps))
+                await net.close()
+
+    asyncio.run(story())
 
 
 def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(

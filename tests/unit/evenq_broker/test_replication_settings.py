@@ -1,9 +1,12 @@
 """Settings of a broker group that only together make sense."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.replica_config import replica_config
 from evenq_broker.replication_settings import ReplicationSettings
+from evenq_broker.settings import BrokerSettings, StoreSettings
 
 GROUP: dict[str, Any] = {"members": "0=db1:8083, 1=db2:8084", "record": "file:/r"}
 
@@ -63,7 +66,11 @@ def test_only_the_copy_that_founds_a_group_brings_its_data() -> None:
     ok = ReplicationSettings(**GROUP, from_one_copy=True)
     assert ok.problem(has_folder=True) == ""
     other = ok.model_copy(update={"broker_id": 1})
-    assert "the lowest of members: broker 0, not 1" in other.problem(has_folder=True)
+    assert other.problem(has_folder=True) == "", "it says there what the first copy may be"
+    for settings, adopts in ((ok, True), (other, False)):
+        of_broker = BrokerSettings(replication=settings, store=StoreSettings(path=Path("/d")))
+        config = replica_config(of_broker, members=(0, 1), restored_epoch=0)
+        assert (config.adopts, config.founds) == (adopts, adopts)
 
 
 @pytest.mark.parametrize(

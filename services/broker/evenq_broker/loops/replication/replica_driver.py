@@ -60,6 +60,8 @@ SETTLE_MS = 500
 """How long a hand-over waits for the outcome of what was taken before; a commit takes some milliseconds."""
 ALONE_MS = 1_000
 """How long a broker that ends waits for a peer when it is connected to none: all may be stopping, too."""
+AWAIT_MS = 30_000
+"""A copy that may lead counts as one that clients may wait at for this time; then it says that it is not ready."""
 PIECE_BYTES = 1 << 20
 """Of records in one message, unless one group of them is larger."""
 
@@ -98,6 +100,8 @@ class ReplicaDriver:
         """The broker ends: it does not go on leading."""
         self._alone_ms = 0
         """Since when this broker was connected to no peer, or ends."""
+        self._led_ms = clock.monotonic_ms()
+        """When a leader was reached last, or the start."""
         self._role = replica.role
         self._record: GroupRecord | None = None
         """The newest one whose copies were looked at."""
@@ -424,6 +428,8 @@ class ReplicaDriver:
             for broker_id in sorted((before | self._never_met()) - self._connected - {self.replica.config.broker_id}):
                 self.tell(self.replica.lost(broker_id, now_ms))
             self.tell(self.replica.tick(now_ms))
+            if not self._lacks_leader():
+                self._led_ms = now_ms
             if self._connected - {self.replica.config.broker_id}:
                 self._alone_ms = now_ms
             elif self._draining_to_end and now_ms - self._alone_ms >= ALONE_MS:
@@ -460,6 +466,21 @@ class ReplicaDriver:
     def leads(self) -> bool:
         """True while this broker serves clients, or is about to."""
         return self.replica.leads
+
+    @property
+    def awaits_leader(self) -> bool:
+        """True while no copy leads that this one reaches, and this one, with its store, is among those that may: for
+        `AWAIT_MS` at most. Also while it begins to lead.
+        """
+        record = self.replica.record
+        may_lead = record is not None and self.replica.own_pair in record.isr
+        return may_lead and self._lacks_leader() and self._clock.monotonic_ms() - self._led_ms < AWAIT_MS
+
+    def _lacks_leader(self) -> bool:
+        leader = self.replica.leader_id()
+        if leader == self.replica.config.broker_id:
+            return self.replica.role is Role.STARTING
+        return leader not in self.peers.connected
 
     @property
     def is_member(self) -> bool:
