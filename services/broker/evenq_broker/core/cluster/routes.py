@@ -61,6 +61,13 @@ class RegisteredBroker:
             return next((address for address in fitting if address.listener == ANY_COPY), known)
         return known
 
+    @property
+    def is_replaced(self) -> bool:
+        """True: a send that finds its process gone waits for the next one. Another copy leads then, or the address that
+        any copy answers at shows that the broker has a place which outlives its process, and maybe gets copies.
+        """
+        return self.copies > 1 or any(address.listener == ANY_COPY for address in self.addresses)
+
     def peer_address(self, *, tls: bool) -> BrokerAddress:
         """What another server calls: the listener `internal` if there is one and it will do, else the first address
         with TLS, or without, as `tls` wants it, else the default.

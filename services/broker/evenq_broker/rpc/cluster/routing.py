@@ -208,7 +208,7 @@ class _Routing:
                 followers=() if any_broker else at.broker.followers,
             )
             for at in places
-            if at.broker.copies > 1
+            if at.broker.is_replaced
         ]
         return routes_pb2.RouteSchemes(
             tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole, leaders=leaders

@@ -1,5 +1,7 @@
 """Merging what several nameservers tell."""
 
+from dataclasses import replace
+
 import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 
@@ -208,6 +210,9 @@ def test_the_address_of_any_copy_is_for_those_who_would_be_told_the_default_and_
     assert copies.address(plain, any_copy=True) is group
     assert copies.address(plain) is DEFAULT
     assert copies.address(outside, any_copy=True) is OUTSIDE
+    assert copies.is_replaced, "sends wait for the next process at that address"
+    assert replace(copies, addresses=(DEFAULT,), copies=3).is_replaced
+    assert not replace(copies, addresses=(DEFAULT, OUTSIDE, other)).is_replaced
     assert copies.address(tls, any_copy=True) is DEFAULT, "it speaks no TLS"
     assert copies.address(Listener("far"), any_copy=True) is group, "the default would be told"
     assert copies.peer_address(tls=False) is other
