@@ -159,7 +159,7 @@ kubernetes-and-walks: dev
 	  $(MAKE) kubernetes; failed=$$?; wait $$walks || failed=1; cat build/walks.log; exit $$failed
 
 kubernetes-replicated: dev ## break things | three copies on a real one-node Kubernetes under two SDKs: leaders and volumes lost, rollouts, no API server: make kubernetes-replicated LOSSES=10 RATE=500
-	EVENQ_TEST_LOAD_RATE=$(or $(RATE),500) EVENQ_TEST_LOSSES=$(or $(LOSSES),10) EVENQ_TEST_API_AWAY_SECONDS=60 EVENQ_TEST_QUIET_SECONDS=$(or $(QUIET),600) EVENQ_TEST_FAILOVER_SECONDS=10 $(BIN)/pytest -q -s tests/helm/test_replicated_kubernetes.py
+	EVENQ_TEST_LOAD_RATE=$(or $(RATE),500) EVENQ_TEST_LOSSES=$(or $(LOSSES),10) EVENQ_TEST_API_AWAY_SECONDS=60 EVENQ_TEST_QUIET_SECONDS=$(or $(QUIET),600) EVENQ_TEST_FAILOVER_SECONDS=10 EVENQ_TEST_ALL_AWAY_SECONDS=12 $(BIN)/pytest -q -s tests/helm/test_replicated_kubernetes.py
 
 # Wheels of other versions, in front of those of .venv by PYTHONPATH.
 build/%/.ready:

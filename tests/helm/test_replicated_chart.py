@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -314,7 +315,8 @@ def test_the_program_takes_what_the_chart_tells_copies_that_join_one(helm: str) 
     documents = render(helm, *GROWN)
     for index in range(2):
         name = f"evenq-broker-{index}"
-        members = {0: f"{name}.{DOMAIN}:8084", 1: f"{name}-1.{DOMAIN}:8084", 2: f"{name}-2.{DOMAIN}:8084"}
+        first_at = f"{name}-first.default.svc.cluster.local"
+        members = {0: f"{first_at}:8084", 1: f"{name}-1.{DOMAIN}:8084", 2: f"{name}-2.{DOMAIN}:8084"}
         (first,) = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"]
         variables = {**environment(first), "EVENQ_BROKER_BROKER_NAME": name, "POD_NAME": name}
         order = list(variables)
@@ -333,7 +335,7 @@ def test_the_program_takes_what_the_chart_tells_copies_that_join_one(helm: str) 
         other = {key: value for key, value in environment(broker(documents, index)).items() if value is not None}
         settings = load(BrokerSettings, "broker", [], {**other, "EVENQ_BROKER_REPLICATION__BROKER_ID": "2"})
         assert settings.replication.addresses == members
-        assert (settings.replication.from_one_copy, settings.replication.forward_clients) == (False, True)
+        assert (settings.replication.from_one_copy, settings.replication.forward_clients) == (True, True)
         assert settings.store.segment_bytes == 536870912
 
 
@@ -350,6 +352,83 @@ def test_copies_that_join_one_are_kept_apart_and_drained_one_by_one(helm: str) -
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in first["affinity"]["podAntiAffinity"]
     alone = find(render(helm, *GROWN, "--set", "broker.spread=none"), "StatefulSet", "evenq-broker")["spec"]
     assert "affinity" not in alone["template"]["spec"]
+
+
+def test_an_address_outlives_the_only_pod_of_a_broker_and_leads_to_the_other_copies_once_it_has_some(helm: str) -> None:
+    """Clients keep that address; copies reach copy 0 by one that is there before its pod is ready."""
+    pod = "statefulset.kubernetes.io/pod-name"
+    for values, one, grown in (
+        (["--set", "broker.groups=2"], True, False),
+        (GROWN, False, True),
+        (COPIES, False, False),
+    ):
+        documents = render(helm, *values)
+        for index in range(2):
+            name = f"evenq-broker-{index}"
+            selector = find(documents, "Service", name)["spec"]["selector"]
+            assert (selector.get(pod), selector.get(GROUP)) == ((name, None) if one else (None, name))
+            services = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "Service"}
+            assert (f"{name}-first" in services) == grown
+            if grown:
+                first = services[f"{name}-first"]
+                assert first["publishNotReadyAddresses"]
+                assert "clusterIP" not in first, (
+                    "a name that leads to a pod is known for seconds after the pod has gone"
+                )
+                assert first["selector"][pod] == name
+                assert {port["port"] for port in first["ports"]} == {8081, 8084}
+    (container,) = find(render(helm), "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"]
+    advertised = environment(container)["EVENQ_BROKER_ADVERTISE"]
+    assert "any-copy=$(EVENQ_BROKER_BROKER_NAME).default.svc.cluster.local:8081" in advertised
+    secure = render(helm, *GROWN, "--set", "tls.enabled=true,tls.existingSecret=x")
+    assert not [one for one in secure if one["metadata"]["name"].endswith("-first")], "a certificate lacks that name"
+
+
+class FakeApi:
+    """A StatefulSet of copies that is ready when it is looked at twice, and one that is held back."""
+
+    namespace = "shop"
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.calls: list[tuple[str, str]] = []
+        self.first = {"metadata": {"generation": 2}, "spec": {"replicas": 1, "updateStrategy": {"rollingUpdate": {"partition": 1}}},
+                      "status": {"observedGeneration": 2, "readyReplicas": 1}}  # fmt: skip
+        self.selector: dict[str, Any] = {}
+
+    def call(self, verb: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        kind, name = path.split("/")[-2:]
+        self.calls.append((verb, f"{kind}/{name}"))
+        if verb == "GET" and name == "mq-broker-0":
+            self.looks += 1
+            status = {"observedGeneration": 1, "updatedReplicas": 2, "readyReplicas": self.looks}
+            return {"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": status}
+        if verb == "PATCH" and kind == "services":
+            assert body is not None
+            assert self.looks == 2, "the other copies are ready"
+            self.selector = body["spec"]["selector"]
+        elif verb == "PATCH":
+            assert self.selector == {GROUP: "mq-broker-0", "statefulset.kubernetes.io/pod-name": None}
+            self.first["spec"].update(body["spec"])  # type: ignore[index,attr-defined]
+            self.first["status"].update(updatedReplicas=1)  # type: ignore[attr-defined]
+        return self.first
+
+
+def test_brokers_restart_once_the_service_leads_to_copies_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("restart_first", CHART / "files" / "restart_first.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    monkeypatch.setattr(program, "LOOK_S", 0)
+    monkeypatch.setattr(program, "ROUTED_S", 0)
+    api = FakeApi()
+    program.restart(api, "mq-broker", ["mq-broker-0"])
+    first, group, service = "statefulsets/mq-broker", "statefulsets/mq-broker-0", "services/mq-broker-0"
+    assert api.calls == [("GET", group)] * 2 + [("PATCH", service), ("PATCH", first), ("GET", first)]
+    api.first["status"].update(updatedReplicas=0)  # type: ignore[attr-defined]
+    with pytest.raises(program.NotReady, match="StatefulSet mq-broker was not ready within 0 s"):
+        program.wait_ready(api, "mq-broker", 0)
 
 
 def test_a_job_adds_the_copies_of_each_group_and_has_no_rights_of_its_own(helm: str) -> None:

@@ -35,6 +35,8 @@ FAILOVER_S = float(os.environ.get("EVENQ_TEST_FAILOVER_SECONDS", "30"))
 """Longest pause of either SDK while the leader is lost, on a machine however busy; on a calm one about 4 s: `suspect_ms` is 6 s at most."""
 HAND_OVER_S = float(os.environ.get("EVENQ_TEST_HAND_OVER_SECONDS", "10"))
 """Longest pause while a pod is replaced, likewise."""
+ALL_AWAY_S = float(os.environ.get("EVENQ_TEST_ALL_AWAY_SECONDS", "30"))
+"""Longest pause of senders while all pods are replaced at once, likewise: most of it is the start of two pods."""
 READS_S = 2
 """How much longer consumers may pause than senders: until they have received from the new leader."""
 
@@ -100,6 +102,18 @@ def test_the_leaders_pod_and_its_volume_are_deleted_and_everything_acknowledged_
         figures = load.end()
     judge("leader's pod and volume deleted", figures, FAILOVER_S)
     outside.send_and_read("outside-after", OUTSIDE)
+
+
+def test_all_pods_are_deleted_at_once_and_clients_wait_at_the_first_one_that_is_back(copies: Copies) -> None:
+    with loaded(copies.kubernetes, SPACE, "away") as load:
+        before = copies.ready()
+        ours = ("-l", "app.kubernetes.io/component=broker")
+        copies.kubernetes.run("kubectl", "-n", SPACE, "delete", "pods", *ours, "--wait=false")
+        wait_until(lambda: not set(before.values()) & set(copies.ready().values()), 60, "every copy is another pod")
+        wait_until(copies.serving, 120, "all copies are in sync")
+        load.wait_for(50)
+        figures = load.end()
+    judge("all pods deleted at once", figures, ALL_AWAY_S)
 
 
 def test_a_rolling_upgrade_hands_over_and_repeats_nothing(copies: Copies) -> None:

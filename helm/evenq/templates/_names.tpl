@@ -55,6 +55,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if and .Values.broker.replication.fromOneCopy (ne (include "evenq.copies" .) "1") }}yes{{ end }}
 {{- end }}
 
+{{/* This upgrade gives brokers of one copy the others: they restart when the others pass clients on. Only a cluster tells; without one
+(helm template) they restart at once. */}}
+{{- define "evenq.growing" -}}
+{{- if include "evenq.grown" . }}
+{{- $one := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" (include "evenq.name" .)) }}
+{{- if and $one (not (dig "metadata" "annotations" "evenq.io/from-one-copy" "" $one)) }}yes{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* Names of the broker groups that have copies, which are the brokers' names. */}}
 {{- define "evenq.brokerGroups" -}}
 {{- $name := printf "%s-broker" (include "evenq.name" .) }}

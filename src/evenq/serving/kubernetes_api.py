@@ -90,7 +90,9 @@ class KubernetesApi:
         return self._namespace
 
     def call(self, verb: str, path: str, body: Object | None = None) -> Object:
-        """One call. Raises NotFound, PreconditionFailed (409), Forbidden, ConnectionFailed, SettingsError."""
+        """One call; a PATCH merges. Raises NotFound, PreconditionFailed (409), Forbidden, ConnectionFailed,
+        SettingsError.
+        """
         response = self._send(verb, path, body=body, timeout=CALL_S)
         try:
             parsed = json.loads(response.data)
@@ -158,7 +160,8 @@ class KubernetesApi:
 
         settings = client.configuration
         token = settings.auth_settings().get("BearerToken", {}).get("value")  # read anew: it is renewed now and then
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        kind = "application/merge-patch+json" if verb == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind}
         if token:
             headers["Authorization"] = token
         try:

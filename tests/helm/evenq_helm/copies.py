@@ -23,9 +23,9 @@ class Copies:
     kubernetes: Kubernetes
     namespace: str
 
-    def helm(self, action: str, *wish: str) -> None:
-        """`helm install` or `upgrade`, until all pods are ready."""
-        arguments = ("--wait", "--timeout", "5m", *values(*wish))
+    def helm(self, action: str, *wish: str, jobs: bool = False) -> None:
+        """`helm install` or `upgrade`, until all pods are ready; with `jobs` also until its Jobs have ended."""
+        arguments = ("--wait", *(("--wait-for-jobs",) if jobs else ()), "--timeout", "5m", *values(*wish))
         self.kubernetes.run("helm", "-n", self.namespace, action, "evenq", str(CHART), *arguments, timeout=330)
 
     def refused(self, *wish: str) -> str:

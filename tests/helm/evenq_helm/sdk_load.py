@@ -18,9 +18,11 @@ from typing import Any
 
 from evenq_helm.kubernetes import ROOT, Kubernetes, wait_until
 
-__all__ = ["RATE", "SDKS", "Figures", "Loaded", "loaded"]
+__all__ = ["RATE", "SDKS", "SENDERS", "Figures", "Loaded", "loaded"]
 
 SDKS = ("official", "ours")
+SENDERS = 8
+"""Threads of each producer, as in `load_peer.py`."""
 RATE = int(os.environ.get("EVENQ_TEST_LOAD_RATE", "50"))
 """Messages a second of each SDK. 500 by `make kubernetes-replicated`, on a machine that has the processors for it."""
 PEER = Path(__file__).resolve().parents[1] / "load_peer.py"
@@ -166,10 +168,10 @@ def gaps(times: list[float]) -> tuple[float, ...]:
 
 
 @contextmanager
-def loaded(kubernetes: Kubernetes, namespace: str, topic: str) -> Iterator[Loaded]:
-    """Both SDKs send and receive while the block runs."""
+def loaded(kubernetes: Kubernetes, namespace: str, topic: str, *, by: str = "evenq-broker-0-0") -> Iterator[Loaded]:
+    """Both SDKs send and receive while the block runs. `by`: the pod whose command line makes topics and groups."""
     load = Loaded(kubernetes, namespace, topic)
-    pod = ("kubectl", "-n", namespace, "exec", "evenq-broker-0-0", "--", "evenq")
+    pod = ("kubectl", "-n", namespace, "exec", by, "--", "evenq")
     for name in load.topics:
         kubernetes.run(*pod, "topic", "create", name, "--queues", "4")
         kubernetes.run(*pod, "group", "create", f"readers-{name}", "--from", "FIRST")

@@ -1,6 +1,14 @@
-{{/* Where the copies of a group reach each other: id=host:port, with commas. Call with root, group, domain, port. */}}
+{{/* Where the copies of a group reach each other: id=host:port, with commas. Call with root, group, domain, port. Copy 0 of a group that
+grew has a Service of its own. */}}
 {{- define "evenq.members" -}}
-{{- range $copy, $pod := splitList " " (include "evenq.copyPods" .) }}{{ if $copy }},{{ end }}{{ $copy }}={{ $pod }}.{{ $.domain }}:{{ int $.port }}{{ end }}
+{{- $own := include "evenq.firstService" .root }}
+{{- range $copy, $pod := splitList " " (include "evenq.copyPods" .) }}{{ if $copy }},{{ end }}{{ $copy }}=
+{{- if and $own (not $copy) }}{{ $pod }}-first.{{ $.root.Release.Namespace }}.svc.cluster.local{{ else }}{{ $pod }}.{{ $.domain }}{{ end }}:{{ int $.port }}{{ end }}
+{{- end }}
+
+{{/* Whether copy 0 is reached by an address that stays when its pod is replaced. With TLS it would be a name that certificates lack. */}}
+{{- define "evenq.firstService" -}}
+{{- if and (include "evenq.grown" .) (not .Values.tls.enabled) }}yes{{ end }}
 {{- end }}
 
 {{/* Whether clients may reach the port of copies, to read from those that follow. */}}

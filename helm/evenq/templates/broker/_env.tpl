@@ -19,6 +19,10 @@
 {{- else }}
 - name: EVENQ_BROKER_REPLICATION__BROKER_ID
   valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
+{{- if include "evenq.grown" .root }}
+# Until the group needs them, these copies pass clients on to copy 0, before and while it restarts.
+- {name: EVENQ_BROKER_REPLICATION__FROM_ONE_COPY, value: "true"}
+{{- end }}
 {{- end }}
 {{- $group := .first | ternary "$(EVENQ_BROKER_BROKER_NAME)" .set }}
 - {name: EVENQ_BROKER_REPLICATION__MEMBERS, value: {{ include "evenq.members" (dict "root" .root "group" $group "domain" .domain "port" $replication.port) | quote }}}

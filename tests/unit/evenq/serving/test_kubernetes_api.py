@@ -45,6 +45,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(409 if b"conflict" in body else 200, {"got": json.loads(body)})
 
+    def do_PATCH(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, {"type": self.headers["Content-Type"]})
+
     def _answer(self, status: int, body: object) -> None:
         self._raw(status, json.dumps(body).encode())
 
@@ -83,6 +87,7 @@ def test_calls_carry_the_token_and_bodies_and_answers_are_json(api: KubernetesAp
     assert api.namespace == "default"
     assert api.call("GET", "/whatever") == {"authorization": "Bearer secret"}
     assert api.call("PUT", "/whatever", {"a": 1}) == {"got": {"a": 1}}
+    assert api.call("PATCH", "/whatever", {"a": 1}) == {"type": "application/merge-patch+json"}
 
 
 @pytest.mark.parametrize(
