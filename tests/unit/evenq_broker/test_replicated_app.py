@@ -382,6 +382,44 @@ def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_
 
 
 @pytest.mark.timeout(300)
+def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in_sync(tmp_path: Path) -> None:
+    """A rolling restart goes on to the next copy when this one is ready."""
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
+            try:
+                for one in apps:
+                    await one.start()
+                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
+                follower = next(one for one in apps if not one.port)
+                await follower.close()
+                number = apps.index(follower)
+                back = apps[number] = copy(number, tmp_path, port, links, net)
+                early: list[str] = []
+
+                async def look() -> None:
+                    while back._driver is None:
+                        await asyncio.sleep(0)
+                    while not back.driver.in_sync:
+                        if not back._why_not_ready():
+                            early.append(f"ready, {back.driver.replica.role}")
+                        await asyncio.sleep(0)
+
+                looking = asyncio.create_task(look())
+                await back.start()
+                await asyncio.wait_for(looking, 60)
+                assert not early
+            finally:
+                await asyncio.gather(*(one.close() for one in apps))
+                await net.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(300)
 def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,7 +440,7 @@ def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_
                 apps = [copy(first.broker_id, tmp_path, port, links, net)]
                 (back,) = apps
                 await back.start()
-                await until(lambda: back.driver.replica.record is not None)
+                await until(lambda: back._why_not_ready() == "")
                 end_ms = SystemClock().monotonic_ms() + 2_000
                 while SystemClock().monotonic_ms() < end_ms:
                     assert back._why_not_ready() == ""

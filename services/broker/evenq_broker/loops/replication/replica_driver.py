@@ -470,11 +470,13 @@ class ReplicaDriver:
     @property
     def awaits_leader(self) -> bool:
         """True while no copy leads that this one reaches, and this one, with its store, is among those that may: for
-        `AWAIT_MS` at most. Also while it begins to lead.
+        `AWAIT_MS` at most. Also while it begins to lead. Not yet where a copy that starts has not tried to reach the
+        leader: in a rolling restart it would be ready before it is in sync, and the next one would be stopped.
         """
-        record = self.replica.record
+        record, leader = self.replica.record, self.replica.leader_id()
         may_lead = record is not None and self.replica.own_pair in record.isr
-        return may_lead and self._lacks_leader() and self._clock.monotonic_ms() - self._led_ms < AWAIT_MS
+        tried = self._met or leader in (NO_LEADER, self.replica.config.broker_id)
+        return may_lead and tried and self._lacks_leader() and self._clock.monotonic_ms() - self._led_ms < AWAIT_MS
 
     def _lacks_leader(self) -> bool:
         leader = self.replica.leader_id()
