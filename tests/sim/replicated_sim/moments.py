@@ -24,6 +24,12 @@ MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynce
 NOT_NOW = "not now"
 WAIT_MS = 8_000
 """For the moment; it may never come."""
+QUIET_MS = 2_000
+"""Polls end, and what they gave is safe."""
+ANSWER_MS = 10
+"""The question that waited is answered within this."""
+CLIENTS = ("c0", "c1", "c2", "again", "reader")
+"""All but the puller."""
 AWAY_MS = (2_500, 5_000)
 """Long enough for an election."""
 
@@ -230,7 +236,8 @@ class Moments:
 
     async def _woken(self, old: Copy) -> None:
         """A leader does not run until a reader has progress at its successor. The reader then asks the old one, which
-        goes on with that question before it knows anything.
+        goes on with that question before it knows anything. No other client reaches it: an answer that stands behind a
+        record of theirs fails with it.
         """
         world, process = self._world, old.process
         assert process is not None
@@ -241,7 +248,8 @@ class Moments:
             new = self._leads(old)
             return new is not None and new is not old and puller.reads_at == new.number
 
-        with old.held():
+        with old.held(), self._cut([(client, old.name) for client in CLIENTS]):
+            await self._until(lambda: _has_recorded_all(old), every_ms=1, within_ms=QUIET_MS)
             process.pause()
             if await self._until(goes_on):
                 await world.clock.sleep_ms(world.rng.choice((300, 1_000, 2_000)))
@@ -250,6 +258,7 @@ class Moments:
                 await world.clock.sleep_ms(world.rng.choice((10, 100)))
                 world.note(f"{old.name} goes on; {world.state()}")
             process.resume()
+            await world.clock.sleep_ms(ANSWER_MS)
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -295,6 +304,14 @@ class Moments:
         lasts_ms = world.rng.randint(*AWAY_MS)
         ways = ("kill", "kill", "pause", "leader and record")
         await asyncio.gather(*(self._faults.do(world.rng.choice(ways), copy, lasts_ms) for copy in copies))
+
+
+def _has_recorded_all(copy: Copy) -> bool:
+    term = copy.app._term if copy.app is not None else None
+    if term is None:
+        return True
+    journal = term.broker.ledger.journal
+    return not journal._owed and journal.safe() is None  # `safe` would record what is owed
 
 
 def _joined(record: GroupRecord, before: tuple[Pair, ...], number: int) -> bool:
