@@ -267,7 +267,7 @@ PLANTS = {
 FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (1, 0), "5663": (90, 22), "6662": (4, 1), "7017": (1, 0), "7689": (2, 0),
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (16,), "R3 synced epoch": (16,),
-    "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (22, 21), "R10 store id": (18, 24),
+    "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (45,), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "R12 offsets": (23, 27), "repair": (25, 9), "silence": (2, 0),
     "a stop": (0, 2), "deadlines": (76, 58), "fsync": (0, 4),
 }  # fmt: skip
