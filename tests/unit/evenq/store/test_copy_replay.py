@@ -275,6 +275,12 @@ def test_damage_in_the_log_and_a_snapshot_of_another_log_are_refused_by_place(le
             StoreCorrupted, match=r"snapshot at .* has 2 as the next offset of queue 9 of topic 1, the log here has 1"
         ):
             await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
+        file.close()
+        known = {key: span for key, span in saved.queues.items() if key != (1, 9)}
+        snapshot.save(other.disk, replace(saved, queues=known))
+        file = other.disk.open(f"snapshot/{saved.log_offset:020d}")
+        with pytest.raises(StoreCorrupted, match=r"has 0 as the next offset of queue 9 of topic 1, the log here has 1"):
+            await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
         disk.files["commitlog/00000000000000004096"].data[2_000] ^= 1
         with pytest.raises(StoreCorrupted, match=r"0000000000004096 at byte \d+ \(log offset .* is damaged"):
             await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
@@ -309,6 +315,32 @@ def test_a_warm_copy_can_let_its_first_files_go(open_store, leading):
         assert 0 < low < high == leader.store.queue_range(1, 0)[1]
         assert opened.snapshots == [b"behind"]
         await opened.store.close()
+        await leader.store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ahead", ["checkpoint", "snapshot"])
+def test_a_start_reads_from_where_both_checkpoint_and_snapshot_reach(leading, ahead):
+    """A store that leads writes its checkpoint oftener than its snapshot; a crash may leave either ahead."""
+
+    async def story():
+        leader, disk = await leading(), MemoryDisk()
+        copy = await follow(disk)
+        for _ in range(2):
+            await leader.go_on()
+            await leader.save()
+            await fetch(copy, leader.disk, leader.store.stats.log_end)
+            if copy.replayed_end == 0:
+                assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+        first, second = leader.ends
+        saved = checkpoint.load(disk)
+        if ahead == "checkpoint":
+            checkpoint.save(disk, replace(saved, log_offset=second))
+        else:
+            checkpoint.save(disk, replace(saved, log_offset=first - 1))
+        assert copy_replay.replayed_end(disk, log_start=0) == (first if ahead == "checkpoint" else first - 1)
+        await copy.close()
         await leader.store.close()
 
     asyncio.run(story())

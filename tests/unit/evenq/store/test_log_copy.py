@@ -662,7 +662,7 @@ def test_what_was_derived_beyond_a_cut_goes(open_store, written, caplog):
         assert "beyond the new end of the log" in caplog.text
         await copy.append(made([(2, [30])], start=early), start=early)
         await copy.close()
-        again = await open_store(disk)
+        again = await open_store(disk.crash(Keep.NONE, random.Random(0)))
         assert (again.snapshots, again.states) == ([b"early"], [bytes([2]) * 30])
         await again.store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +220,37 @@ def test_a_run_that_did_not_get_all_of_it_writes_no_manifest(tmp_path: Path, lac
         assert known_manifest(target, NAME).manifest == first
         store.release_log(backup.hold)
         await store.close()
+
+    run(story)
+
+
+def test_all_that_a_restore_writes_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The identity comes last: with it the folder counts as whole."""
+
+    async def story() -> None:
+        store, target = await opened(tmp_path / "data"), FolderTarget(tmp_path / "target")
+        await fill(store, 200)
+        manifest = await back_up(store, target)
+        await store.close()
+        assert manifest is not None
+        new, synced = tmp_path / "new", list[str]()
+        for name in ("fsync", "fdatasync"):
+            call = getattr(os, name)
+
+            def noted(file: int, call: Callable[[int], None] = call) -> None:
+                synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).relative_to(tmp_path).as_posix())
+                call(file)
+
+            monkeypatch.setattr(os, name, noted)
+        restore(target, plan_restore(target, manifest, None), new, lambda *_: None)
+        monkeypatch.undo()
+        logs = [f"new/commitlog/{path.name}" for path in (new / "commitlog").iterdir()]
+        assert len(logs) > 1
+        assert synced[-1] == "new", "the identity has its name"
+        assert synced.index("new/commitlog") > max(synced.index(log) for log in logs)
+        assert {"new/snapshot", *(f"new/snapshot/{path.name}" for path in (new / "snapshot").iterdir())} <= {
+            name.removesuffix(".tmp").removesuffix(".new") for name in synced
+        }
 
     run(story)
 

@@ -229,6 +229,7 @@ def test_a_copy_that_is_not_in_sync_leads_on_request_once_the_record_has_been_qu
     done = elected(driver, order)
     assert (done.epoch, done.broker_id, done.log_end, done.reason) == (2, 1, 10, "its disks burnt")
     assert one.view().unclean == (done,)
+    assert one._own_election(done.epoch) is None, "an earlier one does not answer the next order"
 
 
 def test_what_hinders_an_unclean_election_is_said_and_nothing_is_written() -> None:

@@ -337,6 +337,7 @@ def test_links_follow_the_members() -> None:
         assert a.links.connected == {2}
         assert not a.say(1, 3)
         await stage.until(lambda: b.links.connected == set() and a.links.incoming.senders == {2})
+        await stage.until(lambda: b.links.incoming.senders == set())
         a.links.set_members({0: address(0), 2: ""})
         assert a.links.connected == set(), "a member whose address is not known may come by itself"
         assert a.links.incoming.senders == {2}
