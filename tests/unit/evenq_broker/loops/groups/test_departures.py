@@ -203,6 +203,27 @@ def test_a_report_that_arrives_after_a_client_of_that_id_came_back_ends_nothing(
     run(story)
 
 
+def test_a_client_that_calls_while_others_say_that_it_is_gone_is_kept(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        assert await receive(stage) == 1
+        await beat(stage)
+        await goodbye(stage)
+        ask = b.cluster.peers.ask
+
+        async def asked(*given: Any, **more: Any) -> Any:
+            answer = await ask(*given, **more)
+            await b.runtime.clock.sleep_ms(5)
+            b.clients.table.seen("c", b.runtime.now_ms())
+            return answer
+
+        b.cluster.peers.ask = asked
+        assert not await is_ready_within(stage, b, SOON_MS)
+        assert a.clients.table.said_goodbye("c", a.runtime.now_ms())
+
+    run(story)
+
+
 def test_a_reported_client_that_waits_here_is_made_to_call_again(run: Run) -> None:
     async def story(stage: Any) -> None:
         _, b = await pair(stage)

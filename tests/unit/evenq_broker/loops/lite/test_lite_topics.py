@@ -230,11 +230,14 @@ def test_a_client_has_a_limited_number_of_subscriptions(run: Run) -> None:
 
 
 def test_an_idle_lite_topic_expires_and_one_with_a_subscriber_or_messages_stays(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run: Run, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     async def story(stage: Any) -> None:
-        scene = await scene_of(stage, lite_topic_idle_ms=60_000, lite_subscription_ms=3_600_000)
-        await scene.send("idle")
+        store = StoreSettings(path=tmp_path / "before")
+        scene = await scene_of(stage, lite_topic_idle_ms=60_000, lite_subscription_ms=3_600_000, store=store)
+        idle = await scene.send("idle")
+        scene.lite.begin(scene.group, scene.parent, [idle])
+        assert scene.committed(idle) == 0
         await scene.send("wanted")
         await scene.send("used")
         await scene.sync("wanted")
@@ -248,6 +251,15 @@ def test_an_idle_lite_topic_expires_and_one_with_a_subscriber_or_messages_stays(
         assert queue_id == LITE_QUEUES_FROM, "its queue is used again"
         assert dict(scene.lite.sizes(scene.parent))["next"] == 1, "without the messages of the one before"
         assert scene.lite.queue_range(scene.parent.topic_id, queue_id) == (1, 2)
+        shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
+        for restarted in (False, True):
+            if restarted:
+                await stage.during(scene.broker.close())
+                stage.brokers.remove(scene.broker)
+                scene = Scene(stage, await stage.broker("a", store=StoreSettings(path=tmp_path / "after")))
+            assert scene.committed(queue_id) is None, "no group has begun the new one"
+            scene.lite.begin(scene.group, scene.parent, [queue_id])
+            assert scene.committed(queue_id) == 1
 
     run(story)
 

@@ -203,6 +203,22 @@ def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
     run(story)
 
 
+@pytest.mark.parametrize("gone", ["topic", "group"])
+def test_a_start_that_waited_for_others_begins_nothing_of_what_is_gone_meanwhile(run: Run, gone: str) -> None:
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.LAST)
+
+        async def deleted() -> None:
+            catalog = broker.catalog
+            await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
+
+        broker.cluster.facts_settled = deleted
+        await stage.during(broker.starts.begin(group, topic))
+        assert list(broker.ledger.progress.queues()) == []
+
+    run(story)
+
+
 def test_who_waited_before_the_topic_was_made_misses_nothing(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()

@@ -234,6 +234,7 @@ def test_a_decision_whose_append_failed_leaves_it_open_in_table_and_journal(run:
     async def story(stage: Any) -> None:
         scene = await Scene.of(stage)
         number = await scene.begin()
+        scene.recorded.clear()
         held = HeldAppends(scene, stored=False)
         work = asyncio.ensure_future(scene.made.end(number, COMMITTED))
         await stage.clock.advance(50)

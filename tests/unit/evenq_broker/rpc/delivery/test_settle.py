@@ -1,5 +1,6 @@
 """Ack, change and forward (wire contract 3.10 to 3.12), by language."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,9 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, INVALID, MULTIPLE = 20000, 40013, 30000
 
 
-async def held(stage: Any, *, count: int = 2, auto_renew: bool = False) -> tuple[Any, list[str]]:
+async def held(stage: Any, *, count: int = 2, auto_renew: bool = False, queues: int = 1) -> tuple[Any, list[str]]:
     """A broker and the handles of messages that group `g` holds."""
-    broker = await stage.broker(default_start_from="FIRST", default_queues=1)
+    broker = await stage.broker(default_start_from="FIRST", default_queues=queues)
     send = service_pb2.SendMessageRequest()
     for number in range(count):
         message = send.messages.add(body=b"x")
@@ -67,6 +68,33 @@ def test_the_verdict_of_all_stands_on_top_and_mixed_ones_say_so(run: Run) -> Non
         assert (mixed.status.code, [entry.status.code for entry in mixed.entries]) == (MULTIPLE, [OK, INVALID])
         assert [entry.receipt_handle for entry in mixed.entries] == [first, "bad"]
         assert (await ack(stage, first, second)).status.code == OK
+
+    run(story)
+
+
+def test_each_handle_of_an_ack_settles_a_message_of_its_own_queue(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker, handles = await held(stage, count=6, queues=3)
+        assert (await ack(stage, *handles)).status.code == OK
+        done = {queue.queue_id: (queue.committed, list(queue.pending)) for queue in broker.ledger.progress.queues()}
+        assert done == dict.fromkeys(range(3), (2, []))
+
+    run(story)
+
+
+def test_a_message_whose_time_is_made_shorter_comes_to_a_poll_that_waits_already(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, (first, _) = await held(stage)
+        receive = service_pb2.ReceiveMessageRequest(batch_size=1)
+        receive.group.name, receive.message_queue.topic.name = "g", "t"
+        set_duration_ms(receive.invisible_duration, 5_000)
+        set_duration_ms(receive.long_polling_timeout, 20_000)
+        poll = asyncio.ensure_future(stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse))
+        await stage.clock.advance(100)
+        begun_ms = stage.clock.monotonic_ms()
+        assert (await change(stage, first, 1_000)).status.code == OK
+        assert any(frame.HasField("message") for frame in await poll)
+        assert stage.clock.monotonic_ms() - begun_ms < 2_000
 
     run(story)
 

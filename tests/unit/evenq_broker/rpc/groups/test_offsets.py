@@ -239,6 +239,48 @@ def test_a_reset_reaches_all_brokers_and_names_the_one_that_does_not_answer(run:
     run(story)
 
 
+def test_one_refusal_of_any_broker_leaves_the_group_where_it_is_everywhere(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        broker.ledger.progress.commit(1, 1, 0, 4)
+        asked: list[bool] = []
+
+        async def ask_peers(_: str, request: bytes, **__: Any) -> list[tuple[str, Any]]:
+            asked.append(admin_pb2.ResetOffsetsRequest.FromString(request).dry_run)
+            queue = common_pb2.Queue(topic="t", broker_name="b")
+            move = admin_pb2.OffsetMove(queue=queue, before=4, after=0, refused=True, error="job does not follow")
+            return [("b", admin_pb2.ResetOffsetsResponse(status=OK, moves=[move]).SerializeToString())]
+
+        broker.cluster.peers.ask_peers = ask_peers
+        with pytest.raises(PreconditionFailed, match="group g is not moved: job does not follow"):
+            await reset(stage, to=admin_pb2.EARLIEST)
+        assert (asked, broker.ledger.progress.committed(1, 1, 0)) == ([True], 4)
+
+    run(story)
+
+
+@pytest.mark.parametrize("missing", ["group", "source"])
+def test_a_group_that_another_broker_knows_is_known(run: Run, missing: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage)
+        names = {"group": "g", "source_group": "source"}
+        await stage.during(broker.catalog.create_group("source"))
+        names["group" if missing == "group" else "source_group"] = "elsewhere"
+        knows = True
+
+        async def ask_peers(*_: Any, **__: Any) -> list[tuple[str, Any]]:
+            response = admin_pb2.ResetOffsetsResponse(status=OK, group_known=knows, source_known=knows)
+            return [("b", response.SerializeToString())]
+
+        broker.cluster.peers.ask_peers = ask_peers
+        assert await reset(stage, to=admin_pb2.LIKE_GROUP, **names) == []
+        knows = False
+        with pytest.raises(GroupNotFound, match="no consumer group 'elsewhere'"):
+            await reset(stage, to=admin_pb2.LIKE_GROUP, **names)
+
+    run(story)
+
+
 def test_offsets_are_taken_from_another_group_where_it_has_read(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, queues=2)

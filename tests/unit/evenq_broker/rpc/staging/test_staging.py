@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evenq_broker.loops.resizing.resizing import drain, permit
 from evenq_broker.settings import StagingSettings, StoreSettings
 
-from evenq.errors import BadRequest, Error, Forbidden, PreconditionFailed, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, PreconditionFailed, QueueClosed, TooManyRequests
+from evenq.model import Permission
 from evenq.serving.rpc import ACTS_FOR, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import staging_pb2
@@ -100,6 +102,22 @@ def test_refused_rows_make_no_topic(run: Run) -> None:
         assert broker.catalog.topics.get("mine") is None
         await owner.stage("x")
         assert broker.catalog.topics.get("mine") is not None
+
+    run(story)
+
+
+def test_rows_for_a_topic_that_takes_no_messages_are_refused(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        owner = Sparks(scene)
+        await owner.begin()
+        await scene.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
+        with pytest.raises(QueueClosed):
+            await owner.stage("x")
+        await scene.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ_WRITE))
+        await scene.during(drain(broker.catalog, broker.ledger, on=True))
+        with pytest.raises(QueueClosed):
+            await owner.stage("x")
 
     run(story)
 
