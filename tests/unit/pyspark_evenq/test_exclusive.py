@@ -159,3 +159,19 @@ def test_a_move_is_followed_once_and_nothing_is_reported_before_its_batch_is_log
     assert queues.hold(start).moved == {broker.queue(0): 2}
     queues.logged(start, offset(broker, 5, 0, q0=2))
     groups.until(lambda: (0, 2) in groups.pulls)
+
+
+def test_what_was_reported_last_is_stored_before_the_locks_are_let_go(
+    broker: Any, groups: FakeGroups, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        broker.send("x")
+    queues = made()
+    queues.begin(offset(broker, 0, 0), first=True, frozen=None)
+    held: list[bool] = []
+    monkeypatch.setattr(
+        exclusive.cluster, "commit", lambda *_, **__: held.append(queues.client_id in groups.holders.values())
+    )
+    queues.offer(offset(broker, 5, 0))
+    queues.close()
+    assert held[-1:] == [True]
