@@ -232,6 +232,35 @@ def test_a_hold_keeps_the_log_for_its_time_and_no_longer(tmp_path: Path) -> None
     run(story)
 
 
+def test_a_stream_that_broke_in_its_snapshot_is_gone_on_with_by_the_next_one(tmp_path: Path) -> None:
+    """The head of each stream brings a snapshot of its own."""
+
+    async def story() -> None:
+        store, target = await opened(tmp_path / "data"), FolderTarget(tmp_path / "target")
+        await fill(store, 20)
+        progress, backup = BackupRun(target, NAME), await store.begin_backup(hold_ms=HOUR_MS)
+        log = store.log_bytes()
+        data = log.read(0, backup.end, 1_000_000)
+        log.close()
+        for breaks in (True, False):
+            progress.begin(
+                cluster="one", store_id=store.identity.store_id, segment_bytes=SEGMENT, epoch=1, log_start=0,
+                start=progress.end, end=backup.end, compared=True, snapshot_offset=backup.snapshot_offset,
+                snapshot_bytes=len(backup.snapshot), now_ms=1,
+            )  # fmt: skip
+            progress.snapshot(backup.snapshot[:-1] if breaks else backup.snapshot)
+            if breaks:
+                progress.pause()
+        progress.log(data)
+        assert progress.complete
+        progress.finish()
+        assert verify(target, NAME, lambda *_: None).findings == []
+        store.release_log(backup.hold)
+        await store.close()
+
+    run(story)
+
+
 def test_holds_are_few() -> None:
     clock = FakeClock()
     holds = LogHolds(clock)

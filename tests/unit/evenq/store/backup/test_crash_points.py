@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from evenq.errors import StoreCorrupted, StoreError
+from evenq.errors import StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import SystemClock
 from evenq.store import MessageStore
 from evenq.store.backup import creating
 from evenq.store.backup.creating import BackupRun
 from evenq.store.backup.manifest import piece_path
 from evenq.store.backup.reading import known_manifest
-from evenq.store.backup.restoring import plan_restore, restore
+from evenq.store.backup.restoring import plan_restore, restore, settle
 from evenq.store.backup.target import FolderTarget, TargetFile
 from evenq.store.backup.verifying import check_point, verify
 from tests.unit.evenq.store.backup.test_backups import NAME, OPTIONS, SEGMENT, back_up, bodies, fill, opened, run
@@ -251,6 +251,30 @@ def test_all_that_a_restore_writes_is_on_disk_when_it_returns(tmp_path: Path, mo
         assert {"new/snapshot", *(f"new/snapshot/{path.name}" for path in (new / "snapshot").iterdir())} <= {
             name.removesuffix(".tmp").removesuffix(".new") for name in synced
         }
+
+    run(story)
+
+
+def test_a_restored_folder_without_its_first_record_is_opened_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        store, target = await opened(tmp_path / "data"), FolderTarget(tmp_path / "target")
+        await fill(store, 20)
+        manifest = await back_up(store, target)
+        await store.close()
+        assert manifest is not None
+        restore(target, plan_restore(target, manifest, None), tmp_path / "new", lambda *_: None)
+
+        async def full(*_: object) -> None:
+            raise StoreFull("the disk is full")
+
+        monkeypatch.setattr(MessageStore, "append_state", full)
+        with pytest.raises(StoreFull):
+            await settle(tmp_path / "new", NAME, b"new key", clock=SystemClock())
+        monkeypatch.undo()
+        with pytest.raises(StoreCorrupted):
+            await opened(tmp_path / "new")
 
     run(story)
 

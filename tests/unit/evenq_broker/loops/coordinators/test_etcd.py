@@ -17,7 +17,7 @@ from evenq_broker.loops.coordinators.remote import RemoteTiming
 from evenq_proofs.cluster_binaries import BUILD_SECONDS, wait_for
 from evenq_proofs.etcd import Etcd
 
-from evenq.errors import SettingsError
+from evenq.errors import ConnectionFailed, SettingsError
 from evenq.testing.certificates import Authority
 from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet
@@ -282,6 +282,24 @@ def test_a_server_that_is_paused_is_unknown_in_bounded_time(tmp_path: Path, coor
             assert now.record in {FIRST, FIRST.elected(0)}, "unknown means either"
 
         coordinators.run(scenario)
+
+
+def test_calls_that_fail_together_turn_to_the_next_endpoint_once() -> None:
+    asked: list[str] = []
+
+    class Net:
+        async def unary(self, address: str, *_: Any, **__: Any) -> bytes:
+            asked.append(address)
+            await asyncio.sleep(0)
+            raise ConnectionFailed("it does not answer")
+
+    async def story() -> None:
+        store = EtcdStore(Net(), ("one:1", "two:1"), "key")  # type: ignore[arg-type]  # no more of a net is called
+        await asyncio.gather(store.read(), store.read(), return_exceptions=True)
+        await asyncio.gather(store.read(), return_exceptions=True)
+        assert asked == ["one:1", "one:1", "two:1"]
+
+    asyncio.run(story())
 
 
 def test_endpoints_are_client_urls() -> None:
