@@ -90,6 +90,19 @@ def test_the_sum_of_two_tasks_stays_within_its_width(broker: Any) -> None:
     assert broker.sink.decided[0].content.checksum == (1 << 64) - 2
 
 
+def test_a_batch_whose_tasks_wrote_to_different_topics_names_all_of_them(broker: Any) -> None:
+    writer = StreamWriter(options_of(broker))
+    done = [
+        Done("q", staged(token=topic.encode() * 16, address=broker.endpoint, topics=(topic,)))
+        for topic in ("b", "a", "c")
+    ]
+    writer.commit(list(done), 0)
+    writer.abort(list(done), 1)
+    for request in (*broker.sink.decided, *broker.sink.abandoned):
+        assert list(request.topics) == ["a", "b", "c"]
+    assert len(broker.sink.decided) == len(broker.sink.abandoned) == 1
+
+
 def test_nothing_is_decided_where_nothing_was_staged(broker: Any) -> None:
     StreamWriter(options_of(broker)).commit([None, Done("q", None)], 0)
     StreamWriter(options_of(broker)).abort([None, Done("q", None)], 0)

@@ -88,6 +88,21 @@ def test_a_wait_asks_the_holder_and_ends_when_it_lets_go(run: Run) -> None:
     run(story)
 
 
+def test_who_is_granted_a_queue_learns_that_the_next_one_waits_for_it(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        scene = await scene_of(stage, "x", "y", "z")
+        await scene.locked("x")
+        waiting = [scene.lock(client_id, wait_ms=30_000) for client_id in ("y", "z")]
+        await stage.until(lambda: scene.waiters() == ["y", "z"])
+        scene.locking.unlock("g", "x", [QUEUE])
+        assert await stage.during(waiting[0]) == [True]
+        assert QueueWanted(QUEUE) in await scene.sessions["y"].take(scene.broker.sessions)
+        scene.locking.unlock("g", "y", [QUEUE])
+        assert await stage.during(waiting[1]) == [True]
+
+    run(story)
+
+
 def test_a_wait_ends_at_its_limit_and_leaves_the_line(run: Run) -> None:
     async def story(stage: Any) -> None:
         scene = await scene_of(stage)

@@ -203,6 +203,16 @@ def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
     run(story)
 
 
+def test_a_time_before_another_brokers_start_counts_there_too(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.LAST)
+        await stage.clock.advance(5_000)
+        Elsewhere(broker, 1_000)
+        assert await began(stage, broker, group, topic, StartPolicy(StartFrom.TIMESTAMP, 1)) == [0]
+
+    run(story)
+
+
 @pytest.mark.parametrize("gone", ["topic", "group"])
 def test_a_start_that_waited_for_others_begins_nothing_of_what_is_gone_meanwhile(run: Run, gone: str) -> None:
     async def story(stage: Any) -> None:

@@ -217,6 +217,23 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
     run(story)
 
 
+def test_what_is_left_here_counts_queues_that_were_closed_unread(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_topic("t", queues=2))
+        await stage.during(broker.catalog.create_group("g"))
+        await send(stage, 1, 3)
+        await read(stage, 1, 1)
+        await stage.during(
+            scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
+        )
+        assert counts(broker.catalog.topics.get("t")) == (1, 1, 2)
+        left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+        assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(1, "g", 2)]
+
+    run(story)
+
+
 def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
