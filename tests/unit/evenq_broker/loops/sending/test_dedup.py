@@ -156,15 +156,70 @@ def test_retries_that_come_while_the_first_is_written_wait_for_its_answer(run: R
     run(story)
 
 
-def test_a_retry_of_a_failed_try_is_stored(run: Run) -> None:
+def test_each_message_of_a_call_answers_the_retries_that_wait_for_it(run: Run, monkeypatch: Any) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
-        await send(stage, request("before"))
-        broker.ledger.store._state.set_full(StoreFull("the broker's disk is 95% full"))
-        assert (await send(stage, request("one"))).status.code == definition_pb2.TOO_MANY_REQUESTS
-        broker.ledger.store._state.set_full(None)
-        assert (await send(stage, request("one"))).status.code == definition_pb2.OK
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        append, held = broker.ledger.store.append, asyncio.Event()
+
+        async def slow(*args: Any, **kwargs: Any) -> None:
+            await held.wait()
+            await append(*args, **kwargs)
+
+        monkeypatch.setattr(type(broker.ledger.store), "append", lambda self, *args, **kwargs: slow(*args, **kwargs))
+        first = asyncio.ensure_future(send(stage, request("one", "two")))
+        await stage.clock.advance(10)
+        retries = [asyncio.ensure_future(send(stage, request(name))) for name in ("one", "two")]
+        await stage.until(lambda: len(broker.deduplicator.waits) == 2)
+        held.set()
+        assert [entry.offset for entry in (await first).entries] == [0, 1]
+        assert [(await retry).entries[0].offset for retry in retries] == [0, 1]
+        assert (stored(broker), duplicates(broker)) == (2, 2)
+
+    run(story)
+
+
+def test_a_message_in_the_place_of_a_call_that_was_broken_off_is_not_taken_for_its_own(
+    run: Run, monkeypatch: Any
+) -> None:
+    """An append that fails gives its place back; the next message of the queue has it."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        store = broker.ledger.store
+
+        async def failing(messages: Any, **_: Any) -> None:
+            messages[0].queue_offset = 0
+            await asyncio.get_running_loop().create_future()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "append", lambda self, *args, **kwargs: failing(*args, **kwargs))
+            call = asyncio.ensure_future(send(stage, request("one")))
+            await stage.clock.advance(10)
+        assert (await send(stage, request("two"))).entries[0].offset == 0
+        call.cancel()
+        assert (await send(stage, request("one"))).entries[0].offset == 1
         assert (stored(broker), duplicates(broker)) == (2, 0)
+
+    run(story)
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_a_retry_of_a_failed_try_is_stored(run: Run, delayed: bool) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        kind = MessageType.DELAY if delayed else MessageType.NORMAL
+        await stage.during(broker.catalog.create_topic("t", queues=1, message_type=kind))
+        one = request("one")
+        if delayed:
+            one.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 1
+        broker.ledger.store._state.set_full(StoreFull("the broker's disk is 95% full"))
+        assert (await send(stage, one)).status.code == definition_pb2.TOO_MANY_REQUESTS
+        broker.ledger.store._state.set_full(None)
+        assert (await send(stage, one)).status.code == definition_pb2.OK
+        await stage.until(lambda: stored(broker) == 1)
+        assert duplicates(broker) == 0
 
     run(story)
 
