@@ -222,3 +222,49 @@ def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalClus
         cluster.brokers[2].restart()
         eventually(lambda: missing(cluster) == [])
         eventually(lambda: "audit" not in {one.topic for one in admin.list_topics()})
+
+
+@pytest.mark.slow  # seven starts of brokers
+def test_a_deletion_reaches_a_broker_that_was_away_while_all_others_restarted(cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        for topic in ("gone", "again"):
+            admin.create_topic(topic, queues=1)
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        for topic in ("gone", "again"):
+            for _ in range(MESSAGES):
+                producer.send(evenq.Message(topic=topic, body=b"before"))
+    cluster.brokers[2].stop()
+    eventually(lambda: missing(cluster) == ["broker-c"])
+    for topic in ("gone", "again"):
+        assert "they delete it when they are back" in command(cluster, "topic", "delete", topic, "--yes", code=1)
+    command(cluster, "topic", "create", "again", "--queues", "2", code=1)
+    bodies = {f"after-{number}".encode() for number in range(MESSAGES)}
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        for body in sorted(bodies):
+            producer.send(evenq.Message(topic="again", body=body))
+    for broker in cluster.brokers[:2]:
+        broker.kill()
+    for broker in cluster.brokers[:2]:
+        broker.restart()
+    [away] = eventually(lambda: [one for one in command(cluster, "broker", "list") if one["missing_since_ms"]])
+    assert (away["broker"], away["changes_waiting"]) == ("broker-c", 3)
+    cluster.brokers[2].restart()
+    eventually(lambda: missing(cluster) == [])
+
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        eventually(lambda: "gone" not in {one.topic for one in admin.list_topics()})
+        three = {"broker-a", "broker-b", "broker-c"}
+        eventually(lambda: {one.queue.broker_name for one in admin.describe_topic("again").queues} == three)
+        eventually(lambda: len(admin.describe_topic("again").queues) == 6)
+        queues = admin.describe_topic("again").queues
+        assert sum(one.max_offset - one.min_offset for one in queues) == MESSAGES, "and none of the topic before"
+    got: set[bytes] = set()
+    with evenq.PushConsumer(
+        group="readers",
+        endpoint=cluster.endpoint,
+        listener=lambda messages: got.update(message.body for message in messages),
+        subscriptions={"again": "*"},
+        start_from="FIRST",
+    ):
+        eventually(lambda: len(got) == MESSAGES)
+    assert got == bodies

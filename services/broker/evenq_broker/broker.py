@@ -27,6 +27,7 @@ from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
@@ -65,7 +66,8 @@ class Broker:
         ledger = self.ledger = Ledger(runtime, disk=disk)
         catalog = self.catalog = Catalog(runtime, ledger)
         self.cluster = ClusterLink(runtime, catalog, ledger)
-        self.cluster_catalog = ClusterCatalog(runtime, catalog, self.cluster)
+        self.change_sender = ChangeSender(runtime, catalog, ledger, self.cluster)
+        self.cluster_catalog = ClusterCatalog(runtime, catalog, self.cluster, self.change_sender)
         self.stuck_queues, self.backlog = StuckQueues(), Backlog()
         self.delayed_retries = DelayedRetries()
         self.membership = GroupTables()
@@ -128,7 +130,7 @@ class Broker:
             self.rebalancer.on_decision = self.sessions.assignment_changed
             self.catalog.changes.on_facts(self.rebalancer.changed)
         self.catalog.changes.on_routes(self.sessions.routes_changed)
-        self.cluster.known.on_forgotten = self.staging.broker_forgotten
+        self.cluster.known.on_forgotten += [self.staging.broker_forgotten, self.change_sender.broker_forgotten]
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -187,7 +189,7 @@ class Broker:
         if self.rebalancer is not None:
             runtime.spawn(self.rebalancer.run(), name="rebalancer link")
         runtime.spawn(self.sessions.sweep(), name="session sweep")
-        runtime.spawn(self.cluster_catalog.finish_deletions(), name="deletions of missing brokers")
+        runtime.spawn(self.change_sender.run(), name="changes for brokers that were away")
         await self.cluster.first_word()
         await self.group_settings.start()
 

@@ -13,6 +13,7 @@ from evenq.store import volume
 from evenq.store.disk import Usage
 from evenq.store.options import StoreOptions
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.state.ledger import Ledger
@@ -20,7 +21,9 @@ from evenq_broker.loops.state.ledger import Ledger
 __all__ = ["cluster_metrics", "disk_metrics", "follower_disk_metrics"]
 
 
-def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> list[Metric]:
+def cluster_metrics(
+    ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None, change_sender: ChangeSender
+) -> list[Metric]:
     """What alerts of a whole cluster are made of."""
     source, gauge = _ClusterSource(ledger, cluster=cluster, rebalancer=rebalancer), MetricKind.GAUGE
     return [
@@ -41,6 +44,11 @@ def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: Rebalan
             name="evenq_broker_missing_peers", kind=gauge, unit="brokers", labels=("missing",),
             help="1 for each missing broker: one that this broker knows, and that was not drained and read to the end.",
             read=source.missing,
+        ),
+        Metric(
+            name="evenq_broker_unconfirmed_changes", kind=gauge, unit="changes", labels=("waiting",),
+            help="Changes of topics and groups that this broker sends to the broker `waiting` once it is there.",
+            read=lambda: [((name,), count) for name, count in change_sender.unconfirmed.waiting().items()],
         ),
         *disk_metrics(lambda: ledger.store.usage, lambda: ledger.store.free_min_bytes),
         Metric(

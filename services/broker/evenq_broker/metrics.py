@@ -177,7 +177,9 @@ def _of_features(parts: Parts) -> list[Metric]:
             backlog=parts.backlog,
         ),
         *queue_metrics(parts.runtime, parts.catalog, parts.ledger, membership=parts.membership),
-        *cluster_metrics(parts.ledger, cluster=parts.cluster, rebalancer=parts.rebalancer),
+        *cluster_metrics(
+            parts.ledger, cluster=parts.cluster, rebalancer=parts.rebalancer, change_sender=parts.change_sender
+        ),
         *transaction_metrics(parts.catalog, transactions=parts.transactions),
         *staging_metrics(staging=parts.staging),
     ]

@@ -14,6 +14,7 @@ from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
@@ -41,6 +42,8 @@ class Parts(Protocol):
     catalog: Catalog
     ledger: Ledger
     cluster: ClusterLink
+    change_sender: ChangeSender
+    """Changes that brokers have not confirmed."""
     cluster_catalog: ClusterCatalog
     membership: GroupTables
     clients: ConnectedClients

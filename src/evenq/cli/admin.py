@@ -69,7 +69,9 @@ def warn_silent(options: argparse.Namespace, silent: Sequence[str], missing: str
         progress_console().print(f"No answer from {', '.join(silent)}: {missing} is missing here.")
 
 
-async def warn_missing(options: argparse.Namespace, admin: Admin, undone: str) -> None:
+async def warn_missing(
+    options: argparse.Namespace, admin: Admin, undone: str, *, later: str = "Run the command again when it is back"
+) -> None:
     """The same about brokers that belong to the cluster and are missing. `undone`: what was not done there."""
     try:
         names = sorted(one.name for one in await admin.list_missing_brokers())
@@ -78,8 +80,8 @@ async def warn_missing(options: argparse.Namespace, admin: Admin, undone: str) -
     if names:
         options.incomplete = True
         progress_console().print(
-            f"Broker {', '.join(names)} is missing: {undone} there. Run the command again when it is back; if it is "
-            "gone for good: evenq broker forget NAME --yes"
+            f"Broker {', '.join(names)} is missing: {undone} there. {later}; if it is gone for good: "
+            "evenq broker forget NAME --yes"
         )
 
 

@@ -27,6 +27,7 @@ _COLUMNS = (
     Column("connections", "connections", "number", shown=WIDE),
     Column("started_ms", "started", "time", shown=WIDE),
     Column("missing_since_ms", "missing since", "time"),
+    Column("changes_waiting", "changes waiting", "number", shown=WIDE),
 )
 
 
@@ -46,10 +47,11 @@ def _listing(brokers: Iterable[BrokerView], missing: Iterable[MissingBrokerView]
             broker.connections,
             broker.start_ms,
             0,
+            0,
         )
         for broker in sorted(brokers, key=lambda broker: (broker.name, broker.broker_id))
     ]
-    rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms) for one in missing]
+    rows += [(one.name, 0, "", False, False, 0, 0, 0, 0, 0, 0, one.gone_ms, one.changes) for one in missing]
     return Listing(key="brokers", columns=_COLUMNS, rows=rows)
 
 

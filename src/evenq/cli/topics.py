@@ -72,7 +72,8 @@ def create(options: argparse.Namespace) -> None:
         )
         print_page(page, as_json=options.json)
         if not brokers:
-            await warn_missing(options, admin, f"topic {options.name} was not created")
+            later = "It gets the topic when it is back"
+            await warn_missing(options, admin, f"topic {options.name} was not created", later=later)
 
     with_admin(options, work)
 

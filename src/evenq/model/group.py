@@ -62,6 +62,9 @@ class GroupConfig:
     revised_ms: int = 0
     """When an operator asked for a change last, wall time in ms since the epoch: of two brokers' settings the newer
     ones count. 0: never, the group was made when it was used first."""
+    made_ms: int = 0
+    """When it was made on this broker, wall time in ms since the epoch: a deletion that is older is another group's.
+    0: by a version that did not record it."""
 
     def __post_init__(self) -> None:
         problem = group_problem(self.name)

@@ -108,6 +108,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
         "LiteReady": (_CLUSTER, Action.INTERNAL),
         "Clients": (_CLUSTER, Action.INTERNAL),
+        "CatalogChanges": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Replication/": {
         "Link": (_CLUSTER, Action.INTERNAL),

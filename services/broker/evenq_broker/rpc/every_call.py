@@ -128,6 +128,7 @@ def _clients(parts: Parts) -> list[Rpc]:
             lite=parts.lite,
             group_settings=parts.group_settings,
             departures=parts.departures,
+            change_sender=parts.change_sender,
         ),
         *transactions.rpcs(transactions=parts.transactions),
     ]
@@ -227,7 +228,13 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
     runtime, catalog, ledger = parts.runtime, parts.catalog, parts.ledger
     return [
         *overview.rpcs(
-            runtime, catalog, ledger, cluster=parts.cluster, membership=parts.membership, rebalancer=parts.rebalancer
+            runtime,
+            catalog,
+            ledger,
+            cluster=parts.cluster,
+            membership=parts.membership,
+            rebalancer=parts.rebalancer,
+            change_sender=parts.change_sender,
         ),
         *broker_groups.rpcs(runtime, catalog, cluster=parts.cluster),
         *resizing.rpcs(

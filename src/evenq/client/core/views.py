@@ -421,6 +421,8 @@ class MissingBrokerView:
     """Messages that no group ever read, which it held when it was drained and ended."""
     dead_letters: int
     """The same."""
+    changes: int = 0
+    """Deletions, and topics made or widened, that it gets when it is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,7 +242,9 @@ def _state(number: admin_pb2.BrokerCopy.State.ValueType) -> str:
 
 def missing_broker(wire: admin_pb2.MissingBroker) -> MissingBrokerView:
     """One that is not there."""
-    return MissingBrokerView(name=wire.name, gone_ms=wire.gone_ms, unread=wire.unread, dead_letters=wire.dead_letters)
+    return MissingBrokerView(
+        name=wire.name, gone_ms=wire.gone_ms, unread=wire.unread, dead_letters=wire.dead_letters, changes=wire.changes
+    )
 
 
 def resize_view(wire: admin_pb2.ResizedTopic) -> ResizeView:

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from evenq_broker.core.state.policies import balance_json, balance_of, retry_jso
 from evenq_broker.core.state.staging_records import StagingOp, staging_json, staging_op_of
 
 # Kinds 1 to 5, 10, 13 to 16, 24 to 26 and 32 (keys, topics, groups, locks, lite, drains, brokers, staging) are a u32
-# length and JSON. The others:
+# length and JSON. ChangePut shares kind 3 (TopicRemoved) with the id 0, which no topic has: to an older program it says
+# nothing. The others:
 #
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
@@ -32,9 +34,10 @@ from evenq_broker.core.state.staging_records import StagingOp, staging_json, sta
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
 
 __all__ = [
-    "Acked", "BrokerForgotten", "BrokerKnown", "BrokerTopics", "Committed", "Counted", "Delivered", "DrainPut",
-    "GroupPut", "GroupRemoved", "HalfPut", "HalvesEnded", "Invisible", "KeyPut", "LiteClosed", "LiteOpened", "Locked",
-    "Op", "TopicPut", "TopicRemoved", "Unsubscribed", "decode", "encode", "encode_acked", "encode_op",
+    "Acked", "BrokerForgotten", "BrokerKnown", "BrokerTopics", "ChangeKind", "ChangePut", "Committed",
+    "Counted", "Delivered", "DrainPut", "GroupPut", "GroupRemoved", "HalfPut", "HalvesEnded", "Invisible",
+    "KeyPut", "LiteClosed", "LiteOpened", "Locked", "Op", "TopicPut", "TopicRemoved", "Unsubscribed", "decode",
+    "encode", "encode_acked", "encode_op",
 ]  # fmt: skip
 
 VERSION = 1
@@ -237,6 +240,29 @@ class BrokerTopics:
     """By topic; 0: none any more."""
 
 
+class ChangeKind(StrEnum):
+    """How a topic or group was changed."""
+
+    TOPIC_DELETED = "topic-deleted"
+    TOPIC_MADE = "topic-made"
+    """Made, or widened."""
+    GROUP_DELETED = "group-deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePut:
+    """A change that brokers have not confirmed (`core.cluster.unconfirmed_changes`)."""
+
+    kind: ChangeKind
+    name: str
+    uid: str
+    """Of the topic; empty: of a group, which has none."""
+    at_ms: int
+    """When it was asked for, ms since the epoch."""
+    waiting: tuple[str, ...]
+    """Brokers that have not confirmed it, ascending; none: it is forgotten."""
+
+
 class HalvesEnded(NamedTuple):
     """Transactions ended; `outcomes` are numbers of `core.transactions.table.TransactionOutcome`."""
 
@@ -263,6 +289,7 @@ Op = (
     | BrokerKnown
     | BrokerForgotten
     | BrokerTopics
+    | ChangePut
     | HalfPut
     | HalvesEnded
     | StagingOp
@@ -304,10 +331,12 @@ def encode_op(op: Op) -> bytes:
             return _json(_GROUP, {
                 "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
                 "start": str(group.start_from), "strategy": group.strategy, "retry": retry_json(group.retry),
-                "balance": balance_json(group.balance), "revised": group.revised_ms,
+                "balance": balance_json(group.balance), "revised": group.revised_ms, "made": group.made_ms,
             })  # fmt: skip
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
+        case ChangePut():
+            return _json(_TOPIC_GONE, {"id": 0, "change": [str(op.kind), op.name, op.uid, op.at_ms, op.waiting]})
         case GroupRemoved():
             return _json(_GROUP_GONE, {"id": op.group_id})
         case Unsubscribed():
@@ -458,6 +487,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 retry=retry_of(value.get("retry")),  # none in older journals
                 balance=balance_of(value.get("balance")),
                 revised_ms=value.get("revised", 0),
+                made_ms=value.get("made", 0),
             )
         )
     if kind == _UNSUBSCRIBED:
@@ -479,7 +509,10 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
     if kind == _LOCKED:
         return Locked(value["group"], MessageQueue(*value["queue"]), value["client"], *value["generation"])
     if kind == _TOPIC_GONE:
-        return TopicRemoved(value["id"])
+        if "change" not in value:
+            return TopicRemoved(value["id"])
+        change, name, uid, at_ms, waiting = value["change"]
+        return ChangePut(ChangeKind(change), name, uid, at_ms, tuple(waiting))
     if kind == _GROUP_GONE:
         return GroupRemoved(value["id"])
     awaited = tuple((int(group_id), str(topic)) for group_id, topic in value.get("awaited", ()))

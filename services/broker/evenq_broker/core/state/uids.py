@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 __all__ = ["TopicUids", "local_uid", "queue_uid"]
@@ -27,11 +27,17 @@ class TopicUids:
     def __init__(self, rng: _Random) -> None:
         self._rng = rng
         self._ended: deque[str] = deque(maxlen=ENDED_MAX)
+        self.remembered: Container[str] = ()
+        """Uids of topics whose deletion some broker has not confirmed, also from before the start; set at the start."""
 
     def shared(self, uids: Iterable[str]) -> str:
         """The uid of a topic that other brokers tell so: the first that was not deleted, else a new one."""
-        known = next((uid for uid in uids if uid and uid not in self._ended), "")
+        known = next((uid for uid in uids if uid and not self.ended(uid)), "")
         return known or f"{self._rng.getrandbits(64):016x}"
+
+    def ended(self, uid: str) -> bool:
+        """Whether a topic with this uid was deleted, as far as that is remembered."""
+        return uid in self._ended or uid in self.remembered
 
     def end(self, uid: str) -> None:
         """The topic is deleted everywhere."""

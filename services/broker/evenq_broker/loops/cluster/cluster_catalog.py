@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenq.errors import Error, NotFound
-from evenq.model import MIXED_KINDS, MessageType, TopicConfig
+from evenq.model import MIXED_KINDS, MessageType, QueueCounts, TopicConfig
 from evenq.runtime.tasks import outlasting, spawn
+from evenq_broker.core.state.records import ChangeKind
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire import cluster as wire
@@ -27,20 +29,16 @@ __all__ = ["ClusterCatalog"]
 log = logging.getLogger(__name__)
 
 ROUNDS_MAX = 3
-AGAIN_MS = 5_000
-OWED_MAX = 10_000
 
 
 class ClusterCatalog:
     """What all brokers have to offer together."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, cluster: ClusterLink) -> None:
+    def __init__(self, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, sender: ChangeSender) -> None:
         self._runtime, self._catalog = runtime, catalog
-        self._cluster, self._peers = cluster, cluster.peers
+        self._cluster, self._peers, self._sender = cluster, cluster.peers, sender
         self._own_name = runtime.settings.broker_name
         self._creating: dict[str, asyncio.Future[None]] = {}
-        self._owed: dict[tuple[str, str], str] = {}
-        """(broker, topic) -> uid of a topic that was deleted while the broker was missing."""
 
     # ------------------------------------------------------------------------------------------------ topics
 
@@ -86,7 +84,7 @@ class ClusterCatalog:
         itself (TQ-4). Raises what creating it here raises, NotFound for a broker that does not live.
         """
         await self._cluster.facts_settled()
-        known = [at.counts for at in self._catalog.routes.route(name)]
+        known = await self._counts_elsewhere(name)
         kind = known[0].message_type if known else message_type
         if message_type is MessageType.MIXED and kind in MIXED_KINDS:
             kind = MessageType.MIXED
@@ -104,66 +102,50 @@ class ClusterCatalog:
             if all(width == most for width in widths):
                 break
             count = most
+        await self.topic_widened(name, [p.broker_name for p in placements if p.error])
         await self._until_routed(name, [p.broker_name for p in placements if not p.error])
         return placements
 
     async def delete_topic(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the topic on every broker; those that did not do it, a missing one too, with the reason."""
-        await self.end_topic(name)
-        answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name))
-        return _failures(answers, wire.check_topic_deleted)
+        """Delete the topic on every broker; those that did not do it, a missing one too, with the reason. They do it
+        later (`loops.cluster.change_sender`).
+        """
+        with self._sender.asking(name):
+            others = [*self._cluster.known.names(), *(peer.name for peer in self._peers.all())]
+            # On its way to brokers that it may reach after this deletion: they need the uid, too.
+            on_its_way = self._sender.holds(ChangeKind.TOPIC_MADE, name)
+            await self._end_topic(name, {at.counts.uid for at in self._catalog.routes.route(name)}, others)
+            answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name))
+            failed = _failures(answers, wire.check_topic_deleted)
+            if not on_its_way:
+                self._sender.confirmed(ChangeKind.TOPIC_DELETED, name, _others_than(failed, answers))
+            return failed
 
     async def end_topic(self, name: str) -> None:
-        """Forget HERE a topic that is deleted everywhere: brokers that are away are not missed for it, and its uid is
-        not used again. Unknown: nothing.
+        """Forget HERE a topic that is deleted everywhere: brokers that are away are not missed for it and delete it
+        when they are back, and its uid is not used again. Unknown: nothing.
         """
+        await self._end_topic(name, (), [one.name for one in self._cluster.known.missing()])
+
+    async def _end_topic(self, name: str, uids: Iterable[str], waiting: Collection[str]) -> None:
         topic = self._catalog.topics.get(name)
-        if topic is not None:
-            self._catalog.uids.end(topic.uid)
-            self._owe(name, topic.uid)
-        await self._cluster.known.topic_deleted(name)
+        for uid in sorted({*uids, topic.uid if topic else ""} - {""}):
+            self._catalog.uids.end(uid)
+            self._sender.remember(ChangeKind.TOPIC_DELETED, name, uid=uid, waiting=waiting)
+        # All of it is one record: nothing is awaited before.
+        self._cluster.known.topic_deleted(name)
         await self._catalog.delete_topic(name)
 
-    def _owe(self, name: str, uid: str) -> None:
-        for one in self._cluster.known.missing() if uid else ():
-            self._owed[one.name, name] = uid
-        for key in list(self._owed)[: max(0, len(self._owed) - OWED_MAX)]:
-            del self._owed[key]
-
-    async def finish_deletions(self) -> None:
-        """Runs as a loop of the broker: one that was missing when a topic was deleted deletes it when it is back, if it
-        is still that topic. Every broker that was there remembers, until it ends itself.
+    async def topic_widened(self, name: str, failed: Iterable[str] = ()) -> None:
+        """A topic was made or widened at all live brokers but those that `failed`. They and the missing ones do it
+        later, unless an operator chose the topic's brokers; durable when it returns.
         """
-        while True:
-            seen = self._catalog.changes.routes.count
-            left = [await self._finish(*key) for key in list(self._owed)]
-            again_ms = AGAIN_MS if any(left) else None
-            await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
-
-    async def _finish(self, broker_name: str, name: str) -> bool:
-        """True: to be tried again soon."""
-        view, uid = self._catalog.routes.broker(broker_name), self._owed[broker_name, name]
-        if view is None:
-            return False
-        there = view.topics.get(name)
-        if there is not None and there.uid == uid:
-            try:
-                answer = await self._peers.ask(
-                    broker_name, "/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name), repeatable=True
-                )
-                wire.check_topic_deleted(answer)
-            except Error as error:
-                log.warning(
-                    "topic %s, deleted while broker %s was missing, is not deleted there yet: %s", name, broker_name,
-                    error.message, extra={"topic": name, "peer": broker_name},
-                )  # fmt: skip
-                return True
-            log.info(
-                "topic %s was deleted while broker %s was missing, and now there", name, broker_name,
-                extra={"topic": name, "peer": broker_name},
-            )  # fmt: skip
-        self._owed.pop((broker_name, name), None)
-        return False
+        topic = self._catalog.topics.get(name)
+        if topic is not None and topic.uid and not topic.chosen:
+            waiting = [*failed, *(one.name for one in self._cluster.known.missing())]
+            self._sender.remember(ChangeKind.TOPIC_MADE, name, uid=topic.uid, waiting=waiting)
+            self._catalog.changes.routes.notify()
+            await self._catalog.settled()
 
     async def create_group(self, request: bytes) -> list[tuple[str, Error]]:
         """Create the group on all other live brokers by a request of `loops.wire.cluster.create_group`; who did not do
@@ -173,11 +155,33 @@ class ClusterCatalog:
         return _failures(answers, wire.check_group_created)
 
     async def delete_group(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the group on all other brokers; those that did not do it, a missing one too, with the reason."""
-        answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
-        return _failures(answers, wire.check_group_deleted)
+        """Delete the group on every broker; those that did not do it, a missing one too, with the reason. They do it
+        later, as with topics.
+        """
+        with self._sender.asking(name):
+            await self._end_group(name, [*self._cluster.known.names(), *(peer.name for peer in self._peers.all())])
+            answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
+            failed = _failures(answers, wire.check_group_deleted)
+            self._sender.confirmed(ChangeKind.GROUP_DELETED, name, _others_than(failed, answers))
+            return failed
+
+    async def end_group(self, name: str) -> None:
+        """Forget HERE a group that is deleted everywhere. Unknown: nothing."""
+        await self._end_group(name, [one.name for one in self._cluster.known.missing()])
+
+    async def _end_group(self, name: str, waiting: Collection[str]) -> None:
+        self._sender.remember(ChangeKind.GROUP_DELETED, name, waiting=waiting)
+        await self._catalog.delete_group(name)
 
     # ------------------------------------------------------------------------------------------------ inside
+
+    async def _counts_elsewhere(self, name: str) -> list[QueueCounts]:
+        """The topic as it is in the cluster. A broker that has just come back may have one that was deleted meanwhile:
+        it deletes it first, and counts no more.
+        """
+        route, ended = self._catalog.routes.route(name), self._catalog.uids.ended
+        await self._sender.send_to(at.broker.name for at in route if ended(at.counts.uid))
+        return [at.counts for at in route if not ended(at.counts.uid)]
 
     async def _once(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         running = self._creating.get(name)
@@ -264,6 +268,11 @@ class ClusterCatalog:
             if here.issuperset(broker_names) or left_ms <= 0:
                 return
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=left_ms)
+
+
+def _others_than(failed: Iterable[tuple[str, Error]], answers: Iterable[tuple[str, bytes | Error]]) -> list[str]:
+    names = {name for name, _ in failed}
+    return [name for name, _ in answers if name not in names]
 
 
 def _failures(

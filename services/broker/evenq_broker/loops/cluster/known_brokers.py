@@ -37,8 +37,8 @@ class BrokerMemory:
     def __init__(self, runtime: Runtime, ledger: Ledger, routes: RouteTable, *, own: OwnView, peers: Peers) -> None:
         self._runtime, self._ledger, self._routes, self._own, self._peers = runtime, ledger, routes, own, peers
         self.brokers = KnownBrokers()
-        self.on_forgotten: Callable[[str], None] = lambda _: None
-        """Called with the name of a broker that is forgotten; set at the start."""
+        self.on_forgotten: list[Callable[[str], None]] = []
+        """Called with the name of a broker that is forgotten; filled at the start."""
         ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
         self._learned: dict[str, RegisteredBroker] = {}
         """As last looked at: a table of routes is compared topic by topic only for brokers that sent something new."""
@@ -68,7 +68,7 @@ class BrokerMemory:
         for op in ops:
             if isinstance(op, BrokerForgotten):
                 self._last.pop(op.name, None)
-                self.on_forgotten(op.name)
+                self._forgotten(op.name)
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
                     "broker %s is missing: its messages cannot be read until it is back",
@@ -106,20 +106,28 @@ class BrokerMemory:
         names = self.brokers.homes(topic, self._routes, since_ms, runtime.started_ms)
         return [name for name in names if name not in self._last or _takes(self._last[name], topic)]
 
-    async def topic_deleted(self, topic: str) -> None:
-        """An operator deleted the topic everywhere; durable when it returns."""
+    def names(self) -> list[str]:
+        """All that belong to the cluster, this one not among them; ascending."""
+        return sorted({*self.brokers.expected(), *(one.name for one in self.brokers.missing())})
+
+    def topic_deleted(self, topic: str) -> None:
+        """An operator deleted the topic everywhere; it is in the journal's record of this turn."""
         ops = self.brokers.topic_deleted(topic)
         if ops:
-            await self._ledger.journal.record(*ops)
+            self._ledger.journal.record(*ops)
 
     async def forget(self, name: str) -> bool:
         """Forget one HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
+        self._forgotten(name)  # also one that this broker never saw may be waited for
         if op is not None:
             self._last.pop(name, None)
-            self.on_forgotten(name)
             await self._ledger.journal.record(op)
         return op is not None
+
+    def _forgotten(self, name: str) -> None:
+        for listener in self.on_forgotten:
+            listener(name)
 
     async def goodbye(self, left: Left) -> None:
         """This broker was drained and ends: if no group waits for what is `left` here, let the others not miss it."""

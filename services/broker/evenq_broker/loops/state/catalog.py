@@ -300,6 +300,7 @@ class Catalog:
                 retry=retry or (old.retry if old else CLASSIC_RETRY),
                 balance=balance or (old.balance if old else EVEN_BALANCE),
                 revised_ms=max(revised_ms, old.revised_ms if old else 0),
+                made_ms=old.made_ms if old else self._runtime.clock.now_ms(),
             )
         except ValueError as error:
             raise IllegalGroup(str(error)) from error
@@ -325,6 +326,10 @@ class Catalog:
             self.changes.facts_changed(group=name)
             ops.append(GroupRemoved(group.group_id))
         await (self._ledger.journal.record(*ops) if ops else self._ledger.journal.settled())
+
+    async def settled(self) -> None:
+        """Wait until all that was recorded is safe. Raises what the journal refuses."""
+        await self._ledger.journal.settled()
 
     # ------------------------------------------------------------------------------------------------ inside
 

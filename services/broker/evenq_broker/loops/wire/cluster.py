@@ -5,23 +5,30 @@ Reading an answer raises what its status says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from evenq.model import GroupConfig, MessageType, QueueCounts
+from evenq.errors import BadRequest
+from evenq.model import GroupConfig, MessageType, Permission, QueueCounts, TopicConfig
 from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, peers_pb2, routes_pb2
 from evenq_broker.core.cluster.known_brokers import Away
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unfinished import Left
-from evenq_broker.core.state.records import BrokerKnown
-from evenq_broker.loops.wire.translation import counts_of_entry, entry_of, group_settings, message_type_number
+from evenq_broker.core.state.records import BrokerKnown, ChangeKind, ChangePut
+from evenq_broker.loops.wire.translation import (
+    counts_of_entry,
+    entry_of,
+    group_settings,
+    message_type_number,
+    message_type_of,
+)
 
 __all__ = [
-    "Placement", "away_messages", "begun_question", "begun_since",
+    "PeerChange", "Placement", "away_messages", "begun_question", "begun_since", "changes_message", "changes_of",
     "check_group_created", "check_group_deleted", "check_topic_deleted", "create_group",
     "create_topic", "created_counts", "delete_group", "delete_topic", "goodbye", "missing_messages",
-    "placement_messages",
+    "placement_messages", "refusals_of",
 ]  # fmt: skip
 
 
@@ -34,6 +41,15 @@ class Placement:
     """As it is there; None: it could not be made."""
     error: str = ""
     """Why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChange:
+    """A change that brokers have not confirmed, as one sends it to another."""
+
+    change: ChangePut
+    made: TopicConfig | None
+    """The topic as the sender has it, where it was made or widened; its number says nothing."""
 
 
 # -------------------------------------------------------------------------------------------------------------- topics
@@ -127,12 +143,15 @@ def goodbye(own: RegisteredBroker, left: Left) -> bytes:
     ).SerializeToString()
 
 
-def missing_messages(brokers: Iterable[BrokerKnown]) -> list[admin_pb2.MissingBroker]:
-    """The wire form of brokers that are not there."""
+def missing_messages(brokers: Iterable[BrokerKnown], changes: Mapping[str, int]) -> list[admin_pb2.MissingBroker]:
+    """The wire form of brokers that are not there; `changes` that each has not confirmed, by name."""
     return [
-        admin_pb2.MissingBroker(name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters)
+        admin_pb2.MissingBroker(
+            name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters,
+            changes=changes.get(one.name, 0),
+        )
         for one in brokers
-    ]
+    ]  # fmt: skip
 
 
 def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
@@ -143,3 +162,58 @@ def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
         )
         for one in brokers
     ]
+
+
+# ------------------------------------------------------------------------------------------------- unconfirmed changes
+
+
+def changes_message(sender: str, changes: Iterable[PeerChange]) -> bytes:
+    """Sends another broker what it may not know."""
+    return peers_pb2.CatalogChangesRequest(
+        broker_name=sender,
+        changes=[
+            peers_pb2.CatalogChange(
+                name=one.change.name, uid=one.change.uid, at_ms=one.change.at_ms, waiting=one.change.waiting,
+                made=None if one.made is None else _definition(one.made),
+            )
+            for one in changes
+        ],
+    ).SerializeToString()  # fmt: skip
+
+
+def changes_of(message: peers_pb2.CatalogChangesRequest) -> list[PeerChange]:
+    """The content of `changes_message`. Raises BadRequest."""
+    try:
+        return [_peer_change(one) for one in message.changes]
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
+
+
+def refusals_of(response: bytes) -> list[str]:
+    """The answer to `changes_message`: why each was not applied; empty: it was. Raises what its status says."""
+    message = peers_pb2.CatalogChangesResponse.FromString(response)
+    check(message.status)
+    return list(message.refused)
+
+
+def _definition(topic: TopicConfig) -> admin_pb2.CreateTopicRequest:
+    kept_ms = -1 if topic.retention_ms is None else topic.retention_ms
+    return admin_pb2.CreateTopicRequest(
+        topic=topic.name, message_type=message_type_number(topic.message_type), queues=topic.write_queues,
+        mixed=topic.message_type is MessageType.MIXED, retention_ms=kept_ms, uid=topic.uid, local=True,
+    )  # fmt: skip
+
+
+def _peer_change(message: peers_pb2.CatalogChange) -> PeerChange:
+    made = None
+    if message.HasField("made"):
+        request = message.made
+        made = TopicConfig(
+            name=message.name, topic_id=0, message_type=message_type_of(request.message_type),
+            read_queues=request.queues, write_queues=request.queues, permission=Permission.READ_WRITE,
+            retention_ms=None if request.retention_ms < 0 else request.retention_ms, uid=message.uid,
+        )  # fmt: skip
+    gone = ChangeKind.TOPIC_DELETED if message.uid else ChangeKind.GROUP_DELETED
+    kind = gone if made is None else ChangeKind.TOPIC_MADE
+    change = ChangePut(kind, message.name, message.uid, message.at_ms, tuple(sorted(set(message.waiting))))
+    return PeerChange(change, made)

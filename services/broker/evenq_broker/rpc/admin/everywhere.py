@@ -18,9 +18,10 @@ from evenq.errors import (
 from evenq.wire import status
 from evenq_broker.loops.cluster.link import ClusterLink
 
-__all__ = ["LOCAL_HEADER", "asked_of_others", "must_be_complete"]
+__all__ = ["LOCAL_HEADER", "THEY_DELETE_IT", "asked_of_others", "must_be_complete"]
 
 LOCAL_HEADER = "x-evenq-local"
+THEY_DELETE_IT = "they delete it when they are back"
 M = TypeVar("M", bound=Message)
 
 
@@ -51,8 +52,10 @@ def _checked(result: bytes | Error, response: type[M]) -> M:
     return message
 
 
-def must_be_complete(failed: Sequence[tuple[str, Error]], what: str) -> None:
-    """Raises ConnectionFailed that names the brokers where `what` did not happen."""
+def must_be_complete(
+    failed: Sequence[tuple[str, Error]], what: str, *, later: str = "do it again when they answer"
+) -> None:
+    """Raises ConnectionFailed that names the brokers where `what` did not happen, and says how it will."""
     if failed:
         missing = "; ".join(f"{name}: {error.message}" for name, error in failed)
-        raise ConnectionFailed(f"{what} here, but not on every broker ({missing}); do it again when they answer")
+        raise ConnectionFailed(f"{what} here, but not on every broker ({missing}); {later}")

@@ -37,7 +37,7 @@ from evenq_broker.loops.wire.translation import (
     retry_of,
 )
 from evenq_broker.rpc.access import rpc
-from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, asked_of_others, must_be_complete
+from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.diagnosis.group_troubles import add_troubles, troubles_of
 from evenq_broker.rpc.groups.machine_rooms import about_rooms
@@ -125,10 +125,11 @@ class Groups:
                 f"group {request.group} has {len(members)} members, among them {members[0].client_id}; stop them first"
             )
         known = request.local or await self._known(request.group)
-        await self._catalog.delete_group(request.group)
-        if not request.local:
+        if request.local:
+            await self._cluster_catalog.end_group(request.group)
+        else:
             failed = await self._cluster_catalog.delete_group(request.group)
-            must_be_complete(failed, f"group {request.group} is deleted")
+            must_be_complete(failed, f"group {request.group} is deleted", later=THEY_DELETE_IT)
             if not known:
                 raise GroupNotFound(f"no consumer group {request.group!r}; see `evenq group list`")
         return admin_pb2.DeleteGroupResponse(status=OK).SerializeToString()

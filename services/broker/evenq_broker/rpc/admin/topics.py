@@ -37,7 +37,7 @@ from evenq_broker.loops.wire.translation import (
     queue_message,
 )
 from evenq_broker.rpc.access import rpc
-from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, asked_of_others, must_be_complete
+from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.runtime import Runtime
 
@@ -137,7 +137,7 @@ class Topics:
             if not self._catalog.routes.route(request.topic):
                 raise TopicNotFound(f"no topic {request.topic!r} on any live broker; see `evenq topic list`")
             failed = await self._cluster_catalog.delete_topic(request.topic)
-            must_be_complete(failed, f"topic {request.topic} is deleted")
+            must_be_complete(failed, f"topic {request.topic} is deleted", later=THEY_DELETE_IT)
         return admin_pb2.DeleteTopicResponse(status=OK).SerializeToString()
 
     async def list(self, data: bytes, context: RpcContext) -> bytes:

@@ -15,6 +15,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -39,9 +40,13 @@ def rpcs(
     cluster: ClusterLink,
     membership: GroupTables,
     rebalancer: RebalancerLink | None,
+    change_sender: ChangeSender,
 ) -> list[Rpc]:
     """The calls of this module."""
-    overview = _Cluster(runtime, catalog, ledger, cluster=cluster, membership=membership, rebalancer=rebalancer)
+    overview = _Cluster(
+        runtime, catalog, ledger, cluster=cluster, membership=membership, rebalancer=rebalancer,
+        change_sender=change_sender,
+    )  # fmt: skip
     return [
         rpc(SERVICE + "ListBrokers", overview.brokers, admin_pb2.ListBrokersResponse),
         rpc(SERVICE + "DescribeCluster", overview.describe, admin_pb2.DescribeClusterResponse),
@@ -68,8 +73,9 @@ class _Cluster:
         cluster: ClusterLink,
         membership: GroupTables,
         rebalancer: RebalancerLink | None,
+        change_sender: ChangeSender,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._runtime, self._catalog, self._ledger, self._change_sender = runtime, catalog, ledger, change_sender
         self._cluster, self._membership, self._rebalancer = cluster, membership, rebalancer
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
@@ -100,7 +106,7 @@ class _Cluster:
         return _Overview(
             brokers=[self._own()],
             groups=len(self._catalog.groups),
-            missing=missing_messages(self._cluster.known.missing()),
+            missing=missing_messages(self._cluster.known.missing(), self._change_sender.unconfirmed.waiting()),
             broker_groups=[own_group(self._runtime)],
         )
 

@@ -1,8 +1,8 @@
-"""`evenq.v1.Peers`: calls between brokers about parked polls, settings of groups, what clients want of lite topics, and
-which clients live.
+"""`evenq.v1.Peers`: calls between brokers about parked polls, settings of groups, what clients want of lite topics,
+which clients live, and changes of topics and groups that a broker missed.
 
-The work is that of `loops.polls.cluster_polls`, `loops.groups.settings`, `loops.lite.lite_topics` and
-`loops.groups.departures`.
+The work is that of `loops.polls.cluster_polls`, `loops.groups.settings`, `loops.lite.lite_topics`,
+`loops.groups.departures` and `loops.cluster.change_sender`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import Subscriber
+from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
+from evenq_broker.loops.wire.cluster import changes_of
 from evenq_broker.loops.wire.lite import lite_set_messages
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -27,7 +29,12 @@ OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def rpcs(
-    *, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSettings, departures: Departures
+    *,
+    cluster_polls: ClusterPolls,
+    lite: Lites,
+    group_settings: GroupSettings,
+    departures: Departures,
+    change_sender: ChangeSender,
 ) -> list[Rpc]:
     """The calls of this module."""
 
@@ -55,7 +62,12 @@ def rpcs(
             status=OK, alive=known.alive, silent_ms=known.alive.values(), gone=sorted(known.gone)
         ).SerializeToString()
 
+    async def catalog_changes(data: bytes, _context: RpcContext) -> bytes:
+        refused = await change_sender.take(changes_of(parsed(peers_pb2.CatalogChangesRequest, data)))
+        return peers_pb2.CatalogChangesResponse(status=OK, refused=refused).SerializeToString()
+
     return [
+        rpc("/evenq.v1.Peers/CatalogChanges", catalog_changes, peers_pb2.CatalogChangesResponse),
         rpc("/evenq.v1.Peers/Clients", clients, peers_pb2.ClientsResponse),
         rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
         rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, CallKind.BIDI),

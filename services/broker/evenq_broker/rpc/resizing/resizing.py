@@ -72,6 +72,7 @@ class _Resizing:
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._membership, self._lite = cluster, membership, lite
+        self._cluster_catalog = cluster_catalog
         self._leaving = TopicLeaveHandler(
             runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership
         )
@@ -117,6 +118,8 @@ class _Resizing:
         local_request.CopyFrom(request)
         local_request.broker_name, local_request.local = "", True
         brokers = await self._everywhere(names, "ScaleTopic", local_request.SerializeToString())
+        if not request.dry_run and not request.broker_name:
+            await self._cluster_catalog.topic_widened(request.topic)
         return admin_pb2.ScaleTopicResponse(status=OK, brokers=brokers).SerializeToString()
 
     async def permit(self, data: bytes, _context: RpcContext) -> bytes:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from evenq_broker.core.state.records import (
     Acked,
     BrokerForgotten,
     BrokerKnown,
     BrokerTopics,
+    ChangeKind,
+    ChangePut,
     Committed,
     Counted,
     Delivered,
@@ -72,6 +76,10 @@ EVERY: list[Op] = [
     BrokerKnown("broker-c", 1 << 41, 7, 9),
     BrokerForgotten("broker-b"),
     BrokerTopics("broker-c", {"t": 4, "u": 0}),
+    ChangePut(ChangeKind.TOPIC_DELETED, "t", "0123456789abcdef", 1 << 41, ("broker-b", "broker-c")),
+    ChangePut(ChangeKind.TOPIC_MADE, "t", "0123456789abcdef", 1 << 41, ("broker-b",)),
+    ChangePut(ChangeKind.GROUP_DELETED, "g", "", 1 << 41, ()),
+    GroupPut(GroupConfig(name="g", group_id=4, made_ms=1 << 41)),
     TopicPut(TopicConfig(name="v", topic_id=5, uid="0123456789abcdef")),
     StagedPut(8, 9, "q", 0, 1, 2, "ab" * 16, 3, "broker-a", 4, 5, 6, 7),
     StagedMoved(8, 99),
@@ -139,3 +147,12 @@ def test_a_query_of_a_journal_from_before_it_had_an_owner_has_none_and_older_pro
     written = staging_json(QueryKnown("q", "a", 5, 3, "u", ("t",)))
     assert written == {"op": "query", "is": ("q", "a", 5, 3), "more": {"user": "u", "topics": ("t",)}}
     assert staging_op_of({**written, "more": {"user": "u", "later": 1}}) == QueryKnown("q", "a", 5, 3, "u")
+
+
+def test_a_program_that_does_not_know_unconfirmed_changes_reads_the_end_of_a_topic_that_never_was() -> None:
+    """A downgrade opens the journal. Numbers of topics begin with 1."""
+    record = encode([ChangePut(ChangeKind.TOPIC_DELETED, "t", "u", 7, ("b",))])
+    kind, fields = record[1], json.loads(record[6:])
+    assert kind == encode([TopicRemoved(3)])[1]
+    assert fields.pop("change") == ["topic-deleted", "t", "u", 7, ["b"]]
+    assert fields == {"id": 0}

@@ -70,32 +70,8 @@ def test_a_topic_that_is_deleted_while_a_broker_is_missing_is_deleted_there_when
             await stage.call("/evenq.v1.Admin/DeleteTopic", request, admin_pb2.DeleteTopicResponse)
         assert b.catalog.topics.get("t") is not None
         await stage.until(lambda: b.catalog.topics.get("t") is None)
-        await stage.until(lambda: not a.cluster_catalog._owed)
+        await stage.until(lambda: not len(a.change_sender.unconfirmed))
         assert a.catalog.routes.route("t") == []
-
-    run(story)
-
-
-def test_a_topic_made_anew_meanwhile_is_another_one_and_stays(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b, _ = await two(stage)
-        a.cluster_catalog._owed = {("b", "t"): "of-the-one-before", ("c", "t"): "x"}
-        a.catalog.changes.routes.notify()
-        await stage.until(lambda: list(a.cluster_catalog._owed) == [("c", "t")])
-        assert b.catalog.topics.get("t") is not None
-
-    run(story)
-
-
-def test_what_is_owed_to_brokers_that_never_return_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Any) -> None:
-        a, _, registry = await two(stage)
-        registry.drop("b")
-        await stage.until(a.cluster.known.missing)
-        monkeypatch.setattr("evenq_broker.loops.cluster.cluster_catalog.OWED_MAX", 2)
-        for number in range(4):
-            a.cluster_catalog._owe(f"t{number}", "uid")
-        assert [topic for _, topic in a.cluster_catalog._owed] == ["t2", "t3"]
 
     run(story)
 

@@ -25,7 +25,7 @@ from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2, staging_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2, peers_pb2, staging_pb2
 from tests.unit.evenq_broker.staged import ABANDON, BEGIN, DECIDE, STAGE, block, decide, named, stage
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
@@ -215,6 +215,13 @@ CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
         ADMIN + "DeleteGroup",
         lambda _: admin_pb2.DeleteGroupRequest(group="idle"),
         admin_pb2.DeleteGroupResponse,
+    ),
+    "another broker's changes": (
+        "/evenq.v1.Peers/CatalogChanges",
+        lambda _: peers_pb2.CatalogChangesRequest(
+            changes=[peers_pb2.CatalogChange(name="idle", at_ms=1 << 42, waiting=["a", "c"])]
+        ),
+        peers_pb2.CatalogChangesResponse,
     ),
     "scale": (
         ADMIN + "ScaleTopic",

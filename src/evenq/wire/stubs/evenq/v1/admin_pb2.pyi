@@ -722,6 +722,7 @@ class MissingBroker(_Message):
     gone_ms: builtins.int
     unread: builtins.int
     dead_letters: builtins.int
+    changes: builtins.int
 
     def __init__(
         self,
@@ -730,8 +731,9 @@ class MissingBroker(_Message):
         gone_ms: builtins.int | None = ...,
         unread: builtins.int | None = ...,
         dead_letters: builtins.int | None = ...,
+        changes: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "gone_ms", "unread", "dead_letters"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "gone_ms", "unread", "dead_letters", "changes"]) -> None: ...
 
 class QueueStatus(_Message):
     DESCRIPTOR: Descriptor

@@ -2,33 +2,39 @@
 
 from evenq.wire.stubs import pool as _pool
 import evenq.wire.stubs.apache.rocketmq.v2.definition_pb2
+import evenq.wire.stubs.evenq.v1.admin_pb2
 import evenq.wire.stubs.evenq.v1.groups_pb2
 
 _FILE = (
-    b'\n\x14evenq/v1/peers.proto\x12\x08evenq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x15evenq/v1/groups.proto".'
-    b'\n\x0eClientsRequest\x12\r\n\x05ended\x18\x01 \x03(\t\x12\r\n\x05asked\x18\x02 \x03(\t"m\n\x0fClientsResponse\x12'
-    b'*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\r\n\x05alive\x18\x02 \x03(\t\x12\x0c\n\x04gone'
-    b'\x18\x03 \x03(\t\x12\x11\n\tsilent_ms\x18\x04 \x03(\x03"H\n\x14GroupSettingsRequest\x12\x13\n\x0bbroker_name\x18'
-    b'\x01 \x01(\t\x12\x0c\n\x04back\x18\x02 \x01(\x08\x12\r\n\x05after\x18\x03 \x01(\t"z\n\x15GroupSettingsResponse'
-    b"\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12'\n\x06groups\x18\x02 \x03(\x0b2\x17.evenq."
-    b'v1.NamedSettings\x12\x0c\n\x04more\x18\x03 \x01(\x08"I\n\rNamedSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n'
-    b'\x08settings\x18\x02 \x01(\x0b2\x17.evenq.v1.GroupSettings"T\n\x10LiteReadyRequest\x12\x11\n\tclient_id\x18\x01 '
-    b'\x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x03"'
-    b'N\n\x11LiteReadyResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\r\n\x05ready\x18'
-    b'\x02 \x01(\x08"P\n\x18LiteSubscriptionsRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\x1f\n\x04sets\x18\x02'
-    b' \x03(\x0b2\x11.evenq.v1.LiteSet"h\n\x19LiteSubscriptionsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.'
-    b'rocketmq.v2.Status\x12\x1f\n\x04sets\x18\x02 \x03(\x0b2\x11.evenq.v1.LiteSet"_\n\x07LiteSet\x12\x11\n\tclient_id'
-    b'\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x13\n\x0blite_topics\x18'
-    b'\x04 \x03(\t\x12\x0e\n\x06age_ms\x18\x05 \x01(\x03"O\n\x0fInterestRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01('
-    b'\t\x12\'\n\x07waiting\x18\x02 \x03(\x0b2\x16.evenq.v1.WaitingPolls"I\n\x0cWaitingPolls\x12\r\n\x05group\x18\x01 '
-    b'\x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x08\x12\r\n\x05count\x18\x04 \x01(\x05";'
-    b'\n\rInterestEvent\x12*\n\x0bdeliverable\x18\x01 \x03(\x0b2\x15.evenq.v1.Deliverable"9\n\x0bDeliverable\x12\r\n'
-    b'\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x082\x81\x03\n\x05Peer'
-    b's\x12B\n\x08Interest\x12\x19.evenq.v1.InterestRequest\x1a\x17.evenq.v1.InterestEvent(\x010\x01\x12\\\n\x11LiteSub'
-    b'scriptions\x12".evenq.v1.LiteSubscriptionsRequest\x1a#.evenq.v1.LiteSubscriptionsResponse\x12P\n\rGroupSettings'
-    b'\x12\x1e.evenq.v1.GroupSettingsRequest\x1a\x1f.evenq.v1.GroupSettingsResponse\x12D\n\tLiteReady\x12\x1a.evenq.v1.'
-    b'LiteReadyRequest\x1a\x1b.evenq.v1.LiteReadyResponse\x12>\n\x07Clients\x12\x18.evenq.v1.ClientsRequest\x1a\x19.eve'
-    b'nq.v1.ClientsResponseb\x06proto3'
+    b'\n\x14evenq/v1/peers.proto\x12\x08evenq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x14evenq/v1/admin.proto'
+    b'\x1a\x15evenq/v1/groups.proto"V\n\x15CatalogChangesRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12(\n\x07cha'
+    b'nges\x18\x02 \x03(\x0b2\x17.evenq.v1.CatalogChange"U\n\x16CatalogChangesResponse\x12*\n\x06status\x18\x01 \x01('
+    b'\x0b2\x1a.apache.rocketmq.v2.Status\x12\x0f\n\x07refused\x18\x02 \x03(\t"v\n\rCatalogChange\x12\x0c\n\x04name\x18'
+    b'\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\r\n\x05at_ms\x18\x03 \x01(\x03\x12\x0f\n\x07waiting\x18\x04 '
+    b'\x03(\t\x12*\n\x04made\x18\x05 \x01(\x0b2\x1c.evenq.v1.CreateTopicRequest".\n\x0eClientsRequest\x12\r\n\x05ended'
+    b'\x18\x01 \x03(\t\x12\r\n\x05asked\x18\x02 \x03(\t"m\n\x0fClientsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.'
+    b'apache.rocketmq.v2.Status\x12\r\n\x05alive\x18\x02 \x03(\t\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x11\n\tsilent_ms'
+    b'\x18\x04 \x03(\x03"H\n\x14GroupSettingsRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\x0c\n\x04back\x18\x02'
+    b' \x01(\x08\x12\r\n\x05after\x18\x03 \x01(\t"z\n\x15GroupSettingsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.'
+    b"apache.rocketmq.v2.Status\x12'\n\x06groups\x18\x02 \x03(\x0b2\x17.evenq.v1.NamedSettings\x12\x0c\n\x04more\x18"
+    b'\x03 \x01(\x08"I\n\rNamedSettings\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b2\x17.even'
+    b'q.v1.GroupSettings"T\n\x10LiteReadyRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t'
+    b'\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x03"N\n\x11LiteReadyResponse\x12*\n\x06statu'
+    b's\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\r\n\x05ready\x18\x02 \x01(\x08"P\n\x18LiteSubscriptionsReq'
+    b'uest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\x1f\n\x04sets\x18\x02 \x03(\x0b2\x11.evenq.v1.LiteSet"h\n\x19Li'
+    b'teSubscriptionsResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x1f\n\x04sets\x18'
+    b'\x02 \x03(\x0b2\x11.evenq.v1.LiteSet"_\n\x07LiteSet\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02'
+    b' \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x13\n\x0blite_topics\x18\x04 \x03(\t\x12\x0e\n\x06age_ms\x18\x05 '
+    b'\x01(\x03"O\n\x0fInterestRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\'\n\x07waiting\x18\x02 \x03(\x0b2'
+    b'\x16.evenq.v1.WaitingPolls"I\n\x0cWaitingPolls\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t'
+    b'\x12\x0c\n\x04push\x18\x03 \x01(\x08\x12\r\n\x05count\x18\x04 \x01(\x05";\n\rInterestEvent\x12*\n\x0bdeliverable'
+    b'\x18\x01 \x03(\x0b2\x15.evenq.v1.Deliverable"9\n\x0bDeliverable\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic'
+    b'\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x082\xd6\x03\n\x05Peers\x12B\n\x08Interest\x12\x19.evenq.v1.Inte'
+    b'restRequest\x1a\x17.evenq.v1.InterestEvent(\x010\x01\x12\\\n\x11LiteSubscriptions\x12".evenq.v1.LiteSubscriptions'
+    b'Request\x1a#.evenq.v1.LiteSubscriptionsResponse\x12P\n\rGroupSettings\x12\x1e.evenq.v1.GroupSettingsRequest\x1a'
+    b'\x1f.evenq.v1.GroupSettingsResponse\x12D\n\tLiteReady\x12\x1a.evenq.v1.LiteReadyRequest\x1a\x1b.evenq.v1.LiteRead'
+    b'yResponse\x12>\n\x07Clients\x12\x18.evenq.v1.ClientsRequest\x1a\x19.evenq.v1.ClientsResponse\x12S\n\x0eCatalogCha'
+    b'nges\x12\x1f.evenq.v1.CatalogChangesRequest\x1a .evenq.v1.CatalogChangesResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

@@ -11,9 +11,65 @@ from google.protobuf.message import Message as _Message
 
 from evenq.wire.stubs import pool as _pool
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocketmq_v2_definition
+from evenq.wire.stubs.evenq.v1 import admin_pb2 as _evenq_v1_admin
 from evenq.wire.stubs.evenq.v1 import groups_pb2 as _evenq_v1_groups
 
 DESCRIPTOR: FileDescriptor
+
+class CatalogChangesRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    @builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[CatalogChange]: ...
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        changes: Iterable[CatalogChange] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "changes"]) -> None: ...
+
+class CatalogChangesResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def refused(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        refused: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "refused"]) -> None: ...
+
+class CatalogChange(_Message):
+    DESCRIPTOR: Descriptor
+
+    name: builtins.str
+    uid: builtins.str
+    at_ms: builtins.int
+    @builtins.property
+    def waiting(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def made(self) -> _evenq_v1_admin.CreateTopicRequest: ...
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str | None = ...,
+        uid: builtins.str | None = ...,
+        at_ms: builtins.int | None = ...,
+        waiting: Iterable[builtins.str] | None = ...,
+        made: _evenq_v1_admin.CreateTopicRequest | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["made"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["name", "uid", "at_ms", "waiting", "made"]) -> None: ...
 
 class ClientsRequest(_Message):
     DESCRIPTOR: Descriptor
