@@ -103,7 +103,9 @@ class Broker:
             grants=self.grants,
             rebalancer=self.rebalancer,
         )
-        self.group_settings = GroupSettings(runtime, catalog, cluster=self.cluster)
+        self.group_settings = GroupSettings(
+            runtime, catalog, cluster=self.cluster, unconfirmed=self.change_sender.unconfirmed
+        )
         self._connect()
 
     def _connect(self) -> None:

@@ -65,6 +65,11 @@ class UnconfirmedChanges:
         """Oldest first."""
         return list(self._changes.values())
 
+    def group_deleted_ms(self, name: str) -> int:
+        """When the group was deleted, if some broker has not confirmed it; 0: it was not."""
+        change = self._changes.get((ChangeKind.GROUP_DELETED, name, ""))
+        return 0 if change is None else change.at_ms
+
     def waiting(self) -> dict[str, int]:
         """How many changes wait for each broker, by name."""
         return dict(sorted(Counter(name for change in self._changes.values() for name in change.waiting).items()))

@@ -15,6 +15,7 @@ from evenq.allocation import by_name
 from evenq.errors import BadRequest, Error
 from evenq.model import StartFrom
 from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.cluster.unconfirmed_changes import UnconfirmedChanges
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.signals import done_within
@@ -36,9 +37,12 @@ NAMED_MAX = 5
 class GroupSettings:
     """What this broker tells of its groups' settings, and takes over from others."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> None:
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, unconfirmed: UnconfirmedChanges
+    ) -> None:
+        """`unconfirmed`: a broker that was away sends settings of groups that were deleted meanwhile."""
         self._runtime, self._catalog = runtime, catalog
-        self._cluster = cluster
+        self._cluster, self._unconfirmed = cluster, unconfirmed
         self._queried: dict[str, str] = {}
         """Peer -> the incarnation that has answered."""
         self._back: set[str] = set()
@@ -77,6 +81,8 @@ class GroupSettings:
         if old is None and not create:
             return False
         if old is not None and settings.revised_ms <= old.revised_ms:
+            return False
+        if settings.revised_ms < self._unconfirmed.group_deleted_ms(settings.group):
             return False
         if settings.strategy:
             by_name(settings.strategy)

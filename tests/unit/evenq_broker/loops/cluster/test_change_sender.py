@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.state.records import ChangeKind, ChangePut
 from evenq_broker.loops.cluster import change_sender
+from evenq_broker.loops.wire.group_settings import page_of, settings_page
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
 
@@ -191,6 +192,28 @@ def test_a_group_is_deleted_at_a_broker_that_was_away(run: Run, tmp_path: Path) 
         assert [cluster.group(name) for name in "abc"] == [None, None, None]
         assert [cluster.group(name, "again").max_attempts for name in "abc"] == [7, 7, 7]
         assert cluster.group("c", "again").group_id > old, "it is another group, without the progress of the old one"
+
+    run(story)
+
+
+def test_a_deleted_group_does_not_come_back_by_its_settings(run: Run, tmp_path: Path) -> None:
+    """The broker that was away is back first, so the others take over its groups when they start."""
+
+    async def story(stage: Any) -> None:
+        cluster = Cluster(stage, tmp_path)
+        await cluster.start("a", "c")
+        await cluster.create_group("g", max_attempts=3)
+        old = settings_page([cluster.group("c")], more=False)
+        await cluster.stop("c")
+        await stage.clock.advance(10)
+        await cluster.delete_group("g")
+        await cluster.stop("a")
+        await cluster.start("a")
+        [settings] = page_of(old).groups
+        assert await stage.during(cluster.brokers["a"].group_settings.adopt(settings)) is False
+        assert cluster.group("a") is None
+        settings.revised_ms = stage.clock.now_ms()
+        assert await stage.during(cluster.brokers["a"].group_settings.adopt(settings)) is True
 
     run(story)
 
