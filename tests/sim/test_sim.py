@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_sim.lifecycle_plan import LIFECYCLES, SCENES, STAGED, lifecycle_plan
+from evenq_sim.lifecycle_plan import AWAY, AWAY_SCENES, LIFECYCLES, SCENES, STAGED, lifecycle_plan
 from evenq_sim.plants import PLANTS
 from evenq_sim.playing import run
 from evenq_sim.scenario import CHAOS, FOLLOWING, plan_of
@@ -37,6 +37,7 @@ FOUND_BY = {
     "call": (2_000_005, 2_000_035), "homes": (2_000_007, 2_000_013), "ghosts": (2_000_018, 2_000_024),
     "retries": (2_000_004, 2_000_010), "notice": (2_000_002, 2_000_056),
     "awaits": (2_000_066, 2_000_138), "same": (2_000_065, 2_000_094),
+    "memory": (4_000_003, 4_000_008),
 }  # fmt: skip
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
 SAME_TWICE = (5, 8, 84, *range(LIFECYCLES, LIFECYCLES + len(SCENES)), STAGED)
@@ -92,12 +93,23 @@ def test_every_promise_holds_while_a_query_writes_and_its_checkpoint_is_put_back
         played(seed)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.slow if first > AWAY else ()) for first in range(AWAY, AWAY + 40, 4)],
+)
+def test_every_promise_holds_while_a_broker_is_away_and_the_others_restart(first: int) -> None:
+    for seed in range(first, first + 4):
+        played(seed)
+
+
 def test_seeds_from_there_on_meet_every_scene_and_every_step_of_it() -> None:
-    plans = [lifecycle_plan(seed) for seed in range(LIFECYCLES, LIFECYCLES + 200)]
-    for scene in SCENES:
+    plans = [lifecycle_plan(seed) for first in (LIFECYCLES, AWAY) for seed in range(first, first + 200)]
+    for scene in (*SCENES, *AWAY_SCENES):
         steps = {step.what for plan in plans if plan.scene is scene for step in plan.steps}
         assert steps >= set(scene.steps), scene.name
-    assert {plan.readers for plan in plans} == {readers for scene in SCENES for readers in scene.readers}
+    assert {plan.readers for plan in plans} == {
+        readers for scene in (*SCENES, *AWAY_SCENES) for readers in scene.readers
+    }
 
 
 @pytest.mark.parametrize("plant", PLANTS)

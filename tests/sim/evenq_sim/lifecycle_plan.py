@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from evenq_sim.scenario import Plan, Step
 
-__all__ = ["LIFECYCLES", "SCENES", "STAGED", "LifecyclePlan", "Scene", "lifecycle_plan"]
+__all__ = ["AWAY", "AWAY_SCENES", "LIFECYCLES", "SCENES", "STAGED", "LifecyclePlan", "Scene", "lifecycle_plan"]
 
 LIFECYCLES = 2_000_000
 """From this seed on plans are those of this module."""
 STAGED = 3_000_000
 """From this seed on a Spark query writes, and its checkpoint is put back."""
+AWAY = 4_000_000
+"""From this seed on a broker is away while a topic or group is deleted and the other brokers restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,11 @@ STAGED_SCENE = Scene(
     steps=("put checkpoint back", "put checkpoint back", "put checkpoint back", "join", "leave", "roll broker",
            "roll broker", "kill broker", "widen topic", "new broker"),
 )  # fmt: skip
+AWAY_STEPS = ("delete topic-away", "recreate topic-away", "recreate topic-away", "delete group-away")
+AWAY_SCENES = (
+    Scene(name="away", steps=(*AWAY_STEPS, "roll broker", "widen topic", "join")),
+    Scene(name="push away", sends="v2", readers=("push",), steps=(*AWAY_STEPS, "roll broker", "widen topic", "join")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,7 @@ class LifecyclePlan(Plan):
 
 def lifecycle_plan(seed: int) -> LifecyclePlan:
     """The plan of one seed."""
-    scene = SCENES[seed % len(SCENES)] if seed < STAGED else STAGED_SCENE
+    scene = _scene(seed)
     rng = random.Random(f"lifecycle {scene.name} {seed}")
     steps: list[Step] = []
     at_ms = 4_000
@@ -116,7 +123,7 @@ def lifecycle_plan(seed: int) -> LifecyclePlan:
         slow_ms=rng.choice((4_000, 7_000)),
         fail_every=0 if scene.ordered else rng.choice((0, 3, 10)),
         graceful=not any(step.what.startswith("kill") for step in steps),
-        brokers=rng.randint(1, 3),
+        brokers=rng.randint(1, 3) if seed < AWAY else 3,
         nameservers=1,
         rebalancers=rng.choice((0, 1)) if asks is not False else 0,
         ask_server=asks,
@@ -129,3 +136,9 @@ def lifecycle_plan(seed: int) -> LifecyclePlan:
         steps=tuple(steps),
         heal_ms=max(step.at_ms + step.lasts_ms for step in steps) + 500,
     )
+
+
+def _scene(seed: int) -> Scene:
+    if seed >= AWAY:
+        return AWAY_SCENES[seed % len(AWAY_SCENES)]
+    return SCENES[seed % len(SCENES)] if seed < STAGED else STAGED_SCENE

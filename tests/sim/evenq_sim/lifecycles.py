@@ -32,6 +32,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
+from evenq_sim.away import undead, while_away
 from evenq_sim.lifecycle_plan import LifecyclePlan
 from evenq_sim.lite_reader import LiteReader
 from evenq_sim.open_faults import known
@@ -77,7 +78,7 @@ class LifecycleWorld(World):
         self.wanted_from_us = 0 if plan.from_last or plan.readers == "lite" else -1
         """With `from_last`: when the members of the group's present life had all queues; 0: not yet."""
         self.queues = plan.queues
-        self.places = StoragePlaces(self._topic_uid)
+        self.places = StoragePlaces(self.topic_uid)
         self.net._seen = self._seen
         self.busy_until_ms = 0.0
         """Until then producers hurry: what goes wrong around a change goes wrong within milliseconds."""
@@ -85,6 +86,8 @@ class LifecycleWorld(World):
         self.query: StagedQuery | None = None
         self.retired: dict[str, str] = {}
         """Uid that the topic had on each broker that was drained and stopped."""
+        self.deleted: set[str] = set()
+        """Uids of topics that were deleted while a broker was away."""
         self.must_hear: dict[tuple[str, str], None] = {}
         self.heard: dict[tuple[str, str], None] = {}
         """(member, lite topic) whose end a consumer must learn of, and did."""
@@ -101,7 +104,8 @@ class LifecycleWorld(World):
         self.watching.seen(server, caller, method, request, answer)
         self.places.seen(server, method, request, answer)
 
-    def _topic_uid(self, process: SimProcess) -> str:
+    def topic_uid(self, process: SimProcess) -> str:
+        """Of the topic at a broker; empty: it is not there."""
         topic = self.node_of(process).app.broker.catalog.topics.get(TOPIC)
         return "" if topic is None else topic.uid
 
@@ -118,8 +122,8 @@ class LifecycleWorld(World):
     async def _prepare(self, node: Node) -> None:
         if node is self._of("broker")[0]:
             await self.clock.sleep_ms(1_500)  # until all know each other
-            await self._make_topic()
-            await self._make_group()
+            await self.make_topic()
+            await self.make_group()
 
     def _member(self, process: SimProcess) -> Any:
         makers = {"own": self._own_member, "push": self._push_member, "lite": self._lite_member}
@@ -223,8 +227,10 @@ class LifecycleWorld(World):
 
     # ------------------------------------------------------------------------------------------------ operators
 
-    async def _ask(self, method: str, request: Any, response: Any) -> Any:
-        """An operator's command, repeated until it is done, as one at a terminal would."""
+    async def ask(self, method: str, request: Any, response: Any, *, done: str = "\0") -> Any:
+        """An operator's command, repeated until it is done, as one at a terminal would; an error that says `done` is
+        enough.
+        """
         failure: Error | None = None
         for _ in range(TRIES):
             living = [node for node in self._of("broker") if node.process.running]
@@ -242,18 +248,22 @@ class LifecycleWorld(World):
             except Error as error:
                 failure = error
                 self.add(Kind.REFUSED, "operator", text=f"{method} at {node.name}: {error}")
+                if done in str(error):
+                    return response()
                 await self.clock.sleep_ms(AGAIN_MS)
             else:
                 return answer
         self.add(Kind.FAULT, "operator", text=f"{method} was given up: {failure}")
         return None
 
-    async def _make_topic(self) -> None:
+    async def make_topic(self) -> None:
+        """An operator makes the topic, or completes it."""
         kind = v2.MessageType.Value(self.plan.scene.topic_type)
         request = admin_pb2.CreateTopicRequest(topic=TOPIC, message_type=kind, queues=self.queues)
-        await self._ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
+        await self.ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
 
-    async def _make_group(self) -> None:
+    async def make_group(self) -> None:
+        """An operator makes the group."""
         request = admin_pb2.CreateGroupRequest(
             group=GROUP,
             ordered=self.plan.ordered,
@@ -261,7 +271,7 @@ class LifecycleWorld(World):
             strategy=self.plan.strategy if self.plan.ask_server else "",
             retry=groups_pb2.RetryPolicy(kind="CUSTOMIZED", delays_ms=[RETRY_MS]),
         )
-        await self._ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
+        await self.ask("CreateGroup", request, admin_pb2.CreateGroupResponse)
 
     async def _step(self, what: str, lasts_ms: int) -> None:
         if what.split(" ", maxsplit=1)[0] not in OPERATIONS:
@@ -286,16 +296,18 @@ class LifecycleWorld(World):
                 await self._scale()
             case "recreate topic":
                 request = admin_pb2.DeleteTopicRequest(topic=TOPIC)
-                await self._ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+                await self.ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
                 self.add(Kind.FAULT, "operator", text="the topic is deleted")
                 await self.clock.sleep_ms(lasts_ms)
-                await self._make_topic()
+                await self.make_topic()
             case "delete topic":
                 wanted_by = [one for one in self._of("member") if one.process.running and not one.busy]
                 self.must_hear = {(one.name, name): None for one in wanted_by for name in one.app.lite_topics}
                 self.heard.clear()
                 request = admin_pb2.DeleteTopicRequest(topic=TOPIC)
-                await self._ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+                await self.ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+            case "delete topic-away" | "recreate topic-away" | "delete group-away":
+                await while_away(self, what, lasts_ms)
             case "recreate group":
                 await self._new_group(lasts_ms)
             case "new broker":
@@ -303,7 +315,7 @@ class LifecycleWorld(World):
                 if len(names) < BROKERS_MAX:
                     name = next(name for name in BROKER_NAMES if name not in names and name not in self.retired)
                     await self._new("broker", name, self._broker)
-                    await self._make_topic()
+                    await self.make_topic()
             case "drain broker":
                 await self._drain_broker()
             case "put checkpoint back":
@@ -319,22 +331,22 @@ class LifecycleWorld(World):
             return
         request = admin_pb2.DrainBrokerRequest(broker_name=node.name, change=admin_pb2.DrainBrokerRequest.DRAIN)
         for _ in range(TRIES):
-            answer = await self._ask("DrainBroker", request, admin_pb2.DrainBrokerResponse)
+            answer = await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse)
             if answer is not None and answer.empty and node.process.running and not node.busy:
                 node.busy = True
-                self.retired[node.name] = self._topic_uid(node.process)
+                self.retired[node.name] = self.topic_uid(node.process)
                 await self._stop(node)
                 del self.nodes[node.name]
                 self.add(Kind.FAULT, node.process.name, text="is drained, and gone for good")
                 return
             await self.clock.sleep_ms(AGAIN_MS)
         request.change = admin_pb2.DrainBrokerRequest.RESUME
-        await self._ask("DrainBroker", request, admin_pb2.DrainBrokerResponse)
+        await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse)
 
     async def _scale(self) -> None:
         request = admin_pb2.ScaleTopicRequest(topic=TOPIC, queues=self.queues)
         for _ in range(TRIES):
-            answer = await self._ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+            answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
             if answer is None or all(
                 not one.error and one.entry.read_queues == one.entry.write_queues for one in answer.brokers
             ):
@@ -347,15 +359,19 @@ class LifecycleWorld(World):
             node.busy = True
         await asyncio.gather(*(self._to_node("leave", node, 0) for node in members))
         request = admin_pb2.DeleteGroupRequest(group=GROUP)
-        if await self._ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse) is not None:
-            self.group_life += 1
-            # What is in closed queues was for groups of their time: a new one does not read it.
-            self.wanted_from_us = 0 if self.plan.from_last else self.now_us() if self.narrowed else -1
-            self.add(Kind.FAULT, "operator", text="the group is deleted")
+        if await self.ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse) is not None:
+            self.group_deleted()
         await self.clock.sleep_ms(lasts_ms)
-        await self._make_group()
+        await self.make_group()
         for _ in members:
             await self._join()
+
+    def group_deleted(self) -> None:
+        """What listeners get from now on is for another group."""
+        self.group_life += 1
+        # What is in closed queues was for groups of their time: a new one does not read it.
+        self.wanted_from_us = 0 if self.plan.from_last else self.now_us() if self.narrowed else -1
+        self.add(Kind.FAULT, "operator", text="the group is deleted")
 
     async def _to_node(self, verb: str, node: Node, lasts_ms: int) -> None:
         if node.kind == "member":
@@ -396,7 +412,7 @@ class LifecycleWorld(World):
             return sorted({queue.broker_name for queue in self._open_queues()})
 
         def written(row: int, broker: str) -> None:
-            self.places.put(row, (broker, self._topic_uid(self.nodes[broker].process)))
+            self.places.put(row, (broker, self.topic_uid(self.nodes[broker].process)))
             self.acknowledged(row, broker, -1)
 
         def refused(text: str) -> None:
@@ -539,14 +555,15 @@ class LifecycleWorld(World):
                 f"{name} was not told that lite topic {lite_topic} ended"
                 for name, lite_topic in self.must_hear
                 if (name, lite_topic) not in self.heard and name in self.nodes and self.nodes[name].process.alive
-            ),
+            )
+            + tuple(undead(self, brokers)),
         )
 
     def _living_uids(self, brokers: list[Node]) -> dict[str, str]:
         """Also of brokers that were drained, if their topic still lives: they went with everything read."""
         if self.must_hear:
             return {}
-        uids = {node.name: self._topic_uid(node.process) for node in brokers}
+        uids = {node.name: self.topic_uid(node.process) for node in brokers}
         return {name: uid for name, uid in self.retired.items() if uid in uids.values()} | uids
 
     def _held(self, node: Node) -> list[tuple[str, str]]:

@@ -13,13 +13,15 @@ For lifecycle worlds, each undoes the mend of a fault that was found by use:
 - `retries`: the retry topic of a deleted group stays;
 - `awaits`: nobody remembers that a group read a topic that was deleted, so its policy applies to the next one;
 - `same`: a topic that is made again counts as the same one to members;
-- `notice`: a consumer of lite topics is told of their end on an open stream only.
+- `notice`: a consumer of lite topics is told of their end on an open stream only;
+- `memory`: changes for a broker that is away are remembered in memory only.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from evenq_broker.core.cluster.unconfirmed_changes import UnconfirmedChanges
 from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.loops.cluster.known_brokers import BrokerMemory
@@ -35,7 +37,7 @@ from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]
 
-PLANTS = ("drain", "fence", "ids", "leave", "call", "homes", "ghosts", "retries", "notice", "awaits", "same")
+PLANTS = ("drain", "fence", "ids", "leave", "call", "homes", "ghosts", "retries", "notice", "awaits", "same", "memory")
 
 
 def changes(plant: str) -> list[tuple[Any, str, Any]]:
@@ -65,6 +67,8 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
             return [(Catalog, "queue_uid", _same_uid)]
         case "notice":
             return [(Lites, "is_gone", _no_notice), (Subscribing, "_all_ended", _not_ended)]
+        case "memory":
+            return [(UnconfirmedChanges, "asked", _not_recorded), (UnconfirmedChanges, "dump", _nothing)]
         case _:
             raise ValueError(f"no planted fault {plant!r}; there are {', '.join(PLANTS)}")
 
@@ -114,6 +118,18 @@ def _never(*_: Any) -> bool:
 
 def _same_uid(*_: Any) -> str:
     return "same"
+
+
+_asked = UnconfirmedChanges.asked
+
+
+def _not_recorded(self: UnconfirmedChanges, change: Any) -> list[Any]:
+    _asked(self, change)
+    return []
+
+
+def _nothing(*_: Any) -> list[Any]:
+    return []
 
 
 async def _no_look(self: Departures, client_ids: Any) -> None:

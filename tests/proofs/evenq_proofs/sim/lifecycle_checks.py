@@ -134,9 +134,13 @@ def _two_listeners(messages: Mapping[int, Sent], runs: list[Run]) -> list[Proble
     for run in runs:
         message = messages.get(run.body)
         lane = message.message_group if message is not None and message.message_group else run.queue
+        if message is not None and lane == run.queue:
+            lane += message.place[1]  # a queue of the topic that is made again is another one
         before = last.get(lane)
         if before is not None and before.member != run.member and _overlaps(before, run):
-            text = f"#{run.body} was given to {run.member} while {before.member} works on #{before.body} of {lane}"
+            text = (
+                f"#{run.body} was given to {run.member} while {before.member} works on #{before.body} of {before.queue}"
+            )
             problems.append(Problem("two listeners", run.start_us, run.queue, text))
         if before is None or run.end_us == 0 or run.end_us >= before.end_us:
             last[lane] = run

@@ -55,6 +55,11 @@ def test_a_second_listener_before_the_first_one_ended_is_found(lane: str) -> Non
     assert found(messages, [run(1, 12), run(2, 13, "m2")], ordered=False) == []
 
 
+def test_a_queue_of_the_topic_that_was_made_again_is_another_one() -> None:
+    messages = [sent(1), sent(2, place=("a", "another"))]
+    assert found(messages, [run(1, 12), run(2, 13, "m2")]) == []
+
+
 def test_an_attempt_that_its_group_has_not_begun_is_an_old_retry() -> None:
     before = run(1, 12, how="failed")
     assert found([sent(1)], [before, run(1, 20, group_life=2, attempt=2)]) == ["old retry"]
