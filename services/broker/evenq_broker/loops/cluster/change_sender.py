@@ -46,7 +46,7 @@ NAMED_MAX = 5
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentChanges:
     """What one peer was sent since it came into sight."""
 
     incarnation: str
@@ -68,7 +68,7 @@ class ChangeSender:
         self.unconfirmed = UnconfirmedChanges()
         catalog.uids.remembered = self.unconfirmed
         ledger.keeps({ChangePut: self.unconfirmed.apply}, self.unconfirmed.dump)
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, _SentChanges] = {}
         self._asking: list[str] = []
         """Names of what is being changed by a call that asks all live brokers itself."""
 
@@ -127,7 +127,7 @@ class ChangeSender:
         return all(await asyncio.gather(*map(self._send, wanted)))
 
     async def _send(self, peer: RegisteredBroker) -> bool:
-        sent = self._sent.setdefault(peer.name, _Sent(peer.incarnation))
+        sent = self._sent.setdefault(peer.name, _SentChanges(peer.incarnation))
         version = self.unconfirmed.version
         if sent.version == version:
             return True
@@ -155,7 +155,7 @@ class ChangeSender:
             sent.version = version
         return whole
 
-    def _answered(self, name: str, sent: _Sent, page: Sequence[PeerChange], reasons: Sequence[str]) -> bool:
+    def _answered(self, name: str, sent: _SentChanges, page: Sequence[PeerChange], reasons: Sequence[str]) -> bool:
         """False: it refused some."""
         taken: list[ChangeId] = []
         for one, reason in zip(page, reasons, strict=True):
