@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.core.state.records import BrokerKnown
+from evenq_broker.core.state.records import BrokerKnown, ChangeKind
 from evenq_broker.loops.resizing.resizing import scale
 from evenq_broker.metrics import broker_metrics, constant_labels
 
@@ -129,6 +129,7 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
         await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
         await stage.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
         broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
+        broker.change_sender.remember(ChangeKind.GROUP_DELETED, "g", waiting=["gone"])
         broker.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
         found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
         for metric in broker_metrics(broker):
