@@ -80,8 +80,9 @@ class BrokerApp:
         self._auth = Auth(settings.auth, clock=clock, plain=plain)
         self._is_alone = leadership is None
         self.broker = Broker(
-            settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk, leadership=leadership or ONE_COPY
-        )
+            settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk, leadership=leadership or ONE_COPY,
+            users=self._auth.users,
+        )  # fmt: skip
         self._clock = clock
         self._edges = edges
         self._servers: GrpcServers | None = None

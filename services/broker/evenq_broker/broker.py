@@ -23,6 +23,7 @@ from evenq_broker.core.diagnosis.backlog import Backlog
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.poll_table import PollTable
+from evenq_broker.core.shares import UsersNow, no_users
 from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
@@ -59,10 +60,10 @@ class Broker:
 
     def __init__(
         self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, disk: Disk | None = None,
-        leadership: Leadership = ONE_COPY,
+        leadership: Leadership = ONE_COPY, users: UsersNow = no_users,
     ) -> None:  # fmt: skip
-        """`disk` stands in for the data folder; None: the folder of the settings."""
-        runtime = self.runtime = Runtime(settings, clock=clock, rng=rng, net=net, leadership=leadership)
+        """`disk` stands in for the data folder; None: the folder of the settings. `users`: see `core.shares`."""
+        runtime = self.runtime = Runtime(settings, clock=clock, rng=rng, net=net, leadership=leadership, users=users)
         ledger = self.ledger = Ledger(runtime, disk=disk)
         catalog = self.catalog = Catalog(runtime, ledger)
         self.cluster = ClusterLink(runtime, catalog, ledger)

@@ -25,6 +25,7 @@ from evenq_broker.core.replication.group_view import ReplicaGroupView
 from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.record import UncleanElection
 from evenq_broker.core.replication.unclean import UncleanOrder, UncleanPlan
+from evenq_broker.core.shares import UsersNow, no_users
 from evenq_broker.settings import BrokerSettings
 from evenq_broker.stats import BrokerStats
 
@@ -82,10 +83,13 @@ class Runtime:
     """One broker's surroundings."""
 
     def __init__(
-        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, leadership: Leadership = ONE_COPY
-    ) -> None:
+        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net,
+        leadership: Leadership = ONE_COPY, users: UsersNow = no_users,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.leadership = leadership
+        self.users = users
+        """Users with a share of what all of them fill (`core.shares`)."""
         self.clock, self.rng, self.net = clock, rng, net
         self.stats = BrokerStats()
         self.started_ms = clock.now_ms()

@@ -112,7 +112,12 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         description="Levels of a PRIORITY topic that is created without a number of levels; each level is "
         "a queue on each broker.",
     )
-    lite_topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most lite topics on this broker.")
+    lite_topics_max: int = Field(
+        default=20_000,
+        ge=1,
+        le=1_000_000,
+        description="Most lite topics on this broker, of which each user has a share.",
+    )
     lite_topics_per_topic_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Most lite topics of one topic on this broker."
     )
@@ -127,7 +132,7 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=2_000, ge=1, le=100_000, description="Most lite topics of one topic that one client is subscribed to."
     )
     lite_subscriptions_all_max: int = Field(
-        default=1_000_000, ge=1, description="Most lite subscriptions of all clients."
+        default=1_000_000, ge=1, description="Most lite subscriptions of all clients, of which each user has a share."
     )
     lite_subscription_ms: int = Field(
         default=90_000,
@@ -135,8 +140,12 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         description="A lite subscription ends when its client has not repeated it for this time, ms; "
         "clients repeat it every 30 s.",
     )
-    topics_max: int = Field(default=10_000, ge=1, description="Most topics on this broker.")
-    groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups on this broker.")
+    topics_max: int = Field(
+        default=10_000, ge=1, description="Most topics on this broker, of which each user has a share."
+    )
+    groups_max: int = Field(
+        default=10_000, ge=1, description="Most consumer groups on this broker, of which each user has a share."
+    )
     body_bytes_max: int = Field(
         default=BODY_BYTES_MAX,
         ge=1,
@@ -216,7 +225,9 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     transaction_age_max_ms: int = Field(
         default=3 * 86_400_000, ge=1_000, description="An open transaction is given up at this age, ms (3 days)."
     )
-    transactions_max: int = Field(default=100_000, ge=1, description="Most open transactions on this broker.")
+    transactions_max: int = Field(
+        default=100_000, ge=1, description="Most open transactions on this broker, of which each user has a share."
+    )
     transaction_decisions_max: int = Field(
         default=100_000,
         ge=1,

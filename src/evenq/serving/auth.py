@@ -107,6 +107,10 @@ class Auth:
         """The net for calls to other servers, signed by the internal user if authentication is on."""
         return net if self._guard is None else SignedNet(net, self._signer)
 
+    def users(self) -> Users | None:
+        """The users that are in force; None: authentication is off."""
+        return self._guard.users if self._guard is not None else None
+
     def start(self) -> None:
         """Watch the users file."""
         if self._guard is not None:

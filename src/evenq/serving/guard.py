@@ -119,6 +119,11 @@ class Guard:
         self._held = 0
         self._owners = ClientOwners(user_max=user_clients_max, owners_max=max(clients_max, user_clients_max))
 
+    @property
+    def users(self) -> Users:
+        """Those that calls are judged by now."""
+        return self._users
+
     def change(self, users: Users) -> None:
         """Judge by these users from now on. Open streams whose signature is not right any more, or that rest on a grant
         that was removed, are ended: what they are refused is decided anew when they come back.

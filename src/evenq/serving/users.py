@@ -19,9 +19,10 @@ Always true: what no grant names is forbidden; no error holds a secret.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from evenq.errors import SettingsError
@@ -59,6 +60,13 @@ _ACTIONS: Mapping[UserResource, frozenset[Action]] = {
     UserResource.GROUP: frozenset({Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}),
     UserResource.CLUSTER: frozenset({Action.DESCRIBE, Action.OPERATE}),
 }
+_MAKES: Mapping[UserResource, tuple[Action, ...]] = {
+    UserResource.TOPIC: (Action.PUBLISH, Action.CREATE),
+    UserResource.GROUP: (Action.CONSUME, Action.CREATE, Action.OPERATE),
+}
+"""Actions of calls that may make a name of the kind, by themselves or because it is used for the first time."""
+TENANTS_MAX = 8
+"""Users looked at for one name: the others that may make it have wider grants, or the same."""
 
 
 @dataclass(slots=True)
@@ -110,6 +118,44 @@ class User:
         """`may` of a topic."""
         return self.may(UserResource.TOPIC, action, name)
 
+    def makes_all(self, kind: UserResource) -> bool:
+        """True if the user may make every topic, or every group: no part of them is its own."""
+        return self.unbound or any(self.may_all(kind, action) for action in _MAKES[kind])
+
+    def may_make(self, kind: UserResource, name: str) -> bool:
+        """May calls of the user lead to this name? Retry and dead-letter topics follow from their group."""
+        kind, name = _source(kind, name)
+        return any(names.hold(name) for names in self.makes(kind))
+
+    def makes(self, kind: UserResource) -> Iterator[_AllowedNames]:
+        """The names that the grants of the user let it make."""
+        return (self.allowed[kind, action] for action in _MAKES[kind] if (kind, action) in self.allowed)
+
+
+class _Tenants:
+    """Users that may make some names of a kind, found by a name in steps that do not grow with their number."""
+
+    def __init__(self, kind: UserResource, users: Iterable[User]) -> None:
+        self._exact: dict[str, dict[str, User]] = {}
+        self._prefixes: dict[str, dict[str, User]] = {}
+        for user in users:
+            for names in user.makes(kind):
+                for name in names.exact:
+                    self._exact.setdefault(name, {})[user.name] = user
+                for prefix in names.prefixes:
+                    self._prefixes.setdefault(prefix, {})[user.name] = user
+        self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
+
+    def of(self, name: str) -> list[User]:
+        """The narrowest grants first, at most TENANTS_MAX."""
+        found: dict[str, User] = {}
+        prefixes = (self._prefixes.get(name[:length], {}) for length in self._lengths if length <= len(name))
+        for user in chain(self._exact.get(name, {}).values(), *(users.values() for users in prefixes)):
+            found[user.name] = user
+            if len(found) == TENANTS_MAX:
+                break
+        return list(found.values())
+
 
 class Users:
     """All identities of one file."""
@@ -124,6 +170,7 @@ class Users:
             )
         self.internal = internal[0]
         """Who servers are when they call each other."""
+        self._tenants = {kind: _Tenants(kind, (user for user in users if not user.makes_all(kind))) for kind in _MAKES}
 
     def get(self, name: str) -> User | None:
         """The user, if there is one."""
@@ -131,6 +178,13 @@ class Users:
 
     def __len__(self) -> int:
         return len(self._users)
+
+    def tenants_of(self, kind: UserResource, name: str) -> list[User]:
+        """Users that may make this topic or group and not all of them, those with the narrowest grants first; at most
+        TENANTS_MAX.
+        """
+        kind, name = _source(kind, name)
+        return self._tenants[kind].of(name)
 
     @staticmethod
     def parse(content: bytes) -> Users:
@@ -147,6 +201,13 @@ class Users:
         if len(tables) > USERS_MAX:
             raise SettingsError(f"the users file has {len(tables)} users, the limit is {USERS_MAX}")
         return Users([_user(name, table) for name, table in tables.items()])
+
+
+def _source(kind: UserResource, name: str) -> tuple[UserResource, str]:
+    """The name whose grants decide who may make this one."""
+    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return UserResource.GROUP, name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+    return kind, name
 
 
 def _place(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
+from evenq_broker.core.shares import UsersNow, no_users
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
@@ -29,6 +30,8 @@ class Stage:
         self.during, self.until = self.clock.during, self.clock.until
         self.net = LoopNet(self.clock)
         self.brokers: list[Broker] = []
+        self.users: UsersNow = no_users
+        """Of brokers that are made from now on."""
 
     async def broker(self, name: str = "a", **settings: Any) -> Broker:
         broker = self.made(name, **settings)
@@ -40,7 +43,7 @@ class Stage:
         """A broker that is not open yet."""
         settings.setdefault("duplicates_window_ms", 0)  # stories send one id often; those about retries say so
         result = BrokerSettings(broker_name=name, **settings)
-        return Broker(result, clock=self.clock, rng=random.Random(name), net=self.net)
+        return Broker(result, clock=self.clock, rng=random.Random(name), net=self.net, users=self.users)
 
     async def begin(self, broker: Broker) -> None:
         """Let a broker that is open answer and live."""
@@ -106,22 +109,22 @@ class Stage:
 
 def user_of(grants: str) -> User:
     """A user of a users file."""
-    allow = []
-    for grant in grants.split(";"):
-        resource, actions = grant.split()
-        listed = ", ".join(f'"{action}"' for action in actions.split(","))
-        allow.append(f'{{ resource = "{resource}", actions = [{listed}] }}')
-    text = f"""
-[users.u]
-secret = "12345678"
-allow = [{", ".join(allow)}]
-[users.servers]
-secret = "12345678"
-internal = true
-"""
-    found = Users.parse(text.encode()).get("u")
+    found = users_of(u=grants).get("u")
     assert found is not None
     return found
+
+
+def users_of(**grants: str) -> Users:
+    """A users file, by user; see `Stage.as_user`."""
+    text = '[users.servers]\nsecret = "12345678"\ninternal = true\n'
+    for name, granted in grants.items():
+        allow = []
+        for grant in granted.split(";"):
+            resource, actions = grant.split()
+            listed = ", ".join(f'"{action}"' for action in actions.split(","))
+            allow.append(f'{{ resource = "{resource}", actions = [{listed}] }}')
+        text += f'[users.{name}]\nsecret = "12345678"\nallow = [{", ".join(allow)}]\n'
+    return Users.parse(text.encode())
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from evenq.serving.fields import write_bytes
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.tls import TlsSettings
+from evenq.serving.users import UserResource
 from evenq.store import MessageStore, StoreOptions
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -48,6 +49,30 @@ def played(story: Any) -> None:
             await net.close()
 
     asyncio.run(body())
+
+
+def test_the_users_file_says_who_has_a_share_of_the_tables(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(
+        """
+[users.servers]
+secret = "12345678"
+internal = true
+[users.shop]
+secret = "12345678"
+allow = [{ resource = "topic:shop-*", actions = ["publish"] }]
+"""
+    )
+    file.chmod(0o600)
+
+    async def story(net: GrpcNet) -> None:
+        broker = app(net, auth={"enabled": True, "users": file}).broker
+        users = broker.runtime.users()
+        assert users is not None
+        assert [one.name for one in users.tenants_of(UserResource.TOPIC, "shop-1")] == ["shop"]
+        assert app(net).broker.runtime.users() is None
+
+    played(story)
 
 
 async def beat(net: GrpcNet, port: int) -> int:

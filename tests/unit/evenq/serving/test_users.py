@@ -51,6 +51,37 @@ def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:
     assert not reader.may(UserResource.TOPIC, Action.CONSUME, "billing")
 
 
+def test_tenants_of_a_name_are_those_who_may_make_it_and_not_all_names() -> None:
+    content = INTERNAL + '[users.root]\nsecret = "12345678"\nadmin = true\n'
+    for name, resource, action in (
+        ("app", "topic:app-*", "publish"),
+        ("maker", "topic:app-x", "create"),
+        ("reader", "topic:app-*", "consume"),
+        ("all", "topic:*", "publish"),
+        ("team", "group:app-*", "consume"),
+        ("mover", "group:app-*", "operate"),
+        ("looker", "group:app-*", "describe"),
+    ):
+        grant = f'{{ resource = "{resource}", actions = ["{action}"] }}'
+        content += f'[users.{name}]\nsecret = "12345678"\nallow = [{grant}]\n'
+    users = Users.parse(content.encode())
+
+    def tenants(kind: UserResource, name: str) -> list[str]:
+        found = users.tenants_of(kind, name)
+        assert all(one.may_make(kind, name) for one in found)
+        return [one.name for one in found]
+
+    assert tenants(UserResource.TOPIC, "app-x") == ["maker", "app"]
+    assert tenants(UserResource.TOPIC, "app-y") == ["app"]
+    assert tenants(UserResource.TOPIC, "other") == []
+    assert tenants(UserResource.TOPIC, "ap") == []
+    for kind, name in (
+        (UserResource.GROUP, "app-g"), (UserResource.TOPIC, "%RETRY%app-g"), (UserResource.TOPIC, "%DLQ%app-g"),
+        (UserResource.GROUP, "%DLQ%app-g"),
+    ):  # fmt: skip
+        assert tenants(kind, name) == ["team", "mover"]
+
+
 def test_no_grant_of_a_group_is_one_to_send_to_its_topics() -> None:
     for actions in ("consume", "operate", "create", "delete", "*"):
         for resource in ("group:billing", "group:*"):

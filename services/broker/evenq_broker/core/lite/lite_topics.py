@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from evenq.errors import LiteTopicQuotaExceeded
+from evenq.serving.users import UserResource
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
+from evenq_broker.core.shares import Shares, UsersNow, no_users
 from evenq_broker.core.state.records import LiteClosed, LiteOpened
 
 __all__ = ["LITE_QUEUES_FROM", "LiteTopic", "LiteTopics", "lite_problem"]
@@ -50,11 +52,17 @@ class LiteTopic:
 class LiteTopics:
     """The lite topics stored at one broker. Always true: a queue number belongs to one of them, or is free."""
 
-    __slots__ = ("_by_name", "_by_queue", "_free", "_next", "all_max", "each_max")
+    __slots__ = ("_by_name", "_by_queue", "_free", "_name_of", "_next", "_shares", "_version", "each_max")
 
-    def __init__(self, *, all_max: int, each_max: int) -> None:
-        self.all_max = all_max
+    def __init__(
+        self, *, all_max: int, each_max: int, users: UsersNow = no_users,
+        name_of: Callable[[int], str] = str,
+    ) -> None:  # fmt: skip
+        """`users`: see `core.shares`; `name_of`: a parent's name by its id."""
         self.each_max = each_max
+        self._shares = Shares(UserResource.TOPIC, users, limit=all_max, setting="lite_topics_max", what="lite topics")
+        self._name_of = name_of
+        self._version = 0
         self._by_name: dict[int, dict[str, LiteTopic]] = {}
         self._by_queue: dict[tuple[int, int], LiteTopic] = {}
         self._free: dict[int, list[int]] = {}
@@ -92,13 +100,14 @@ class LiteTopics:
                 f"topic {parent} has {mine} lite topics on this broker, the limit is lite_topics_per_topic_max; use "
                 "fewer names, or wait until idle ones expire"
             )
-        if len(self) >= self.all_max:
-            raise LiteTopicQuotaExceeded(
-                f"this broker has {len(self)} lite topics, the limit is lite_topics_max; use fewer names, or wait "
-                "until idle ones expire"
-            )
+        refusal = self._shares.refusal(parent, self._counts, total=len(self), version=self._version)
+        if refusal:
+            raise LiteTopicQuotaExceeded(f"{refusal}: use fewer names, or wait until idle ones expire")
         free = self._free.get(topic_id)
         return free[0] if free else self._next.get(topic_id, LITE_QUEUES_FROM)
+
+    def _counts(self) -> dict[str, int]:
+        return {self._name_of(topic_id): len(names) for topic_id, names in self._by_name.items()}
 
     def opened(self, topic_id: int, name: str, queue_id: int, base: int, now_ms: int) -> LiteTopic:
         """There is such a lite topic from now on."""
@@ -112,17 +121,20 @@ class LiteTopics:
         made = LiteTopic(topic_id, name, queue_id, base, now_ms)
         self._by_name.setdefault(topic_id, {})[name] = made
         self._by_queue[topic_id, queue_id] = made
+        self._version += 1
         return made
 
     def closed(self, topic_id: int, queue_id: int) -> None:
         """The lite topic of this queue is no more; its number may be used again. Twice is as good as once."""
         gone = self._by_queue.pop((topic_id, queue_id), None)
         if gone is not None:
+            self._version += 1
             del self._by_name[topic_id][gone.name]
             heapq.heappush(self._free.setdefault(topic_id, []), queue_id)
 
     def forget_topic(self, topic_id: int) -> None:
         """The parent was deleted."""
+        self._version += 1
         for one in self._by_name.pop(topic_id, {}).values():
             del self._by_queue[topic_id, one.queue_id]
         self._free.pop(topic_id, None)

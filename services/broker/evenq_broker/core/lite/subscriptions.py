@@ -13,6 +13,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
+from evenq.serving.users import UserResource
+from evenq_broker.core.shares import Shares, UsersNow, no_users
 
 __all__ = ["LiteSet", "LiteSubscribeAction", "LiteSubscriptions", "RequestedStart", "Subscriber"]
 
@@ -76,17 +78,21 @@ class LiteSubscriptions:
         "_count",
         "_of_client",
         "_sets",
+        "_shares",
         "_subscribers",
-        "all_max",
         "changes",
         "each_max",
         "keep_ms",
         "on_change",
     )
 
-    def __init__(self, *, each_max: int, all_max: int, keep_ms: int) -> None:
+    def __init__(self, *, each_max: int, all_max: int, keep_ms: int, users: UsersNow = no_users) -> None:
+        """`users`: see `core.shares`."""
         self.each_max = each_max
-        self.all_max = all_max
+        self._shares = Shares(
+            UserResource.GROUP, users, limit=all_max, setting="lite_subscriptions_all_max",
+            what="lite subscriptions",
+        )  # fmt: skip
         self.keep_ms = keep_ms
         self._sets: dict[Subscriber, _Set] = {}
         self._of_client: dict[str, dict[Subscriber, None]] = {}
@@ -206,11 +212,18 @@ class LiteSubscriptions:
                 f"client {who.client_id} asks for {after} lite topics of {who.parent}, the limit is "
                 f"lite_subscriptions_max, {self.each_max}; unsubscribe from some"
             )
-        if self._count + after - before > self.all_max and after > before:
-            raise LiteSubscriptionQuotaExceeded(
-                f"this cluster has {self._count} lite subscriptions, the limit is lite_subscriptions_all_max; "
-                "unsubscribe from some"
+        if after > before:
+            refusal = self._shares.refusal(
+                who.group, self._counts, total=self._count, version=self.changes, more=after - before
             )
+            if refusal:
+                raise LiteSubscriptionQuotaExceeded(f"{refusal}: unsubscribe from some")
+
+    def _counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for who, known in self._sets.items():
+            counts[who.group] = counts.get(who.group, 0) + len(known.names)
+        return counts
 
     def _drop(self, who: Subscriber) -> None:
         known = self._sets.pop(who, None)

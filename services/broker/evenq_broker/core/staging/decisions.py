@@ -38,15 +38,10 @@ __all__ = [
     "Query",
     "QueryCounts",
     "QueryWriter",
-    "within_share",
 ]
 
 JOB_PREFIX = "job-"
 """Of the ids of batch jobs, which never come back after they ended."""
-SHARE = 3
-"""One tenant may hold up to this many times what it leaves free: three quarters if it is alone, three sevenths each if
-there are two, and some for the next one always.
-"""
 
 
 @dataclass(slots=True)
@@ -117,12 +112,6 @@ class QueryWriter:
                 f"query {query_id} belongs to another user, not to {self.user}: run it with the keys that it began "
                 "with, or give it a new checkpoint"
             )
-
-
-def within_share(limit: int, *, total: int, own: int, more: int = 1) -> bool:
-    """True if a tenant that holds `own` of the `total` may take `more`, when all together may hold `limit`."""
-    free = limit - total - more
-    return free >= 0 and (own == 0 or own + more <= SHARE * free)
 
 
 def _listed(topics: Collection[str]) -> str:

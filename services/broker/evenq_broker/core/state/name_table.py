@@ -7,7 +7,7 @@ never name something else. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["NameTable"]
@@ -46,6 +46,10 @@ class NameTable(Generic[ConfigT]):
     def all(self) -> list[ConfigT]:
         """Every config in ascending name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def names(self) -> Iterable[str]:
+        """Every name, in no order."""
+        return self._by_name.keys()
 
     def put(self, config: ConfigT) -> None:
         """Add a config, or replace the one of this name."""

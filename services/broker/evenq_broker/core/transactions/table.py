@@ -11,10 +11,13 @@ leftover (COMMITTED, ROLLED_BACK) or carries the decision out (TO_COMMIT, GIVEN_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from enum import Enum, IntEnum, auto
 
 from evenq.errors import InvalidTransition, TooManyRequests
+from evenq.serving.users import UserResource
+from evenq_broker.core.shares import Shares, UsersNow, no_users
 from evenq_broker.core.state.records import HalfPut, HalvesEnded
 from evenq_broker.core.transactions.half_messages import HalfHeader
 
@@ -85,14 +88,26 @@ class Half:
 class TransactionTable:
     """number -> open transaction, and the remembered decisions, oldest first."""
 
-    __slots__ = ("_decided", "_open", "_swept_ms", "age_max_ms", "checks_max", "decisions_max", "open_max")
+    __slots__ = (
+        "_decided", "_name_of", "_of_topic", "_open", "_shares", "_swept_ms", "_version", "age_max_ms", "checks_max",
+        "decisions_max",
+    )  # fmt: skip
 
-    def __init__(self, *, open_max: int, decisions_max: int, checks_max: int, age_max_ms: int) -> None:
-        self.open_max = open_max
+    def __init__(
+        self, *, open_max: int, decisions_max: int, checks_max: int, age_max_ms: int,
+        users: UsersNow = no_users, name_of: Callable[[int], str] = str,
+    ) -> None:  # fmt: skip
+        """`users`: see `core.shares`; `name_of`: a topic's name by its id."""
+        self._shares = Shares(
+            UserResource.TOPIC, users, limit=open_max, setting="transactions_max", what="open transactions"
+        )
+        self._name_of = name_of
         self.decisions_max = decisions_max
         self.checks_max = checks_max
         self.age_max_ms = age_max_ms
         self._open: dict[int, Half] = {}
+        self._of_topic: dict[int, int] = {}
+        self._version = 0
         self._decided: dict[int, TransactionOutcome] = {}
         self._swept_ms = 0
 
@@ -113,34 +128,60 @@ class TransactionTable:
 
     # ------------------------------------------------------------------------------------------------ begin
 
-    def make_room(self, now_ms: int) -> list[int]:
-        """Before another one begins: those without a timer that were dropped. Raises TooManyRequests if it is full."""
-        if len(self._open) < self.open_max:
+    def make_room(self, now_ms: int, topic_id: int) -> list[int]:
+        """Before another one of the topic begins: those without a timer that were dropped. Raises TooManyRequests if
+        none can.
+        """
+        if not self._refusal(topic_id):
             return []
         gone = self.drop_zombies(now_ms) if abs(now_ms - self._swept_ms) >= SWEEP_MS else []
-        if len(self._open) >= self.open_max:
-            raise TooManyRequests(
-                f"this broker has {len(self._open)} open transactions, the limit is transactions_max; "
-                "commit or roll back some, or try again later"
-            )
+        refusal = self._refusal(topic_id)
+        if refusal:
+            raise TooManyRequests(f"{refusal}: commit or roll back some, or try again later")
         return gone
+
+    def _refusal(self, topic_id: int) -> str:
+        return self._shares.refusal(self._name_of(topic_id), self._counts, total=len(self._open), version=self._version)
+
+    def _counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for topic_id, count in self._of_topic.items():
+            name = self._name_of(topic_id)
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def _put(self, number: int, half: Half) -> None:
+        self._remove(number)
+        self._open[number] = half
+        self._of_topic[half.topic_id] = self._of_topic.get(half.topic_id, 0) + 1
+        self._version += 1
+
+    def _remove(self, number: int) -> None:
+        half = self._open.pop(number, None)
+        if half is None:
+            return
+        self._version += 1
+        self._of_topic[half.topic_id] -= 1
+        if not self._of_topic[half.topic_id]:
+            del self._of_topic[half.topic_id]
 
     def drop_zombies(self, now_ms: int) -> list[int]:
         """Forget open ones whose timer should have fired long ago: it was never stored. Only while timers fire."""
         self._swept_ms = now_ms
         gone = [number for number, half in self._open.items() if half.due_ms + ZOMBIE_MS < now_ms and not half.deciding]
         for number in gone:
-            del self._open[number]
+            self._remove(number)
         return gone
 
     def begin(self, number: int, topic_id: int, *, first_ms: int, due_ms: int) -> Half:
         """Its half message was appended."""
-        half = self._open[number] = Half(topic_id, number, first_ms, due_ms)
+        half = Half(topic_id, number, first_ms, due_ms)
+        self._put(number, half)
         return half
 
     def forget(self, number: int) -> None:
         """It was not stored after all, or its topic is gone."""
-        self._open.pop(number, None)
+        self._remove(number)
 
     # ------------------------------------------------------------------------------------------------ decide
 
@@ -163,7 +204,7 @@ class TransactionTable:
 
     def settle(self, number: int, outcome: TransactionOutcome) -> None:
         """The decision is on its way to the log; `reopen` if it did not get there."""
-        self._open.pop(number, None)
+        self._remove(number)
         self._remember(number, outcome)
 
     def undo(self, number: int) -> None:
@@ -176,7 +217,7 @@ class TransactionTable:
         """The append of the decision failed: it is open as before."""
         half.deciding = False
         self._decided.pop(number, None)
-        self._open[number] = half
+        self._put(number, half)
 
     # ------------------------------------------------------------------------------------------------ time
 
@@ -229,18 +270,18 @@ class TransactionTable:
     def op(self, number: int) -> HalfPut | None:
         """What the journal keeps of an open one."""
         half = self._open.get(number)
-        return None if half is None else _put(number, half)
+        return None if half is None else _record_of(number, half)
 
     def dump(self) -> list[HalfPut | HalvesEnded]:
         """Everything, for a snapshot."""
         ended = HalvesEnded(tuple(self._decided), tuple(map(int, self._decided.values())))
-        return [*(_put(number, half) for number, half in self._open.items()), ended]
+        return [*(_record_of(number, half) for number, half in self._open.items()), ended]
 
     def apply(self, op: HalfPut | HalvesEnded) -> None:
         """Replay; twice is as good as once."""
         if isinstance(op, HalvesEnded):
             for number, outcome in zip(op.numbers, op.outcomes, strict=True):
-                self._open.pop(number, None)
+                self._remove(number)
                 if outcome:
                     self._remember(number, TransactionOutcome(outcome))
             return
@@ -253,6 +294,7 @@ class TransactionTable:
         """Recompute what is always true. For tests."""
         assert not self._open.keys() & self._decided.keys(), "open and decided"
         assert len(self._decided) <= self.decisions_max
+        assert self._of_topic == Counter(half.topic_id for half in self._open.values())
         assert all(half.checks <= self.checks_max for half in self._open.values())
 
     def _remember(self, number: int, outcome: TransactionOutcome) -> None:
@@ -264,7 +306,7 @@ class TransactionTable:
             del self._decided[next(iter(self._decided))]
 
 
-def _put(number: int, half: Half) -> HalfPut:
+def _record_of(number: int, half: Half) -> HalfPut:
     return HalfPut(
         number, half.topic_id, half.timer_id, half.previous_id, half.first_ms, half.due_ms, half.checks, half.missed
     )

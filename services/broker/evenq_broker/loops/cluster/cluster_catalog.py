@@ -90,7 +90,10 @@ class ClusterCatalog:
             kind = MessageType.MIXED
         if brokers or any(counts.chosen for counts in known):
             wanted_at = dict(brokers) if brokers else {counts.broker_name: queues for counts in known}
+            if self._own_name in wanted_at:
+                self._catalog.must_have_room(name)
             return await self._place_chosen(name, kind, queues, retention_ms, wanted_at)
+        self._catalog.must_have_room(name)  # before another broker has it, and this one not
         uid = self._catalog.uids.shared(counts.uid for counts in known)
         counts = [counts.write_queues for counts in known]
         count = max([queues, *counts] if queues or counts else [self._catalog.default_queues(kind)])

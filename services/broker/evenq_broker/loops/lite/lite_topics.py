@@ -68,12 +68,16 @@ class Lites:
         settings = runtime.settings
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._clients, self._long_polls = cluster, clients, long_polls
-        self.topics = LiteTopics(all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max)
+        self.topics = LiteTopics(
+            all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max,
+            users=runtime.users, name_of=catalog.topic_name,
+        )  # fmt: skip
         ledger.keeps({LiteOpened: self._replayed, LiteClosed: self._replayed}, self.topics.dump)
         self.subscriptions = LiteSubscriptions(
             each_max=settings.lite_subscriptions_max,
             all_max=settings.lite_subscriptions_all_max,
             keep_ms=settings.lite_subscription_ms,
+            users=runtime.users,
         )
         self.subscriptions.on_change = runtime.leadership.lite_changed
         self._news = LiteNews(0, ())

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import outlasting, spawn
+from evenq_broker.core.shares import within_share
 from evenq_broker.core.staging.decisions import (
     BatchContent,
     BatchOutcome,
@@ -26,7 +27,6 @@ from evenq_broker.core.staging.decisions import (
     OnDecided,
     Query,
     QueryWriter,
-    within_share,
 )
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import (

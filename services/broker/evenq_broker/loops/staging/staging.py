@@ -18,7 +18,8 @@ from evenq.model import TopicConfig
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
-from evenq_broker.core.staging.decisions import QueryWriter, within_share
+from evenq_broker.core.shares import within_share
+from evenq_broker.core.staging.decisions import QueryWriter
 from evenq_broker.core.staging.rows import STAGED_ROWS, block_of, messages_of, token_and_sequence
 from evenq_broker.core.staging.staged import Batch, StagedBlock, StagedRows
 from evenq_broker.core.staging.staged import StagedAttempt as Staged

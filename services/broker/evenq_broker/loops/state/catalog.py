@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from evenq.errors import Forbidden, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
 from evenq.model import (
@@ -24,7 +25,9 @@ from evenq.model import (
 )
 from evenq.model.names import RESERVED_TOPICS, RETRY_PREFIX, group_problem, is_system_topic, topic_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
+from evenq.serving.users import UserResource
 from evenq_broker.core.cluster.routes import RouteTable
+from evenq_broker.core.shares import Shares
 from evenq_broker.core.state.name_table import NameTable
 from evenq_broker.core.state.records import (
     DrainPut,
@@ -54,6 +57,13 @@ class Catalog:
         self._runtime, self._ledger = runtime, ledger
         self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
         self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
+        settings, users = runtime.settings, runtime.users
+        self._topic_shares = Shares(
+            UserResource.TOPIC, users, limit=settings.topics_max, setting="topics_max", what="topics"
+        )
+        self._group_shares = Shares(
+            UserResource.GROUP, users, limit=settings.groups_max, setting="groups_max", what="groups"
+        )
         self.routes = RouteTable()
         """Where topics are in the cluster, as the nameservers say."""
         self.uids = TopicUids(runtime.rng)
@@ -141,6 +151,15 @@ class Catalog:
             raise self.no_topic(name)
         return topic
 
+    def topic_name(self, topic_id: int) -> str:
+        """The name of a topic; empty for one that was deleted."""
+        topic = self.topics.by_id(topic_id)
+        return topic.name if topic is not None else ""
+
+    def must_have_room(self, name: str) -> None:
+        """Raises TooManyRequests if one more topic, of this name, does not fit; an existing one always does."""
+        _must_fit(self._topic_shares, name, self.topics, remedy="evenq topic delete")
+
     def must_belong_here(self, name: str) -> None:
         """Raises Forbidden for a topic that an operator gave to other brokers."""
         at = self.routes.route(name)
@@ -189,8 +208,7 @@ class Catalog:
         if old is not None:
             mixes = message_type is MessageType.MIXED and old.message_type in MIXED_KINDS
             message_type = MessageType.MIXED if mixes else old.message_type
-        if old is None and len(self.topics) >= self._runtime.settings.topics_max:
-            raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
+        self.must_have_room(name)
         topic = TopicConfig(
             name=name,
             topic_id=old.topic_id if old else self.topics.next_id(),
@@ -250,10 +268,15 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------ groups
 
     async def ensure_group(self, name: str) -> GroupConfig:
-        """The group, created if that is allowed. Raises IllegalGroup and GroupNotFound."""
+        """The group, created if that is allowed. Raises IllegalGroup, GroupNotFound and TooManyRequests."""
         group = self.groups.get(name)
         if group is not None:
             return group
+        self.may_make_group(name)
+        return await self.create_group(name)
+
+    def may_make_group(self, name: str) -> None:
+        """Raises IllegalGroup or GroupNotFound if the first use of this name would not make the group."""
         problem = group_problem(name)
         if problem:
             raise IllegalGroup(problem)
@@ -262,7 +285,6 @@ class Catalog:
                 f"no consumer group {name!r} on broker {self._runtime.settings.broker_name}; "
                 f"create it with `evenq group create {name}`"
             )
-        return await self.create_group(name)
 
     async def create_group(
         self,
@@ -285,8 +307,7 @@ class Catalog:
         if problem:
             raise IllegalGroup(problem)
         old = self.groups.get(name)
-        if old is None and len(self.groups) >= self._runtime.settings.groups_max:
-            raise TooManyRequests(f"this broker has {len(self.groups)} groups, the limit is groups_max")
+        _must_fit(self._group_shares, name, self.groups, remedy="evenq group delete")
         try:
             group = GroupConfig(
                 name=name,
@@ -399,6 +420,14 @@ class Catalog:
             problem = f"the topic name {name!r} is reserved for the broker; choose another one"
         if problem:
             raise IllegalTopic(problem)
+
+
+def _must_fit(shares: Shares, name: str, table: NameTable[Any], *, remedy: str) -> None:
+    if table.get(name) is not None:
+        return
+    refusal = shares.refusal(name, table.names, total=len(table), version=table.version)
+    if refusal:
+        raise TooManyRequests(f"{refusal}: remove some (`{remedy}`), or raise the limit at every broker")
 
 
 def _retention(old: TopicConfig | None, requested_ms: int | None) -> int | None:

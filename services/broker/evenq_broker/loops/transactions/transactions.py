@@ -82,6 +82,8 @@ class Transactions:
             decisions_max=settings.transaction_decisions_max,
             checks_max=settings.transaction_checks_max,
             age_max_ms=settings.transaction_age_max_ms,
+            users=runtime.users,
+            name_of=catalog.topic_name,
         )
         ledger.keeps(dict.fromkeys((HalfPut, HalvesEnded), self.table.apply), self.table.dump)
         self._deciding: dict[int, asyncio.Task[None]] = {}
@@ -95,7 +97,7 @@ class Transactions:
     async def begin(self, timer: TimerAppend, client_id: str) -> str:
         """Store a half message; its transaction id when it is safe. Raises TooManyRequests and what a send raises."""
         now_ms = self._runtime.clock.now_ms()
-        for number in self.table.make_room(now_ms):
+        for number in self.table.make_room(now_ms, timer.topic_id):
             log.warning("transaction %d made room for others: its half message was never stored", number)
         timer.head = pack_half(HalfHeader(None, now_ms, 0, 0, client_id), timer.head)
         stored = self._ledger.store.append((), timers=(timer,))

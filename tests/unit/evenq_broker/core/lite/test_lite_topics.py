@@ -1,10 +1,11 @@
 """Lite topics: their names, their owners, their numbers."""
 
 import pytest
-from evenq_broker.core.lite.lite_topics import LITE_QUEUES_FROM, LiteTopics, lite_problem
+from evenq_broker.core.lite.lite_topics import LITE_QUEUES_FROM, LiteTopic, LiteTopics, lite_problem
 from evenq_broker.core.state.records import LiteClosed
 
 from evenq.errors import LiteTopicQuotaExceeded
+from tests.unit.evenq_broker.conftest import users_of
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a b", "é", "x" * 65, "a\n"])
@@ -56,6 +57,24 @@ def test_both_limits_are_told_apart() -> None:
         table.next_queue(2, "p")
     table.forget_topic(1)
     assert len(table) == 1
+
+
+def test_a_tenant_leaves_lite_topics_to_others() -> None:
+    parents = {1: "a-1", 2: "a-2", 3: "b-1"}
+    users = users_of(a="topic:a-* publish", b="topic:b-* publish")
+    table = LiteTopics(all_max=8, each_max=8, users=lambda: users, name_of=parents.__getitem__)
+
+    def make(topic_id: int, name: str) -> LiteTopic:
+        return table.opened(topic_id, name, table.next_queue(topic_id, parents[topic_id]), 0, 0)
+
+    made = [make(1 + number % 2, f"x{number}") for number in range(6)]
+    for topic_id in (1, 2):
+        with pytest.raises(LiteTopicQuotaExceeded, match=r"6 of them under the grants of user a.*lite_topics_max"):
+            make(topic_id, "new")
+    make(3, "x")
+    for one in made[:2]:
+        table.closed(one.topic_id, one.queue_id)
+    make(1, "new")
 
 
 def test_the_queues_of_names_leave_out_those_that_are_not_here() -> None:

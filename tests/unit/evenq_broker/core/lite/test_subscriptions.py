@@ -7,6 +7,7 @@ import pytest
 from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, LiteSubscriptions, Subscriber
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
+from tests.unit.evenq_broker.conftest import users_of
 
 ME, OTHER = Subscriber("me", "g", "p"), Subscriber("other", "g", "p")
 
@@ -111,6 +112,22 @@ def test_over_a_limit_nothing_changes() -> None:
     with pytest.raises(LiteSubscriptionQuotaExceeded, match="lite_subscriptions_all_max"):
         table.sync(OTHER, LiteSubscribeAction.COMPLETE_ADD, ["x", "y"], 0)
     assert len(table) == 3
+    table.check()
+
+
+def test_a_tenant_leaves_lite_subscriptions_to_others() -> None:
+    users = users_of(a="group:a-* consume", b="group:b-* consume")
+    table = LiteSubscriptions(each_max=8, all_max=8, keep_ms=90_000, users=lambda: users)
+    first, second, other = (ME._replace(group=group) for group in ("a-1", "a-2", "b-1"))
+    table.sync(first, LiteSubscribeAction.COMPLETE_ADD, ["x", "y", "z"], 0)
+    table.sync(second, LiteSubscribeAction.COMPLETE_ADD, ["x", "y", "z"], 0)
+    for who in (first, second):
+        with pytest.raises(LiteSubscriptionQuotaExceeded, match="6 of them under the grants of user a"):
+            table.sync(who, LiteSubscribeAction.PARTIAL_ADD, ["w"], 0)
+    assert not table.learn(ME._replace(client_id="there", group="a-3"), ["x"], 0), "what another broker was told"
+    table.sync(other, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
+    table.sync(first, LiteSubscribeAction.COMPLETE_ADD, ["v"], 0)
+    table.sync(second, LiteSubscribeAction.PARTIAL_ADD, ["w"], 0)
     table.check()
 
 

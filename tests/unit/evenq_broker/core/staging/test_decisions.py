@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from evenq_broker.core.staging.decisions import BatchContent, Decisions, Query, QueryCounts, within_share
+from evenq_broker.core.staging.decisions import BatchContent, Decisions, Query, QueryCounts
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -106,19 +106,3 @@ def test_what_a_tenant_has_is_counted_through_every_change() -> None:
             assert table.held_by(tenant) == held_of(theirs)
         assert table.held == held_of(list(table.queries.values()))
     assert set(table._of_tenants) <= {"", "u", "t"}
-
-
-def test_a_tenant_leaves_a_part_to_others_and_the_first_one_is_let_in_while_there_is_any() -> None:
-    def filled(limit: int, tenants: int) -> list[int]:
-        own = [0] * tenants
-        while any(within_share(limit, total=sum(own), own=one) for one in own):
-            for at, one in enumerate(own):
-                own[at] += within_share(limit, total=sum(own), own=one)
-        return own
-
-    assert filled(100, 1) == [75]
-    assert filled(70, 2) == [30, 30]
-    assert filled(1, 1) == [1]
-    assert within_share(10, total=9, own=0)
-    assert not within_share(10, total=10, own=0)
-    assert not within_share(10, total=8, own=0, more=3)

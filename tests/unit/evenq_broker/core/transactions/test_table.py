@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from evenq.errors import InvalidTransition, TooManyRequests
+from tests.unit.evenq_broker.conftest import users_of
 
 HEADER = HalfHeader(None, 0, 0, 0, "c")
 COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK
@@ -114,8 +115,8 @@ def test_a_timer_that_nobody_knows_is_open_with_the_counts_it_carries() -> None:
 def test_a_full_table_refuses_and_one_without_a_timer_makes_room() -> None:
     made = begun(table(open_max=2), 1, 2)
     with pytest.raises(TooManyRequests, match="transactions_max"):
-        made.make_room(6_000)
-    assert made.make_room(6_001 + ZOMBIE_MS) == [1, 2]
+        made.make_room(6_000, 1)
+    assert made.make_room(6_001 + ZOMBIE_MS, 1) == [1, 2]
     assert len(made) == 0
 
 
@@ -123,16 +124,53 @@ def test_a_full_table_is_swept_once_in_a_while_also_after_the_clock_was_set_back
     made = begun(table(open_max=1), 1)
     late_ms = 6_001 + ZOMBIE_MS
     with pytest.raises(TooManyRequests):
-        made.make_room(late_ms - 1)  # a sweep, one moment too early to find something
+        made.make_room(late_ms - 1, 1)  # a sweep, one moment too early to find something
     with pytest.raises(TooManyRequests):
-        made.make_room(late_ms)
-    assert made.make_room(late_ms - 1 + SWEEP_MS) == [1]
+        made.make_room(late_ms, 1)
+    assert made.make_room(late_ms - 1 + SWEEP_MS, 1) == [1]
 
     back = begun(table(open_max=1), 1)
     assert back.drop_zombies(6_000) == []
     assert back.drop_zombies(100 * ZOMBIE_MS) == [1]
     begun(back, 2)
-    assert back.make_room(late_ms) == [2], "as far from the last sweep as a clock that went on"
+    assert back.make_room(late_ms, 1) == [2], "as far from the last sweep as a clock that went on"
+
+
+def test_a_tenant_leaves_open_transactions_to_others() -> None:
+    names = {1: "a-1", 2: "a-2", 3: "b-1", 4: ""}
+    users = users_of(a="topic:a-* publish", b="topic:b-* publish")
+    made = TransactionTable(
+        open_max=8, decisions_max=9, checks_max=3, age_max_ms=1_000_000, users=lambda: users,
+        name_of=names.__getitem__,
+    )  # fmt: skip
+    for number, topic_id in enumerate((1, 2, 1, 2, 1, 2)):
+        assert made.make_room(0, topic_id) == []
+        made.begin(number, topic_id, first_ms=0, due_ms=6_000)
+    for topic_id in (1, 2):
+        with pytest.raises(TooManyRequests, match=r"6 open transactions, 6 of them under the grants of user a.*commit"):
+            made.make_room(0, topic_id)
+    assert made.make_room(0, 3) == []
+    made.begin(6, 3, first_ms=0, due_ms=6_000)
+    decided(made, 0, COMMITTED)
+    with pytest.raises(TooManyRequests, match="5 of them"):
+        made.make_room(0, 1)
+    decided(made, 2, ROLLED_BACK)
+    assert made.make_room(0, 1) == []
+    assert made.make_room(0, 4) == [], "its topic is gone"
+    made.check()
+
+
+def test_a_full_share_is_swept_like_a_full_table() -> None:
+    users = users_of(a="topic:a publish")
+    made = TransactionTable(
+        open_max=4, decisions_max=9, checks_max=3, age_max_ms=1_000_000, users=lambda: users,
+        name_of=lambda _: "a",
+    )  # fmt: skip
+    begun(made, 1, 2, 3)
+    with pytest.raises(TooManyRequests, match="user a"):
+        made.make_room(0, 1)
+    assert made.make_room(6_001 + ZOMBIE_MS, 1) == [1, 2, 3]
+    made.check()
 
 
 def test_only_those_whose_timer_is_overdue_by_an_hour_are_dropped_and_none_that_is_being_decided() -> None:
