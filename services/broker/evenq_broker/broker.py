@@ -74,7 +74,7 @@ class Broker:
         self.membership = GroupTables()
         ledger.keeps({Locked: self._lock_restored}, self._locks)
         self.clients = ConnectedClients(runtime, ledger)
-        polls = PollTable(polls_max=settings.polls_max)
+        polls = PollTable(polls_max=settings.polls_max, users=users)
         self.starts = GroupStarts(runtime, catalog, ledger, cluster=self.cluster, membership=self.membership)
         self.cluster_polls = ClusterPolls(runtime, catalog, polls, cluster=self.cluster, starts=self.starts)
         self.long_polls = LongPolls(runtime, ledger, polls, self.cluster_polls)

@@ -260,7 +260,8 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     polls_max: int = Field(
         default=20_000,
         ge=1,
-        description="Most waiting long polls; further ones are answered at once, without messages.",
+        description="Most waiting long polls, of which each user has a share; further ones are answered at once, "
+        "without messages.",
     )
     calls_max: int = Field(
         default=50_000,

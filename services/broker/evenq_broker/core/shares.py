@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from evenq.serving.users import User, UserResource, Users
 
-__all__ = ["Shares", "UsersNow", "no_users", "within_share"]
+__all__ = ["Shares", "UsersNow", "has_share", "no_users", "within_share"]
 
 SHARE = 3
 """One tenant may hold up to this many times what it leaves free: three quarters if it is alone, three sevenths each if
@@ -33,6 +33,12 @@ UsersNow = Callable[[], Users | None]
 
 def no_users() -> None:
     """`UsersNow` where calls are not signed."""
+
+
+def has_share(users: Users | None, name: str) -> bool:
+    """True if this user is one of several tenants: of what is not kept under names it may take a share."""
+    user = users.get(name) if users is not None else None
+    return user is not None and not user.makes_all(UserResource.GROUP)
 
 
 def within_share(limit: int, *, total: int, own: int, more: int = 1) -> bool:

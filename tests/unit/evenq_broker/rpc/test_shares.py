@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import MessageNotFound, PreconditionFailed, TooManyRequests
 from evenq.model import MessageType
+from evenq.serving.rpc import ACTS_FOR, CallKind, RpcContext
 from evenq.testing.blocks import block, place
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -25,6 +27,7 @@ from evenq.wire.stubs.evenq.v1 import (
     data_pb2,
     dead_letters_pb2,
     groups_pb2,
+    peers_pb2,
     staging_pb2,
 )
 from tests.unit.evenq_broker import staged
@@ -328,6 +331,119 @@ def test_a_tenant_leaves_what_names_hold_to_others(run: Run, way: Way, kind: Mes
         await way(stage, "theirs")  # of no tenant: the last that is free
         with pytest.raises(TooManyRequests, match=rf"limit is 8 \({limit}\)"):
             await way(stage, "theirs")
+
+    run(story)
+
+
+# -- waiting polls ------------------------------------------------------------------------------------------------------
+
+
+def long_receive() -> tuple[str, bytes]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=1)
+    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+    request.long_polling_timeout.seconds = request.invisible_duration.seconds = 30
+    return "/apache.rocketmq.v2.MessagingService/ReceiveMessage", request.SerializeToString()
+
+
+def long_pull() -> tuple[str, bytes]:
+    return "/evenq.v1.Data/Pull", data_pb2.PullRequest(queue=place(0), wait_ms=30_000).SerializeToString()
+
+
+def long_pull_v2() -> tuple[str, bytes]:
+    request = service_pb2.PullMessageRequest(batch_size=1)
+    request.group.name, request.message_queue.topic.name = "g", "t"
+    request.message_queue.broker.name = "a"
+    request.long_polling_timeout.seconds = 30
+    return "/apache.rocketmq.v2.MessagingService/PullMessage", request.SerializeToString()
+
+
+def long_query() -> tuple[str, bytes]:
+    request = data_pb2.QueryOffsetsRequest(queues=[place(0)], wait_ms=30_000)
+    return "/evenq.v1.Data/QueryOffsets", request.SerializeToString()
+
+
+def long_lite_ready() -> tuple[str, bytes]:
+    """A receive of lite topics waits at the other brokers, too."""
+    request = peers_pb2.LiteReadyRequest(client_id="c", group="g", topic="t", wait_ms=30_000)
+    return "/evenq.v1.Peers/LiteReady", request.SerializeToString()
+
+
+@pytest.mark.parametrize("call", [long_receive, long_pull, long_pull_v2, long_query, long_lite_ready])
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_a_user_leaves_waiting_polls_to_others(
+    run: Run, call: Callable[[], tuple[str, bytes]], passed_on: bool
+) -> None:
+    """What is beyond the share is answered at once, without messages."""
+
+    async def story(stage: Any) -> None:
+        stage.users = lambda: TENANTS
+        broker = await stage.broker(polls_max=8)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        await stage.during(broker.catalog.create_group("g"))
+        method, request = call()
+        [rpc] = [one for one in broker.rpcs() if one.method == method]
+        waiting: list[asyncio.Task[None]] = []
+
+        async def answered(user: str) -> None:
+            headers = [("x-mq-client-id", "c"), *([(ACTS_FOR, user)] if passed_on else [])]
+            context = RpcContext(method, headers, "127.0.0.1:1", None)
+            context.caller = TENANTS.get("servers" if passed_on else user)
+            answer = rpc.handler(request, context)
+            if rpc.kind is CallKind.UNARY:
+                await answer
+            else:
+                async for _ in answer:
+                    pass
+
+        async def polled(user: str) -> bool:
+            """True if the call waits."""
+            before = len(broker.long_polls._polls)
+            waiting.append(asyncio.ensure_future(answered(user)))
+            await stage.until(lambda: waiting[-1].done() or len(broker.long_polls._polls) > before)
+            return not waiting[-1].done()
+
+        assert [await polled("a") for _ in range(7)] == [True] * 6 + [False]
+        assert await polled("b")
+        broker.long_polls.answer_all()
+        await stage.during(asyncio.gather(*waiting))
+        assert not broker.long_polls._polls._by_user
+
+    run(story)
+
+
+def test_a_receive_of_lite_topics_waits_at_the_other_brokers_as_its_user(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        stage.net.serve("ns:1", registry.rpcs())
+        here, there = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+        await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 2 for broker in (here, there)))
+        await stage.during(here.cluster_catalog.create_topic("a-1", message_type=MessageType.LITE))
+        await new_subscription(stage, "a-1")
+        [ready] = [one for one in there.rpcs() if one.method == "/evenq.v1.Peers/LiteReady"]
+
+        async def signed(data: bytes, context: RpcContext) -> bytes:
+            context.caller = TENANTS.get("servers")
+            return bytes(await ready.handler(data, context))
+
+        stage.net.serve(
+            "b:8081", [replace(one, handler=signed) if one.method == ready.method else one for one in there.rpcs()]
+        )
+        request = service_pb2.ReceiveMessageRequest(batch_size=1)
+        request.group.name = request.message_queue.topic.name = "a-1"
+        request.message_queue.broker.name = "a"
+        request.long_polling_timeout.seconds = request.invisible_duration.seconds = 30
+        method = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
+        [rpc] = [one for one in here.rpcs() if one.method == method]
+        context = RpcContext(method, [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+        context.caller = TENANTS.get("a")
+
+        async def receive() -> None:
+            async for _ in rpc.handler(request.SerializeToString(), context):
+                pass
+
+        receiving = asyncio.ensure_future(receive())
+        await stage.until(lambda: all(broker.long_polls._polls._by_user == {"a": 1} for broker in (here, there)))
+        await stage.during(receiving)
 
     run(story)
 

@@ -10,8 +10,10 @@ Always true: a poll is in the table or done.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable
+
+from evenq_broker.core.shares import UsersNow, has_share, no_users, within_share
 
 __all__ = ["Poll", "PollTable"]
 
@@ -35,12 +37,14 @@ class Poll:
         "source",
         "token",
         "topic_id",
+        "user",
         "woken",
     )
 
     def __init__(
-        self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str
-    ) -> None:
+        self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str,
+        user: str,
+    ) -> None:  # fmt: skip
         self.group_id = group_id
         """0: a watch."""
         self.topic_id = topic_id
@@ -48,6 +52,8 @@ class Poll:
         """Queues waited for with the maximum the caller knows; None: all queues of the topic."""
         self.deadline_ms = deadline_ms
         self.client_id = client_id
+        self.user = user
+        """Whose share of the table it takes; empty: nobody's."""
         self.parked = True
         self.woken = False
         """True if an event ended it, False for its deadline or the end of its client."""
@@ -66,19 +72,24 @@ class PollTable:
 
     __slots__ = (
         "_by_client",
+        "_by_user",
         "_deadlines",
         "_parked",
         "_receivers",
         "_sequence",
         "_stale",
+        "_users",
         "_watches",
         "on_wide",
         "polls_max",
         "wide",
     )
 
-    def __init__(self, *, polls_max: int = 20_000) -> None:
+    def __init__(self, *, polls_max: int = 20_000, users: UsersNow = no_users) -> None:
+        """`users`: see `core.shares`."""
         self.polls_max = polls_max
+        self._users = users
+        self._by_user: dict[str, int] = {}
         # topic -> group -> polls, oldest first; any of them may leave at any time, by the thousand
         self._receivers: dict[int, dict[int, OrderedDict[Poll, None]]] = {}
         self._watches: dict[tuple[int, int], list[Poll]] = {}  # (topic, queue) -> polls
@@ -104,14 +115,17 @@ class PollTable:
         queues: Iterable[int] | None = None,
         deadline_ms: int,
         client_id: str = "",
+        user: str = "",
         push: bool = False,
         ahead: bool = False,
     ) -> Poll | None:
-        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full."""
+        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full, or
+        the share of the user.
+        """
         known = None if queue_id == ANY else {(topic_id, queue_id): -1}
         if queues is not None:
             known = {(topic_id, one): -1 for one in queues}
-        poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
+        poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id, user))
         if poll is not None:
             poll.push, poll.ahead = push, ahead
             self._receivers.setdefault(topic_id, {}).setdefault(group_id, OrderedDict())[poll] = None
@@ -119,10 +133,12 @@ class PollTable:
                 self._count((group_id, topic_id, push), 1)
         return poll
 
-    def watch(self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "") -> Poll | None:
-        """Wait until a queue (topic id, queue id, known maximum) grows past what is known. None: the table is full."""
+    def watch(
+        self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "", user: str = ""
+    ) -> Poll | None:
+        """Wait until a queue (topic id, queue id, known maximum) grows past what is known. None: as for `park`."""
         known = {(topic_id, queue_id): maximum for topic_id, queue_id, maximum in queues}
-        poll = self._add(Poll(0, 0, known, deadline_ms, client_id))
+        poll = self._add(Poll(0, 0, known, deadline_ms, client_id, user))
         if poll is not None:
             for queue in known:
                 self._watches.setdefault(queue, []).append(poll)
@@ -217,9 +233,9 @@ class PollTable:
         """
         return self.watch((), deadline_ms=deadline_ms, client_id=client_id)
 
-    def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> Poll | None:
-        """Wait for a queue that is another member's now: no message wakes it. None: the table is full."""
-        poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
+    def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str, user: str = "") -> Poll | None:
+        """Wait for a queue that is another member's now: no message wakes it. None: as for `park`."""
+        poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id, user=user)
         if poll is not None:
             # The mark by which `held` finds it: no other watch has it.
             poll.push = True
@@ -263,8 +279,10 @@ class PollTable:
         return ended
 
     def _add(self, poll: Poll) -> Poll | None:
-        if self._parked >= self.polls_max:
+        if not self._has_room(poll.user):
             return None
+        if poll.user:
+            self._by_user[poll.user] = self._by_user.get(poll.user, 0) + 1
         self._sequence += 1
         # The sequence keeps the heap from comparing polls, and ends those of one ms in the order in which they came.
         heapq.heappush(self._deadlines, (poll.deadline_ms, self._sequence, poll))
@@ -272,6 +290,12 @@ class PollTable:
             self._by_client.setdefault(poll.client_id, set()).add(poll)
         self._parked += 1
         return poll
+
+    def _has_room(self, user: str) -> bool:
+        if self._parked >= self.polls_max:
+            return False
+        own = self._by_user.get(user, 0) if user else 0
+        return within_share(self.polls_max, total=self._parked, own=own) or not has_share(self._users(), user)
 
     def _next(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
         for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
@@ -284,6 +308,10 @@ class PollTable:
         poll.parked = False
         self._parked -= 1
         self._stale += 1
+        if poll.user:
+            self._by_user[poll.user] -= 1
+            if not self._by_user[poll.user]:
+                del self._by_user[poll.user]
         if poll.client_id:
             mine = self._by_client[poll.client_id]
             mine.discard(poll)
@@ -333,4 +361,5 @@ class PollTable:
                 key = (poll.group_id, poll.topic_id, poll.push)
                 wide[key] = wide.get(key, 0) + 1
         assert wide == self.wide
+        assert self._by_user == Counter(poll.user for poll in [*receivers, *watches] if poll.user)
         assert sum(map(len, self._by_client.values())) <= self._parked

@@ -126,8 +126,10 @@ class Lites:
             if op is not None:
                 self._ledger.journal.record(op)
 
-    async def ready(self, who: Subscriber, wait_ms: int) -> bool:
-        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`."""
+    async def ready(self, who: Subscriber, wait_ms: int, *, user: str = "") -> bool:
+        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`.
+        `user`: as for `LongPolls.for_messages`.
+        """
         until_ms = self._runtime.now_ms() + max(0, min(wait_ms, self._runtime.settings.poll_max_ms))
         while True:
             group, parent = self._catalog.groups.get(who.group), self._catalog.topics.get(who.parent)
@@ -143,8 +145,9 @@ class Lites:
                 self._runtime.spawn(self._wake_again(group, parent, queues), name="wake lite receives again")
                 return True
             source = await self._long_polls.for_messages(
-                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id
-            )
+                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id,
+                user=user,
+            )  # fmt: skip
             if source is None:
                 return False
 

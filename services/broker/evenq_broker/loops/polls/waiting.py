@@ -64,12 +64,14 @@ class LongPolls:
         queues: Iterable[int] | None = None,
         deadline_ms: int,
         client_id: str,
+        user: str = "",
         push: bool = False,
         ahead: bool = False,
     ) -> str | None:
         """Wait for something to deliver to the group, in any queue, in one, or in `queues`: the name of the other
         broker that has it, empty for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
-        `ahead`: with copies, messages that are not committed yet are taken, too.
+        `user`: whose share of `polls_max` it takes; None at once if that is full. `ahead`: with copies, messages that
+        are not committed yet are taken, too.
         """
         if self._closed:
             return None
@@ -80,14 +82,15 @@ class LongPolls:
             queues=queues,
             deadline_ms=deadline_ms,
             client_id=client_id,
+            user=user,
             push=push,
             ahead=ahead and self._with_copies,
         )
         return poll.source if await self._wait(poll) and poll is not None else None
 
-    async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int) -> bool:
+    async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int, *, user: str = "") -> bool:
         """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after
-        `timeout_ms`.
+        `timeout_ms`. `user`: as for `for_messages`.
         """
         places = list(queues)
         store = self._ledger.store
@@ -95,7 +98,8 @@ class LongPolls:
             return True
         if timeout_ms <= 0 or self._closed:
             return False
-        return await self._wait(self._polls.watch(places, deadline_ms=self._runtime.now_ms() + timeout_ms))
+        deadline_ms = self._runtime.now_ms() + timeout_ms
+        return await self._wait(self._polls.watch(places, deadline_ms=deadline_ms, user=user))
 
     def dispatched(self, grown: list[tuple[int, int, int]]) -> None:
         """The store has made these queues longer: (topic id, queue id, new maximum)."""
@@ -193,10 +197,13 @@ class LongPolls:
         for poll in self._polls.end_client(client_id):
             _finish(poll)
 
-    async def until_owned(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> None:
-        """Wait while the queue is another member's, at most until `deadline_ms`."""
+    async def until_owned(
+        self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str, user: str = ""
+    ) -> None:
+        """Wait while the queue is another member's, at most until `deadline_ms`. `user`: as for `for_messages`."""
         if not self._closed:
-            await self._wait(self._polls.hold(topic_id, queue_id, deadline_ms=deadline_ms, client_id=client_id))
+            poll = self._polls.hold(topic_id, queue_id, deadline_ms=deadline_ms, client_id=client_id, user=user)
+            await self._wait(poll)
 
     def end(self, polls: Iterable[Poll]) -> None:
         """Answer these empty, now."""

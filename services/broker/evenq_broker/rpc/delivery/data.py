@@ -30,6 +30,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import generation_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.member_progress import MemberProgress
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
 from evenq_broker.rpc.delivery.queue_blocks import (
@@ -137,7 +138,7 @@ class _Data:
         # One number tells that no lock changed hands while this waited; most pulls need no second look at the fence
         # (OC-18).
         seen = self._membership.locks.changes
-        result = await self._read_until(topic, queue, request, requested_filter, until_ms)
+        result = await self._read_until(topic, queue, request, requested_filter, until_ms, user=caller_of(context))
         if group is not None and self._membership.locks.changes != seen:  # maybe it changed hands meanwhile
             self._must_hold(group.name, request, queue)
         if isinstance(result, IllegalOffset):
@@ -189,6 +190,8 @@ class _Data:
         request: data_pb2.PullRequest,
         requested_filter: MessageFilter,
         until_ms: int,
+        *,
+        user: str,
     ) -> ReadResult | IllegalOffset:
         # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
         # A filter has turns with everybody else, and an end: the answer says where to go on.
@@ -214,7 +217,7 @@ class _Data:
                 await self._runtime.clock.sleep_ms(0)
                 continue
             grown = [(topic.topic_id, queue_id, position)]
-            if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms):
+            if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms, user=user):
                 return result
             # The topic may have been deleted or closed while this was parked, or made anew: the store knows it by
             # another number then.

@@ -30,6 +30,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import generation_of, queue_message
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
 from evenq_broker.runtime import Runtime
 
@@ -72,7 +73,7 @@ class MemberProgress:
             watched = [(t.topic_id, q.queue_id, end) for (t, q), end in zip(queues, ends, strict=True)]
             left_ms = self._named.until_ms(request.wait_ms, context) - self._runtime.clock.monotonic_ms()
             if left_ms > 0:
-                await self._long_polls.for_growth(watched, left_ms)
+                await self._long_polls.for_growth(watched, left_ms, user=caller_of(context))
         group = self._catalog.groups.get(request.group) if request.group else None
         response = data_pb2.QueryOffsetsResponse(status=OK)
         for (topic, queue), mark_at in zip(queues, marks_asked(request.mark_at, len(queues)), strict=True):

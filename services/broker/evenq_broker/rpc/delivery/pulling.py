@@ -28,7 +28,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
-from evenq_broker.rpc.cluster.forwarding import forward, forward_stream, owner_of
+from evenq_broker.rpc.cluster.forwarding import caller_of, forward, forward_stream, owner_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["PullHandler"]
@@ -61,7 +61,8 @@ class PullHandler:
         topic, queue_id = self._queue(request.message_queue)
         expression = request.filter_expression
         requested_filter = message_filter(expression.expression, is_sql=expression.type == definition_pb2.SQL)
-        result = await self._read_until(request, topic, queue_id, requested_filter, self._until_ms(request, context))
+        until_ms, user = self._until_ms(request, context), caller_of(context)
+        result = await self._read_until(request, topic, queue_id, requested_filter, until_ms, user=user)
         yield OK_STATUS if result.messages else _NOTHING
         for message in result.messages:
             extra = extra_fields(queue_id, message.queue_offset, message.store_ms)
@@ -75,6 +76,8 @@ class PullHandler:
         queue_id: int,
         requested_filter: MessageFilter,
         until_ms: int,
+        *,
+        user: str,
     ) -> ReadResult:
         # Reads on until something fits the filter, or the queue's end is reached and the time is over.
         settings = self._runtime.settings
@@ -112,7 +115,7 @@ class PullHandler:
                 await self._runtime.clock.sleep_ms(0)
                 continue
             grown = [(topic.topic_id, queue_id, position)]
-            grew = left_ms > 0 and await self._long_polls.for_growth(grown, left_ms)
+            grew = left_ms > 0 and await self._long_polls.for_growth(grown, left_ms, user=user)
             self._queue_of(topic.name, queue_id)  # it may have been deleted meanwhile
             if not grew:
                 return result

@@ -35,7 +35,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
-from evenq_broker.rpc.cluster.forwarding import MARK, forward_stream, owner_of
+from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward_stream, owner_of
 from evenq_broker.rpc.delivery.untaken import UntakenBatch
 from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
@@ -64,6 +64,8 @@ class _Receive:
     invisible_ms: int
     """How long without an answer; 0 with `client_id`: as long as the client lives."""
     client_id: str
+    user: str
+    """Whose share of the waiting polls it takes."""
     poll_until_ms: int
     auto_renew: bool
     attempt_id: str
@@ -248,6 +250,7 @@ class ReceiveHandler:
                     receive.queue_id,
                     deadline_ms=receive.poll_until_ms,
                     client_id=receive.client_id,
+                    user=receive.user,
                 )
                 return None
             queues = self._lite_queues(receive)
@@ -274,6 +277,7 @@ class ReceiveHandler:
                 queues=queues,
                 deadline_ms=receive.poll_until_ms,
                 client_id=receive.client_id,
+                user=receive.user,
                 push=receive.auto_renew,
                 ahead=queues is None,
             )
@@ -331,6 +335,7 @@ class ReceiveHandler:
             ),
             invisible_ms=self._invisible(request),
             client_id=context.client_id,
+            user=caller_of(context),
             poll_until_ms=self._runtime.now_ms() + self._poll_ms(request, context),
             auto_renew=request.auto_renew,
             attempt_id=request.attempt_id if context.client_id else "",

@@ -39,7 +39,7 @@ from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire.lite import lite_start_of
 from evenq_broker.rpc.answers import OK_STATUS, parsed
-from evenq_broker.rpc.cluster.forwarding import FOR_ALL, MARK, forward, owner_of
+from evenq_broker.rpc.cluster.forwarding import FOR_ALL, MARK, forward, mark, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
 from evenq_broker.runtime import Runtime
 
@@ -317,9 +317,8 @@ class LiteReceiver:
     ) -> Took:
         pause_ms = 0
         while self._catalog.routes.broker(peer) is not None:
-            if until_ms > self._runtime.now_ms() and not await self._ready(
-                peer, who, until_ms - self._runtime.now_ms()
-            ):
+            left_ms = until_ms - self._runtime.now_ms()
+            if left_ms > 0 and not await self._ready(peer, who, left_ms, context):
                 return None
             taken = await fetch(self._runtime, self._catalog, peer, request, context, cluster=self._cluster)
             if taken is not None or self._runtime.now_ms() >= until_ms:
@@ -328,7 +327,7 @@ class LiteReceiver:
             await self._runtime.clock.sleep_ms(pause_ms)
         return None
 
-    async def _ready(self, peer: str, who: Subscriber, wait_ms: int) -> bool:
+    async def _ready(self, peer: str, who: Subscriber, wait_ms: int, context: RpcContext) -> bool:
         view = self._catalog.routes.broker(peer)
         if view is None:
             return False
@@ -339,7 +338,11 @@ class LiteReceiver:
         try:
             response = peers_pb2.LiteReadyResponse.FromString(
                 await self._runtime.net.unary(
-                    self._cluster.peers.address_of(view), READY_METHOD, request, timeout_ms=limit_ms
+                    self._cluster.peers.address_of(view),
+                    READY_METHOD,
+                    request,
+                    timeout_ms=limit_ms,
+                    metadata=mark(context),
                 )
             )
             check(response.status)

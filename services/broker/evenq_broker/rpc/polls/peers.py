@@ -22,6 +22,7 @@ from evenq_broker.loops.wire.cluster import changes_of
 from evenq_broker.loops.wire.lite import lite_set_messages
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.cluster.forwarding import caller_of
 
 __all__ = ["rpcs"]
 
@@ -50,10 +51,11 @@ def rpcs(
             status=OK, sets=lite_set_messages(lite.newest_sets())
         ).SerializeToString()
 
-    async def lite_ready(data: bytes, _context: RpcContext) -> bytes:
+    async def lite_ready(data: bytes, context: RpcContext) -> bytes:
         request = parsed(peers_pb2.LiteReadyRequest, data)
         who = Subscriber(request.client_id, request.group, request.topic)
-        return peers_pb2.LiteReadyResponse(status=OK, ready=await lite.ready(who, request.wait_ms)).SerializeToString()
+        ready = await lite.ready(who, request.wait_ms, user=caller_of(context))
+        return peers_pb2.LiteReadyResponse(status=OK, ready=ready).SerializeToString()
 
     async def clients(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(peers_pb2.ClientsRequest, data)

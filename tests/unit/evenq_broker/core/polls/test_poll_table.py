@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.polls.poll_table import PollTable
+from collections.abc import Callable
+
+from evenq_broker.core.polls.poll_table import Poll, PollTable
+
+from tests.unit.evenq_broker.conftest import users_of
 
 
 def test_growth_wakes_one_poll_of_each_group_oldest_first() -> None:
@@ -70,6 +74,30 @@ def test_a_full_table_parks_nobody() -> None:
     assert polls.park(1, 7, deadline_ms=10) is None
     assert polls.watch([(7, 0, 0)], deadline_ms=10) is None
     assert len(polls.end_all()) == 1
+
+
+def test_a_user_leaves_polls_to_others_whatever_they_wait_for() -> None:
+    users = users_of(a="group:a-* consume", b="group:b-* consume", all="group:* consume")
+    polls = PollTable(polls_max=8, users=lambda: users)
+    ways: list[Callable[[str], Poll | None]] = [
+        lambda user: polls.park(1, 7, deadline_ms=10, user=user),
+        lambda user: polls.watch([(7, 0, 0)], deadline_ms=10, user=user),
+        lambda user: polls.hold(7, 0, deadline_ms=10, client_id="c", user=user),
+    ]
+    parked = [ways[number % 3]("a") for number in range(6)]
+    assert all(parked)
+    polls.check()
+    assert [way("a") for way in ways] == [None] * 3
+    assert ways[0]("b")
+    assert polls.arrived(7, 0, 1)
+    polls.check()
+    assert ways[0]("a"), "those that were woken hold nothing any more"
+    polls.end_all()
+    polls.check()
+    assert sum(ways[number % 3]("all") is not None for number in range(9)) == 8, "a user of all groups has no share"
+    assert ways[0]("b") is None
+    polls.end_all()
+    assert sum(ways[0]("") is not None for _ in range(9)) == 8, "calls are not signed, or a server's own"
 
 
 def test_deadlines_of_woken_polls_do_not_pile_up() -> None:
