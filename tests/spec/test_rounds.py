@@ -18,6 +18,7 @@ from evenq.client.core.rebalance import FindStart, RebalanceTable, RetrySoon, Un
 from evenq.client.loops.starting import Starting
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import QueueOffset, StartFrom
+from evenq.runtime.clock import FakeClock
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
 QUIET = {"retry": "local"}
@@ -406,7 +407,7 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
             generation=lambda _topic: None,
             routes=SimpleNamespace(was_missing=lambda _topic: False),
             troubles=SimpleNamespace(),
-            clock=None,
+            clock=FakeClock(),
         )
         return (await starting.find(evenq.MessageQueue(topic, "b", 0)))[0]
 
