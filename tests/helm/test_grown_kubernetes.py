@@ -5,6 +5,7 @@ first copy, which brought the data, is lost with its volume.
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from evenq_helm.copies import installed_copies
@@ -90,4 +91,6 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         kubernetes.run("helm", "-n", "grown", "uninstall", "evenq", "--wait", timeout=240)
         stays = {"secret/evenq-auth", "lease.coordination.k8s.io/evenq-broker-0"}
         stays |= {f"persistentvolumeclaim/data-{pod}" for pod in (FIRST, f"{FIRST}-1", f"{FIRST}-2")}
-        wait_until(lambda: kubernetes.left(namespace="grown") == stays, 60, f"only {stays} is left")
+        deadline = time.monotonic() + 120
+        while (left := kubernetes.left(namespace="grown")) != stays:
+            assert time.monotonic() < deadline, f"left {left - stays}, gone {stays - left}"
