@@ -52,12 +52,12 @@ async def while_away(world: LifecycleWorld, what: str, lasts_ms: int) -> None:
 async def _delete_topic(world: LifecycleWorld, brokers: list[Node]) -> None:
     world.deleted |= {world.topic_uid(one.process) for one in brokers} - {""}
     request: Any = admin_pb2.DeleteTopicRequest(topic=TOPIC)
-    await world.ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse, done=LATER)
+    await world.ask("DeleteTopic", request, admin_pb2.DeleteTopicResponse, done=(LATER,))
 
 
 async def _delete_group(world: LifecycleWorld) -> None:
     request: Any = admin_pb2.DeleteGroupRequest(group=GROUP)
-    if await world.ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse, done=LATER) is not None:
+    if await world.ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse, done=(LATER,)) is not None:
         world.group_deleted()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
-from evenq_sim.away import undead, while_away
+from evenq_sim.away import LATER, undead, while_away
 from evenq_sim.lifecycle_plan import LifecyclePlan
 from evenq_sim.lite_reader import LiteReader
 from evenq_sim.open_faults import known
@@ -51,6 +51,10 @@ IDLE_MS, LONGEST_MS = 20_000, 240_000
 """A world goes on for so long after the last listener began, at most for the second time in all."""
 TRIES = 20
 AGAIN_MS = 500
+BEGINS_MS = 2_000
+"""A group of members that join begins at all brokers within this."""
+GROUP_DELETED = (LATER, "no consumer group")
+"""What says that a deletion is done: here at least, or by a call whose answer was lost."""
 DEFAULT_QUEUES = BrokerSettings.model_fields["default_queues"].default
 LANES, LANE_PAUSE_MS = 4, 300
 OPERATIONS = frozenset({"widen", "narrow", "recreate", "delete", "new", "drain", "put"})
@@ -83,6 +87,7 @@ class LifecycleWorld(World):
         self.busy_until_ms = 0.0
         """Until then producers hurry: what goes wrong around a change goes wrong within milliseconds."""
         self.narrowed = False
+        self.group_made_ms = -float(BEGINS_MS)
         self.query: StagedQuery | None = None
         self.retired: dict[str, str] = {}
         """Uid that the topic had on each broker that was drained and stopped."""
@@ -227,9 +232,9 @@ class LifecycleWorld(World):
 
     # ------------------------------------------------------------------------------------------------ operators
 
-    async def ask(self, method: str, request: Any, response: Any, *, done: str = "\0") -> Any:
-        """An operator's command, repeated until it is done, as one at a terminal would; an error that says `done` is
-        enough.
+    async def ask(self, method: str, request: Any, response: Any, *, done: Collection[str] = ()) -> Any:
+        """An operator's command, repeated until it is done, as one at a terminal would; an error that says one of `done`
+        is enough.
         """
         failure: Error | None = None
         for _ in range(TRIES):
@@ -248,7 +253,7 @@ class LifecycleWorld(World):
             except Error as error:
                 failure = error
                 self.add(Kind.REFUSED, "operator", text=f"{method} at {node.name}: {error}")
-                if done in str(error):
+                if any(text in str(error) for text in done):
                     return response()
                 await self.clock.sleep_ms(AGAIN_MS)
             else:
@@ -326,6 +331,9 @@ class LifecycleWorld(World):
 
     async def _drain_broker(self) -> None:
         """A broker is scaled in: it takes nothing more, is read to its end, and stops for good."""
+        # A broker is read to its end by groups that it knows to read it; nobody drains one while a group only begins.
+        if (left_ms := self.group_made_ms + BEGINS_MS - self.loop.now_ms) > 0:
+            await self.clock.sleep_ms(left_ms)
         node = self._pick("broker")
         if node is None or len(self._of("broker")) < 2:
             return
@@ -359,12 +367,13 @@ class LifecycleWorld(World):
             node.busy = True
         await asyncio.gather(*(self._to_node("leave", node, 0) for node in members))
         request = admin_pb2.DeleteGroupRequest(group=GROUP)
-        if await self.ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse) is not None:
+        if await self.ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse, done=GROUP_DELETED) is not None:
             self.group_deleted()
         await self.clock.sleep_ms(lasts_ms)
         await self.make_group()
         for _ in members:
             await self._join()
+        self.group_made_ms = self.loop.now_ms
 
     def group_deleted(self) -> None:
         """What listeners get from now on is for another group."""
