@@ -88,6 +88,8 @@ class LifecycleWorld(World):
         """Until then producers hurry: what goes wrong around a change goes wrong within milliseconds."""
         self.narrowed = False
         self.group_made_ms = -float(BEGINS_MS)
+        self.access_points: dict[str, frozenset[str]] = {}
+        """By client: names of the brokers that it was started with."""
         self.query: StagedQuery | None = None
         self.retired: dict[str, str] = {}
         """Uid that the topic had on each broker that was drained and stopped."""
@@ -122,7 +124,17 @@ class LifecycleWorld(World):
 
     def broker_settings(self, process: SimProcess) -> BrokerSettings:
         """As in the other worlds, but for what plans of this family choose."""
-        return super().broker_settings(process).model_copy(update={"auto_create_topics": self.plan.auto_create})
+        # A member that joins between the deletion of its group and the operator's next command makes the group itself.
+        return (
+            super()
+            .broker_settings(process)
+            .model_copy(
+                update={
+                    "auto_create_topics": self.plan.auto_create,
+                    "default_start_from": "LAST" if self.plan.from_last else "FIRST",
+                }
+            )
+        )
 
     async def _prepare(self, node: Node) -> None:
         if node is self._of("broker")[0]:
@@ -146,7 +158,7 @@ class LifecycleWorld(World):
 
         return LiteReader(
             ProcessNet(self.net, process),
-            endpoint=";".join(self._access_points(rng)),
+            endpoint=";".join(self._access_points(rng, process.host)),
             client_id=process.host,
             clock=clock,
             rng=rng,
@@ -174,7 +186,7 @@ class LifecycleWorld(World):
 
     def _own_member(self, process: SimProcess) -> Pushing:
         clock, rng, plan = self.clock_of(process), self._rng(process), self.plan
-        net, points = ProcessNet(self.net, process), ";".join(self._access_points(rng))
+        net, points = ProcessNet(self.net, process), ";".join(self._access_points(rng, process.host))
         calls = RpcConsumerCalls(net, endpoint=points, client_id=process.host, timeout_ms=1_500)
         options = PushOptions(
             commit_interval_ms=1_000, rebalance_interval_ms=5_000, consume_batch=4, pull_wait_ms=5_000,
@@ -317,7 +329,9 @@ class LifecycleWorld(World):
                 await self._new_group(lasts_ms)
             case "new broker":
                 names = {node.name for node in self._of("broker")}
-                if len(names) < BROKERS_MAX:
+                # One that begins while all others are away cannot know that a group has read its topic before.
+                up = any(node.process.running for node in self._of("broker"))
+                if len(names) < BROKERS_MAX and up:
                     name = next(name for name in BROKER_NAMES if name not in names and name not in self.retired)
                     await self._new("broker", name, self._broker)
                     await self.make_topic()
@@ -335,7 +349,10 @@ class LifecycleWorld(World):
         if (left_ms := self.group_made_ms + BEGINS_MS - self.loop.now_ms) > 0:
             await self.clock.sleep_ms(left_ms)
         node = self._pick("broker")
-        if node is None or len(self._of("broker")) < 2:
+        others = {one.name for one in self._of("broker") if one is not node}
+        # A client that has lost all of its access points learns of no new broker, until it is started with others.
+        lost = [one.name for one in self._of("member") if not self.access_points.get(one.name, others) & others]
+        if node is None or not others or lost:
             return
         request = admin_pb2.DrainBrokerRequest(broker_name=node.name, change=admin_pb2.DrainBrokerRequest.DRAIN)
         for _ in range(TRIES):
@@ -434,7 +451,7 @@ class LifecycleWorld(World):
 
     async def _send_lane(self, calls: V2Calls, lane: str) -> None:
         """A message group's producer: the next message when the one before is acknowledged, as order demands."""
-        points, number = self._access_points(self.rng), int(lane.rpartition("-")[2])
+        points, number = self._access_points(self.rng, lane), int(lane.rpartition("-")[2])
         route: list[v2.MessageQueue] = []
         while True:
             await self.clock.sleep_ms(self.rng.randint(50, 500))
@@ -470,8 +487,10 @@ class LifecycleWorld(World):
         self.acknowledged(body, self.places.of(body)[0], answer.entries[0].offset)
         return True
 
-    def _access_points(self, rng: random.Random) -> list[str]:
-        brokers = [f"{node.name}:8081" for node in self._of("broker")]
+    def _access_points(self, rng: random.Random, client: str) -> list[str]:
+        names = [node.name for node in self._of("broker")]
+        self.access_points[client] = frozenset(names)
+        brokers = [f"{name}:8081" for name in names]
         rng.shuffle(brokers)
         return brokers
 

@@ -324,6 +324,8 @@ class Ownership:
         committed = -1 if locked is None else locked.committed
         if locked is not None:
             self._progress.table.identify(queue, locked.uid)
+            if committed >= 0:
+                self._starting.has_begun(queue)
         self._perform(self._table.locked(queue, granted=locked is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:

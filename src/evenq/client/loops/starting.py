@@ -64,6 +64,10 @@ class Starting:
         """Clustering, by topic and broker: when this member saw the group begin there, monotonic ms; -1: it came later.
         """
 
+    def has_begun(self, queue: MessageQueue) -> None:
+        """The queue came with the group's offset."""
+        self._known_ms.setdefault(queue.topic, {}).setdefault(queue.broker_name, -1)
+
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
         """The offset, None if it could not be found or kept, and whether it must still be stored."""
         try:
@@ -81,7 +85,7 @@ class Starting:
             offsets = await self._begun(queue, offsets.uid)
             known_ms[queue.broker_name] = asked_ms
         else:
-            known_ms.setdefault(queue.broker_name, -1)
+            self.has_begun(queue)
         match stored_start(offsets.committed):
             case StoredOffset.KNOWN:
                 return QueueOffset(offsets.committed), False

@@ -185,6 +185,16 @@ def test_rb_42_a_member_that_came_later_says_that_the_group_has_begun() -> None:
     asyncio.run(story())
 
 
+def test_rb_42_a_queue_that_is_granted_with_its_offset_shows_that_the_group_has_begun() -> None:
+    async def story() -> None:
+        brokers = Brokers()
+        brokers.starting.has_begun(MessageQueue("t", "a", 0))
+        await brokers.starting.find(MessageQueue("t", "b", 0))
+        assert brokers.told == [-1]
+
+    asyncio.run(story())
+
+
 def test_rb_42_what_a_member_saw_of_a_deleted_group_does_not_count_for_the_next_one_of_its_name() -> None:
     async def story() -> None:
         brokers = Brokers()
