@@ -473,10 +473,11 @@ class ReplicaDriver:
         `AWAIT_MS` at most. Also while it begins to lead. Not yet where a copy that starts has not tried to reach the
         leader: in a rolling restart it would be ready before it is in sync, and the next one would be stopped.
         """
-        record, leader = self.replica.record, self.replica.leader_id()
-        may_lead = record is not None and self.replica.own_pair in record.isr
-        tried = self._met or leader in (NO_LEADER, self.replica.config.broker_id)
-        return may_lead and tried and self._lacks_leader() and self._clock.monotonic_ms() - self._led_ms < AWAIT_MS
+        record = self.replica.record
+        if record is None or self.replica.own_pair not in record.isr:
+            return False
+        tried = self._met or record.leader in (NO_LEADER, self.replica.config.broker_id)
+        return tried and self._lacks_leader() and self._clock.monotonic_ms() - self._led_ms < AWAIT_MS
 
     def _lacks_leader(self) -> bool:
         leader = self.replica.leader_id()

@@ -241,7 +241,14 @@ class _Routing:
         request = parsed(service_pb2.QueryAssignmentRequest, data, context)
         group = await self._catalog.ensure_group(request.group.name)
         name = request.topic.name
-        self._sessions.seen_v2(context, group.name, definition_pb2.PUSH_CONSUMER)
+        if context.client_id:
+            # A member that no table of clients knows would stay after its end, with queues that nobody reads.
+            kind, table = definition_pb2.PUSH_CONSUMER, self._clients.table
+            seen = table.seen(
+                context.client_id, self._runtime.now_ms(), client_type=kind, group=group.name, language=context.language
+            )
+            if not seen.refused:
+                self._sessions.seen_v2(context, group.name, kind)
         await self._exists(name)
         assignment = await self._shared(group, name, context.client_id)
         if request.endpoints.addresses:
