@@ -255,6 +255,24 @@ def test_a_client_is_not_ended_while_a_broker_does_not_say_whether_it_lives_ther
     run(story)
 
 
+def test_a_client_that_only_asked_a_broker_for_its_queues_is_no_member_there_after_its_goodbye(run: Run) -> None:
+    """Its stream and its heartbeats are at the other one. As a ghost it would keep queues that nobody reads."""
+
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        request = service_pb2.QueryAssignmentRequest()
+        request.topic.name, request.group.name = "t", "g"
+        request.endpoints.addresses.add(host="b", port=8081)
+        await stage.ask("QueryAssignment", request, service_pb2.QueryAssignmentResponse, broker="b")
+        members = b.membership.members
+        assert [member.client_id for member in members.members("g")] == ["c"]
+        await goodbye(stage)
+        await stage.clock.advance(SOON_MS)
+        assert not members.members("g")
+
+    run(story)
+
+
 def test_a_client_of_rust_may_be_silent_for_longer_because_its_heartbeats_are_rare(run: Run) -> None:
     async def story(stage: Any) -> None:
         _, b = await pair(stage)

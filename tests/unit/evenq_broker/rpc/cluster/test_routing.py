@@ -338,21 +338,3 @@ def test_a_route_names_the_queues_of_brokers_that_are_gone_to_those_who_ask(run:
         assert (await ask("t", schemes=True, whole=True))[1] == []
 
     run(story)
-
-
-def test_a_member_that_only_asked_for_its_queues_ends_with_its_client(run: Run) -> None:
-    """Its stream and its heartbeats are at another broker. As a ghost it would keep queues that nobody reads."""
-
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(client_silence_ms=20_000)
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        request = service_pb2.QueryAssignmentRequest(
-            topic=definition_pb2.Resource(name="t"), group=definition_pb2.Resource(name="g"), endpoints=POINT
-        )
-        answer = await stage.ask("QueryAssignment", request, service_pb2.QueryAssignmentResponse, client="c")
-        assert answer.assignments
-        assert [member.client_id for member in broker.membership.members.members("g")] == ["c"]
-        await stage.clock.advance(25_000)
-        assert not broker.membership.members.members("g")
-
-    run(story)
