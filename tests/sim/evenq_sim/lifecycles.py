@@ -488,10 +488,11 @@ class LifecycleWorld(World):
         return True
 
     def _access_points(self, rng: random.Random, client: str) -> list[str]:
-        names = [node.name for node in self._of("broker")]
-        self.access_points[client] = frozenset(names)
-        brokers = [f"{name}:8081" for name in names]
+        brokers = [f"{node.name}:8081" for node in self._of("broker")]
         rng.shuffle(brokers)
+        # A push consumer sends its heartbeats and its goodbye to the first one only.
+        names = [address.partition(":")[0] for address in brokers]
+        self.access_points[client] = frozenset(names[:1] if self.plan.readers == "push" else names)
         return brokers
 
     def _open_queues(self) -> list[MessageQueue]:
