@@ -70,7 +70,7 @@ class Shares:
         if total + more > self._limit:
             return f"this broker has {total} {self._what}, the limit is {self._limit} ({self._setting})"
         if within_share(self._limit, total=total, own=total, more=more):
-            return ""  # whoever has how many of them
+            return ""  # no share can bind
         users = self._users()
         held: list[tuple[int, str]] = []
         for tenant in users.tenants_of(self._kind, name) if users is not None else ():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Protocol
 
 from evenq.serving.binding import UNIX
@@ -65,9 +66,9 @@ class IdleConnections:
             if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
                 return False
             self._looked_ms = now_ms
-            since = [(one.idle_since_ms, number, one) for number, one in enumerate(connections)]
-            idle = sorted((ms, number, one) for ms, number, one in since if ms is not None)
-            self._found.extend(one for _, _, one in idle)
+            idle = [(since_ms, one) for one in connections if (since_ms := one.idle_since_ms) is not None]
+            idle.sort(key=itemgetter(0))
+            self._found.extend(one for _, one in idle)
 
 
 class Address(PeerTotals):

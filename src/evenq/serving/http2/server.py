@@ -95,6 +95,9 @@ class Http2Server:
         if address is None:
             address = Address(host)
         limits, totals = self.limits, self.totals
+        if self.stopping:  # no other connection ends for one that is refused
+            totals.connections_refused += 1
+            return None
         reached, room = "", True
         if address.connections >= limits.connections_per_address_max:
             reached, room = "connections_per_address_max", self._has_made_room(address)
@@ -102,7 +105,7 @@ class Http2Server:
             reached, room = "connections_max", self._idle.end_one(self.connections, self.clock.monotonic_ms())
         if reached:
             totals.reach(reached)
-        if not room or self.stopping:
+        if not room:
             totals.connections_refused += 1
             return None
         # Entered only for a connection that is taken, so refused ones cannot make the table grow.

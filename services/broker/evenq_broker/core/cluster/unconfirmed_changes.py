@@ -43,7 +43,7 @@ _Key = tuple[ChangeKind, str, str]
 
 
 class UnconfirmedChanges:
-    """The table, oldest first. What a method returns is to be recorded."""
+    """The table, oldest first. The caller records the operations that a method returns."""
 
     __slots__ = ("_changes", "_deleted", "version")
 

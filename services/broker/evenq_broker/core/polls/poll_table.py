@@ -53,7 +53,7 @@ class Poll:
         self.deadline_ms = deadline_ms
         self.client_id = client_id
         self.user = user
-        """Whose share of the table it takes; empty: nobody's."""
+        """The user whose share of the table it counts to; empty: no user."""
         self.parked = True
         self.woken = False
         """True if an event ended it, False for its deadline or the end of its client."""

@@ -47,7 +47,7 @@ NAMED_MAX = 5
 
 @dataclass(slots=True)
 class _SentChanges:
-    """What one peer was sent since it came into sight."""
+    """Changes that were sent to one peer since it came into sight."""
 
     incarnation: str
     ids: set[ChangeId] = field(default_factory=set)
