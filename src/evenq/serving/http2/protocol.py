@@ -486,7 +486,8 @@ class Http2Protocol(asyncio.Protocol):
         showed_nothing = self.address.idle
         if self._closed or any(stream.call not in showed_nothing for stream in self.core.streams.values()):
             return None
-        return self._monotonic_ms() if self.core.streams else self._active_ms
+        # An open stream puts it behind all connections without one, also behind those that opened in this millisecond.
+        return self._monotonic_ms() + 1 if self.core.streams else self._active_ms
 
     def make_room(self) -> None:
         """End it for another connection. Its client opens a new one with its next call."""
