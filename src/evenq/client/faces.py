@@ -11,13 +11,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from functools import cached_property
-from typing import Any, ParamSpec, TypeVar
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evenq.client.loops.background import Background
 from evenq.runtime.closing import AsyncClosing, Closing
 
-__all__ = ["AsyncFace", "SdkClient", "SyncFace", "awaited"]
+__all__ = ["AsyncFace", "SdkClient", "SyncFace", "awaited", "blocking"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -70,6 +70,21 @@ class SyncFace(Closing, SdkClient):
 
     def _soon(self, function: Callable[[], object]) -> None:
         self._background.call_soon(function)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """Returns the sync client's method for one of the asyncio client. What `method` calls on `self` must not depend on
+    the face.
+    """
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        result: Result = self._run(method(self, *arguments, **named))
+        return result
+
+    return call
 
 
 async def awaited(function: Callable[..., object], *arguments: object) -> object:
