@@ -41,7 +41,6 @@ from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, S
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
-from evenq_broker.loops.replication.bytes_in_hand import BytesInHand
 from evenq_broker.loops.replication.outbox import BYTES_MAX
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
@@ -55,6 +54,7 @@ from evenq_broker.loops.wire.replication import (
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
+from evenq_proofs.bytes_in_hand import BytesInHand
 
 from evenq.errors import NotFound
 from evenq.runtime.clock import SystemClock

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
-from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
+from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 from evenq_proofs.sim import ProcessClock, SimProcess, VirtualLoop
 
 __all__ = ["GroupPlace", "SimCoordinator"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from evenq_broker.core.replication.config import Mode, Timing
-from evenq_broker.core.replication.receipts import CommitWaits
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING, Role
+from evenq_proofs.commit_waits import CommitWaits
 
 from replication_model.world import BROKERS, Node, Rules, Violation, World
 

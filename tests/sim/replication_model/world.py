@@ -32,7 +32,6 @@ from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope, FollowerProgress
-from evenq_broker.core.replication.receipts import CommitWaits
 from evenq_broker.core.replication.record import (
     NO_LEADER,
     GroupRecord,
@@ -45,6 +44,7 @@ from evenq_broker.core.replication.record import (
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
+from evenq_proofs.commit_waits import CommitWaits
 
 BROKERS = (0, 1, 2)
 MIN_ISR = 2

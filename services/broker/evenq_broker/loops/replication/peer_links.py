@@ -46,8 +46,8 @@ class PeerLinks:
         snapshots: SnapshotSource | None = None,
     ) -> None:
         """`members`: the brokers of the group by id, with the address at which each is called; the own one may be among
-        them. `room`: waits while this broker has too much in hand to take another message
-        (`bytes_in_hand.BytesInHand`). `snapshots`: what peers may fetch; may be set later.
+        them. `room`: waits while this broker cannot accept another message. `snapshots`: what peers may fetch; may be
+        set later.
         """
         self._runtime = runtime
         self.own_id = own_id

@@ -11,8 +11,8 @@ import pytest
 from evenq_broker.core.replication.record import GroupRecord, Pair, Seen, first_record
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.file import FileCoordinator
-from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
+from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 
 from evenq.runtime.clock import SystemClock
 from evenq.serving.kubernetes_api import KubernetesApi

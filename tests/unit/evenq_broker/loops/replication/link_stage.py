@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.replication.messages import Body, Envelope, FollowerProgress, Records
-from evenq_broker.loops.replication.bytes_in_hand import BytesInHand
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
+from evenq_proofs.bytes_in_hand import BytesInHand
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock

@@ -21,8 +21,8 @@ from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import InvariantBroken, Role
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
-from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
+from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 
 from evenq.errors import StoreError, WithinRecord
 from evenq.runtime.clock import FakeClock

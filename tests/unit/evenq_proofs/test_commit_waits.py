@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.replication.receipts import CommitWaits, Waited
+from evenq_proofs.commit_waits import CommitWaits, Waited
 
 from evenq.errors import TooManyRequests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from evenq_broker.loops.replication.bytes_in_hand import BytesInHand
+from evenq_proofs.bytes_in_hand import BytesInHand
 
 
 def test_who_has_more_than_the_limit_in_hand_is_waited_for() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from evenq_broker.core.replication.record import Pair, Seen, first_record
-from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
+from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 
