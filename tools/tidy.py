@@ -44,6 +44,8 @@ SHARED_CLASS_NAMES = {  # class names that more than one module defines: in how 
         "Spark looks it up; pyspark_evenq exports the one that fits the installed Spark",
     ),
 }
+NAME_MAX = 100
+"""Characters of a string that may name a module."""
 TODO = re.compile(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 
 CODE = re.compile(r"^(class|def|async def) ", re.MULTILINE)
@@ -242,6 +244,33 @@ def unmirrored(root: Path = ROOT) -> Iterator[Finding]:
             yield Finding(relative, 1, f"no {test_path.relative_to(root).as_posix()}", warning=True)
 
 
+def without_importer(sources: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Shipped modules that no shipped module imports, by a statement or by its name in a string: they belong beside
+    the tests, or to nobody.
+    """
+    found = [(relative, ast.parse(source)) for relative, source in sources]
+    named: set[str] = set()
+    for relative, tree in found:
+        package = ".".join(_module_of(relative).split(".")[:-1])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                named.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= NAME_MAX:
+                named.update((node.value, f"{package}.{node.value}"))
+    for relative, _ in found:
+        path = Path(relative)
+        if path.name not in {"__init__.py", "__main__.py"} and _module_of(relative) not in named:
+            yield Finding(relative, 1, "no shipped module imports it: move it beside the tests that do, or delete it")
+
+
+def _module_of(relative: str) -> str:
+    """The dotted name of a shipped module."""
+    source = next(one for one in SOURCES if relative.startswith(one + "/"))
+    return relative.removeprefix(str(Path(source).parent) + "/").removesuffix(".py").replace("/", ".")
+
+
 def sources_of_tests(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     """Relative path and source of each module of the tests, those that they share among them."""
     for path in sorted([*(root / "tests").rglob("*.py"), *(root / "src/evenq/testing").rglob("*.py")]):
@@ -339,6 +368,7 @@ def main() -> int:
     """Print all findings; 1 if one of them is an error."""
     findings = [finding for relative, source in modules() for finding in check_module(relative, source)]
     findings += [*empty_folders(), *shared_class_names(modules()), *unmirrored()]
+    findings += without_importer(modules())
     findings += tests_that_cannot_fail(sources_of_tests())
     for finding in findings:
         print(finding)

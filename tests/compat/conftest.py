@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import pytest
 from evenq_proofs.official_sdks import cache_of
+from evenq_proofs.peer import Peer
 
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer
 
 NODE = Path(__file__).with_name("node")
 NODE_MIN = 18

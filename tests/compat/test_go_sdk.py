@@ -15,9 +15,9 @@ from typing import NoReturn
 import pytest
 from evenq_proofs import official_sdks
 from evenq_proofs.official_sdks import BUILD_SECONDS
+from evenq_proofs.peer import Peer
 
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer
 
 pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-
-from evenq.testing.peer import Peer
+from evenq_proofs.peer import Peer
 
 HERE = Path(__file__).parent
 GO = HERE / "conformance_go"

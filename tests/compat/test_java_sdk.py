@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 import pytest
 from evenq_proofs import official_sdks
 from evenq_proofs.official_sdks import BUILD_SECONDS
+from evenq_proofs.peer import Peer
 
 import evenq
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.testing import LocalCluster
 from evenq.testing.certificates import Authority, here
 from evenq.testing.free_ports import FreePorts
-from evenq.testing.peer import Peer
 
 HERE = Path(__file__).parent
 RECORDS_MAX = 10_000

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.peer import Peer, wait_for_all
 
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer, wait_for_all
 
 FOLDER = Path(__file__).with_name("node")
 FRONT = Path(__file__).with_name("throttling_front.py")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.peer import Peer, wait_for_all
 
 import evenq
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer, wait_for_all
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 

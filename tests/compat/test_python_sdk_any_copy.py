@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evenq_proofs.peer import Peer
 from evenq_proofs.replicated_group import OneAddress, group_at_one_address, in_sync, leader_of, number_of, until
 
 import evenq
 from evenq.testing.node import Node
-from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC = "any-copy"

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evenq_proofs.peer import Peer
 from evenq_proofs.replicated_group import group, in_sync, leader_of
 
 import evenq
-from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC = "compat-failover"

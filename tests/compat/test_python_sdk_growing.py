@@ -13,12 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from evenq_proofs.peer import Peer
 from evenq_proofs.replicated_group import FAST, OneAddress, in_sync, members_of, readiness, until
 
 import evenq
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
-from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, NAME = "grows", "broker-a"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.outside import Outside, outside
+from evenq_proofs.peer import Peer
 
 import evenq
-from evenq.testing.outside import Outside, outside
-from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 COUNT = 60

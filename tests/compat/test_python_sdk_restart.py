@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from evenq_proofs.peer import Peer, wait_for_all
+
 import evenq
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer, wait_for_all
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, COUNT, MEMBERS = "compat-restart", 1_000, 4

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from evenq_proofs.forward import Forward
+from evenq_proofs.peer import Peer
+
 from evenq.testing import LocalCluster
 from evenq.testing.certificates import Authority, here
-from evenq.testing.forward import Forward
 from evenq.testing.free_ports import FreePorts
-from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 

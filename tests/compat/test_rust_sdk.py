@@ -19,10 +19,10 @@ from threading import Event
 from typing import NoReturn
 
 import pytest
+from evenq_proofs.peer import Peer, wait_for_all
 
 import evenq
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer, wait_for_all
 
 HERE = Path(__file__).parent
 RUST = HERE / "rust"

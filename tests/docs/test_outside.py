@@ -9,11 +9,11 @@ from pathlib import Path
 import yaml
 from evenq_broker.core.cluster.listeners import parse_listeners
 from evenq_broker.settings import BrokerSettings
+from evenq_proofs.forward import Forward
+from evenq_proofs.outside import outside
 
 import evenq
 from evenq.serving.settings import load
-from evenq.testing.forward import Forward
-from evenq.testing.outside import outside
 
 PAGE = "docs/guides/outside.md"
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"

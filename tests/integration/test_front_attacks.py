@@ -19,9 +19,9 @@ from typing import Self
 
 import grpc
 import pytest
+from evenq_proofs.peer import Peer
 
 from evenq.serving.fields import write_bytes, write_varint
-from evenq.testing.peer import Peer
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.hpack import encode

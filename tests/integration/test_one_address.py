@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.rpc.cluster.directing import DIRECTED
+from evenq_proofs.forward import Forward
+from evenq_proofs.outside import Outside, outside
 from pyspark.sql.types import StructType
 from pyspark_evenq.arrow_schema import columns
 from pyspark_evenq.options import ReadOptions
@@ -27,8 +29,6 @@ from pyspark_evenq.reader import BatchReader
 import evenq
 from evenq.errors import ConnectionFailed, Error, Forbidden, PreconditionFailed
 from evenq.runtime.clock import SystemClock
-from evenq.testing.forward import Forward
-from evenq.testing.outside import Outside, outside
 from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.status import check

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.forward import Forward
 
 import evenq
 import evenq.aio
 from evenq.errors import IllegalAccessPoint, SettingsError, TlsFailed
 from evenq.testing.certificates import Authority, CertificatePair, here
-from evenq.testing.forward import Forward
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.net import GrpcNet

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.peer import Peer
 
 import evenq
 from evenq.testing import LocalCluster
-from evenq.testing.peer import Peer
 
 POLL_MS, DEADLINE_S, STOPPED_S = 3_000, 4.0, 6.0
 TRIES = 5

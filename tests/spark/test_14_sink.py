@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from evenq_proofs.peer import Peer
 from pyspark_evenq import send_back, sink_staging, sink_writer, to_dlq
 from pyspark_evenq.sink_staging import TaskAttempt
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
-from evenq.testing.peer import Peer
 from tests.integration.sink_jobs import Job, Sink, arm, bodies_of, disarm, new_sink, reviving, sink_brokers
 from tests.spark.waiting import within
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pyspark
 import pytest
+from evenq_proofs.peer import Peer
 
 from evenq.testing.local_cluster import LocalCluster
-from evenq.testing.peer import Peer
 from tests.integration.sink_jobs import Sink
 from tests.spark.chaos.world import until
 from tests.spark.speculating import ROWS

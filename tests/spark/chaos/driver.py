@@ -1,7 +1,7 @@
 """A driver of the kill loop, in a process of its own: two queries read one topic, one into a table of files and one into a
 second topic.
 
-It says JSON objects and hears lines (`evenq.testing.peer`): `rest` stops the queries, `now` starts them again from their
+It says JSON objects and hears lines (`evenq_proofs.peer`): `rest` stops the queries, `now` starts them again from their
 checkpoints with `availableNow`, `stop` ends it all. A query that fails is started again from its checkpoint, as a
 supervisor would, until the driver should stop or, with `now`, both queries have read what there was.
 """

@@ -26,6 +26,7 @@ from typing import Any, Self
 from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
+from evenq_proofs.peer import Peer
 from evenq_proofs.quick_spark import spark_home
 from pyspark_evenq import cluster as calls
 
@@ -33,7 +34,6 @@ import evenq
 from evenq.client.options import ProducerOptions
 from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster
-from evenq.testing.peer import Peer
 from tests.spark.chaos.processes import Part, Process, end, left_by, parts
 from tests.spark.waiting import seconds_until
 

@@ -23,6 +23,7 @@ def test_the_tree_is_tidy():
     assert findings == []
     assert [str(finding) for finding in tidy.empty_folders()] == []
     assert [str(finding) for finding in tidy.shared_class_names(tidy.modules())] == []
+    assert [str(finding) for finding in tidy.without_importer(tidy.modules())] == []
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,23 @@ def test_a_listed_class_name_is_in_as_many_modules_as_the_list_says(modules, whe
 def test_two_versions_of_a_class_in_one_module_are_one_home():
     source = "class Loop: ...\n\n\nclass Loop: ...\n"
     assert list(tidy.shared_class_names([("a.py", source)], {})) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "found"),
+    [
+        ("from evenq.model.thing import Thing", []),
+        ("from evenq.model import thing", []),
+        ("import evenq.model.thing", []),
+        ('LAZY = "evenq.model.thing"', []),
+        ('LAZY = "thing"', []),
+        ("from evenq.model.things import Thing", ["src/evenq/model/thing.py"]),
+        ('LAZY = "a thing"', ["src/evenq/model/thing.py"]),
+    ],
+)
+def test_a_module_that_no_shipped_one_imports_is_refused(importer, found):
+    sources = [("src/evenq/model/thing.py", ""), ("src/evenq/model/__init__.py", importer)]
+    assert [finding.path for finding in tidy.without_importer(sources)] == found
 
 
 def test_a_module_without_its_test_is_a_warning(tmp_path):

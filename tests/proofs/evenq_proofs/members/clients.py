@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from evenq.testing.peer import Peer
 from evenq_proofs.members.judging import Delivery, End
 from evenq_proofs.official_sdks import go_peer, java_classpath, java_peer, python_peer
+from evenq_proofs.peer import Peer
 
 __all__ = ["SDKS", "Client", "Commands", "Load", "now_us"]
 

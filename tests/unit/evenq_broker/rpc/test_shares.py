@@ -12,12 +12,12 @@ import pytest
 from evenq_broker.core.polls.interest import Want
 from evenq_broker.loops.dead_letters.letters import bury
 from evenq_broker.loops.dead_letters.retries import retry_later
+from evenq_proofs.blocks import block, place
 from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import MessageNotFound, PreconditionFailed, TooManyRequests
 from evenq.model import MessageType
 from evenq.serving.rpc import ACTS_FOR, CallKind, RpcContext
-from evenq.testing.blocks import block, place
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import (

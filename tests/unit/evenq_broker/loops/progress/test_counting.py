@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.blocks import block, place
 
 from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed
-from evenq.testing.blocks import block, place
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]

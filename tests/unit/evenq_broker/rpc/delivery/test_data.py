@@ -8,11 +8,11 @@ import pytest
 from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.progress.counting import let_go
+from evenq_proofs.blocks import block, place
 
 from evenq.errors import BadRequest, Error, IllegalOffset, MessageNotFound, PreconditionFailed
 from evenq.model import MessageQueue, StartFrom
 from evenq.store.record import frame_at
-from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
 from evenq_broker.rpc.sending import publishing
+from evenq_proofs.blocks import block, place
 
 from evenq.errors import Error
 from evenq.model import MessageType
-from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from evenq.testing.peer import Peer, wait_for_all
+from evenq_proofs.peer import Peer, wait_for_all
 
 ECHO = """
 import json, os, sys

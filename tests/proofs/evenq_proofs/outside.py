@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from evenq.testing.forward import Forward
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.local_cluster import LocalCluster
+from evenq_proofs.forward import Forward
 
 __all__ = ["Outside", "outside"]
 

@@ -1,6 +1,6 @@
 """The requests that other tests send are what they say."""
 
-from evenq.testing.blocks import block, place
+from evenq_proofs.blocks import block, place
 
 
 def test_a_block_names_its_queue_and_gives_each_message_an_id() -> None:
