@@ -57,7 +57,7 @@ CHECK = re.compile(r"_*(assert|check|verify|eventually|expect|must|only|pull_eve
 # Rooms that own a door to the outside. Everything else gets time, chance, disk and net as arguments.
 ROOMS_WITH_DOORS = (
     "src/evenq/runtime/",
-    "src/evenq/store/disk.py",
+    "src/evenq/store/io/disk.py",
     "src/evenq/wire/net.py",
     "src/evenq/wire/tls_channels.py",  # fetches a certificate that is pinned
     "src/evenq/wire/tls_diagnosis.py",  # asks the peer once more why TLS with it fails
@@ -70,7 +70,7 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/client/loops/background.py": {"threading"},  # the sync face's own loop thread
     "src/evenq/client/loops/gates.py": {"threading"},  # lets many threads of the user wait for room
     "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
-    "src/evenq/store/writer.py": {"threading"},  # the one writer thread of the disk
+    "src/evenq/store/log/writer.py": {"threading"},  # the one writer thread of the disk
     **{
         f"src/evenq/local/{name}.py": {"threading"}  # queues for the threads of a user's process
         for name in (
@@ -89,9 +89,9 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/wire/blocking_grpc.py": {"threading"},  # the same
     "src/evenq/wire/blocking_socket.py": {"socket"},  # the sync face speaks to servers without gRPC
     "src/evenq/wire/duplex_call.py": {"socket"},  # links between brokers, without gRPC's client
-    "src/evenq/store/copy_replay.py": {"threading"},  # it and the copy's own thread change one folder in turns
-    "src/evenq/store/descriptors.py": {"threading"},  # its spares are for every thread of the store
-    "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
+    "src/evenq/store/copies/copy_replay.py": {"threading"},  # it and the copy's own thread change one folder in turns
+    "src/evenq/store/io/descriptors.py": {"threading"},  # its spares are for every thread of the store
+    "src/evenq/store/io/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
     "src/evenq/serving/kubernetes_api.py": {"threading"},  # its callers are worker threads
     "services/broker/evenq_broker/loops/coordinators/lease.py": {"threading"},  # a watch sits in a read for minutes
     "services/rebalancer/evenq_rebalancer/loops/topology.py": {"threading"},  # a watch sits in a read for minutes

@@ -22,7 +22,7 @@ from rounds import Line, arguments, folder_in, measure, report, settle_collector
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.record import MAGIC, PREFIX, REST
+from evenq.store.log.record import MAGIC, PREFIX, REST
 
 T = TypeVar("T")
 HEAD = b"h" * 900

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, MessageStore, StoreOptions
-from evenq.store.disk import ReadOnlyDisk
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_pieces import LogPieces
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.disk import ReadOnlyDisk
+from evenq.store.log.log_pieces import LogPieces
 
 SEGMENT_BYTES = 64 << 20
 HEADER_BYTES = 88

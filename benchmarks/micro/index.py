@@ -28,7 +28,7 @@ from evenq_broker.core.state.keys import keys_of
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.message_index import KeysOf
+from evenq.store.index.message_index import KeysOf
 
 HEAD = b"h" * 864
 TOPIC_ID = 7

@@ -31,12 +31,13 @@ from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings, StoreSettings
 
 from evenq.runtime.clock import SystemClock
-from evenq.store import Append, StoreOptions, snapshot
-from evenq.store.committed_view import CommittedView
-from evenq.store.copy_index import CopyIndex
-from evenq.store.disk import ReadOnlyDisk, read_whole
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_pieces import LogPieces
+from evenq.store import Append, StoreOptions
+from evenq.store.copies.committed_view import CommittedView
+from evenq.store.copies.copy_index import CopyIndex
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.disk import ReadOnlyDisk, read_whole
+from evenq.store.log import snapshot
+from evenq.store.log.log_pieces import LogPieces
 
 SEGMENT_BYTES = 64 << 20
 CALL = 32

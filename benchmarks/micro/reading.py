@@ -26,7 +26,7 @@ from rounds import Line, arguments, folder_in, measure, report, settle_collector
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, MessageStore, StoredMessage, StoreOptions
-from evenq.store.record import HEADER_BYTES
+from evenq.store.log.record import HEADER_BYTES
 
 QUEUES = 100
 TOGETHER = (32, 256)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, MessageStore, StoreOptions, TimerAppend
-from evenq.store.disk import RealDisk
+from evenq.store.io.disk import RealDisk
 from evenq.store.timers.keys import key_of
 from evenq.store.timers.pending import PendingTimers
 

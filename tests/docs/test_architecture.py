@@ -150,7 +150,12 @@ async def played(folder: Path, calls: Calls) -> None:
         await net.close()
 
 
-ELSEWHERE = {"serving/guard.py", "broker/core/sending/validation.py", "serving/http2/connection.py", "store/writer.py"}
+ELSEWHERE = {
+    "serving/guard.py",
+    "broker/core/sending/validation.py",
+    "serving/http2/connection.py",
+    "store/log/writer.py",
+}
 """Not of a plain, unsigned message on an open connection; or entered before what they are named behind."""
 
 

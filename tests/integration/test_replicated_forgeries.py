@@ -48,11 +48,11 @@ import evenq
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.store import StoreOptions
-from evenq.store.disk import RealDisk
-from evenq.store.last_record import record_before
-from evenq.store.log_copy import LogCopy
-from evenq.store.record import STATE, pack
-from evenq.store.segment import path_of, segment_of
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.disk import RealDisk
+from evenq.store.log.last_record import record_before
+from evenq.store.log.record import STATE, pack
+from evenq.store.log.segment import path_of, segment_of
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 from evenq.wire.net import GrpcNet

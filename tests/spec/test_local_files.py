@@ -21,8 +21,8 @@ from evenq.local.embedded import append_batch
 from evenq.local.messages import Message
 from evenq.local.statuses import AppendStatus, ReadStatus
 from evenq.runtime.clock import FakeClock, SystemClock
-from evenq.store.disk import RealDisk
-from evenq.store.memory_disk import MemoryDisk, MemoryFile
+from evenq.store.io.disk import RealDisk
+from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
 
 ENGINES = ["memory", "embedded", "local"]
 FILE_ENGINES = ["embedded", "local"]

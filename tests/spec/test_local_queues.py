@@ -31,8 +31,8 @@ from evenq.local.messages import Message
 from evenq.local.progress import HELD_BY_ANOTHER, LocalGroupProgress
 from evenq.local.statuses import AppendStatus
 from evenq.runtime.clock import FakeClock, SystemClock
-from evenq.store.disk import RealDisk
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.disk import RealDisk
+from evenq.store.io.memory_disk import MemoryDisk
 
 ENGINES = ["memory", "embedded", "local"]
 FILE_ENGINES = ["embedded", "local"]

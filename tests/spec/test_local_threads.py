@@ -17,7 +17,7 @@ from evenq.errors import StorePoisoned, TooManyRequests
 from evenq.local import LocalOptions, PutStatus
 from evenq.local.messages import Message
 from evenq.runtime.clock import FakeClock, SystemClock
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 
 FILE_ENGINES = ["embedded", "local"]
 THREADS = 8

@@ -10,11 +10,11 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, FILE_ENTRIES, file_at, folder_of
-from evenq.store.disk import Usage
-from evenq.store.record import frame_at
-from evenq.store.segment import path_of, segment_of
-from evenq.store.volume import segment_bytes
+from evenq.store.io.disk import Usage
+from evenq.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILE_ENTRIES, file_at, folder_of
+from evenq.store.log.record import frame_at
+from evenq.store.log.segment import path_of, segment_of
+from evenq.store.log.volume import segment_bytes
 
 
 async def opened(disk, **options):
@@ -242,7 +242,7 @@ def test_cl_14_the_index_finds_messages_by_topic_and_key_and_by_time_newest_firs
 
 
 def test_cl_14_another_key_or_topic_with_the_same_hash_is_not_found_for_it(monkeypatch):
-    monkeypatch.setattr("evenq.store.message_index.key_hash", lambda topic_id, key: 7)
+    monkeypatch.setattr("evenq.store.index.message_index.key_hash", lambda topic_id, key: 7)
 
     async def scenario():
         store = await indexed(FaultDisk())

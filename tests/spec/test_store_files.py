@@ -12,9 +12,9 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 from evenq.errors import StoreCorrupted
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.consume_queue import ENTRY_BYTES
-from evenq.store.memory_disk import MemoryDisk, MemoryFile
-from evenq.store.record import HEADER_BYTES
+from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
+from evenq.store.log.consume_queue import ENTRY_BYTES
+from evenq.store.log.record import HEADER_BYTES
 
 HEAD = 10_000
 """Bytes of a message: no member reads over such a gap."""

@@ -10,7 +10,7 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
-from evenq.store.record import MESSAGE, TIMER, TIMER_END, TimerFields, frame_at, timer_ids_of
+from evenq.store.log.record import MESSAGE, TIMER, TIMER_END, TimerFields, frame_at, timer_ids_of
 
 START = 1_700_000_000_000
 

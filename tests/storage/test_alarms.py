@@ -40,7 +40,7 @@ def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
     def execute(self, batch):
         self._log.write(batch.runs)
 
-    monkeypatch.setattr("evenq.store.writer.Writer._execute", execute)
+    monkeypatch.setattr("evenq.store.log.writer.Writer._execute", execute)
     with small_parts():
         asyncio.run(scenario())
 
@@ -67,7 +67,7 @@ def test_half_an_append_call_is_caught(monkeypatch):
         tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=2)
         assert any("whole append calls" in violation for violation in tally.violations)
 
-    monkeypatch.setattr("evenq.store.recovery.FLAG_MORE", 0)
+    monkeypatch.setattr("evenq.store.opening.recovery.FLAG_MORE", 0)
     with small_parts():
         asyncio.run(scenario())
 
@@ -91,7 +91,7 @@ def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flu
                 self._file.sync()
             self._file.sync()
 
-    monkeypatch.setattr("evenq.store.commit_log.CommitLog.sync", sync)
+    monkeypatch.setattr("evenq.store.log.commit_log.CommitLog.sync", sync)
     if not heard:  # what is lost is seen too, not only that the store does not stop
         monkeypatch.setattr("evenq_proofs.storage.faults.check_stopped", lambda *_: None)
     violations = campaign.run_job(campaign.Job("fault", flush, 1, 60, 1, 3, name="EIO forgets")).violations
@@ -100,7 +100,7 @@ def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flu
 
 @pytest.mark.slow  # as many crashes as the other alarms together
 def test_a_start_that_only_syncs_what_a_failed_sync_left_is_caught(monkeypatch):
-    monkeypatch.setattr("evenq.store.recovery.Recovery._write_again", lambda *_: None)
+    monkeypatch.setattr("evenq.store.opening.recovery.Recovery._write_again", lambda *_: None)
     violations = campaign.run_job(campaign.Job("fault", "sync", 1, 60, 3, 4, name="EIO forgets")).violations
     assert any("acknowledged messages are missing" in violation for violation in violations)
 
@@ -117,7 +117,7 @@ def test_a_violation_names_the_command_that_runs_just_it(monkeypatch, job):
     def execute(self, batch):
         self._log.write(batch.runs)
 
-    monkeypatch.setattr("evenq.store.writer.Writer._execute", execute)
+    monkeypatch.setattr("evenq.store.log.writer.Writer._execute", execute)
     violations = campaign.run_job(job).violations
     assert violations
     words = shlex.split(violations[-1].partition("again: ")[2])

@@ -15,8 +15,8 @@ from evenq_proofs.storage.workload import QUEUES, message
 
 from evenq.errors import StorePoisoned
 from evenq.store import TimerAppend
-from evenq.store.consume_queue import ENTRY_BYTES
-from evenq.store.record import HEADER_BYTES
+from evenq.store.log.consume_queue import ENTRY_BYTES
+from evenq.store.log.record import HEADER_BYTES
 
 FIRST = "commitlog/00000000000000000000"
 

@@ -20,8 +20,8 @@ from evenq_broker.settings import StoreSettings
 
 from evenq.model import MessageQueue, MessageType
 from evenq.runtime.clock import FakeClock
-from evenq.store.disk import RealDisk
 from evenq.store.inspection.verify import verify
+from evenq.store.io.disk import RealDisk
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s

@@ -26,7 +26,7 @@ from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
 from evenq.serving.metrics import Metric, call_metrics, exposition, gathered
 from evenq.serving.page import MetricsPage
-from evenq.store.disk import Disk
+from evenq.store.io.disk import Disk
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
 from evenq_broker.core.cluster.listeners import advertised, parse_listeners

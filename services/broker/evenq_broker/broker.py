@@ -15,7 +15,7 @@ from evenq.model import BrokerAddress, Generation
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.serving.rpc import Rpc
-from evenq.store.disk import Disk
+from evenq.store.io.disk import Disk
 from evenq.wire.addresses import split_addresses
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.delivery.unanswered import hold_by_time

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
-from evenq.store import volume
-from evenq.store.disk import Usage
-from evenq.store.options import StoreOptions
+from evenq.store.io.disk import Usage
+from evenq.store.log import volume
+from evenq.store.log.options import StoreOptions
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ClusterLink

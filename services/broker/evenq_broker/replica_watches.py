@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 from evenq.runtime.clock import Clock
 from evenq.store import StoreOptions
-from evenq.store.disk import Disk
+from evenq.store.io.disk import Disk
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.isolation import ServesClients, watch_isolation
 from evenq_broker.loops.replication.relief import watch_room

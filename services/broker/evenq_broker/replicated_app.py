@@ -27,11 +27,13 @@ from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
 from evenq.serving.metrics import exposition
 from evenq.serving.page import MetricsPage
-from evenq.store import MessageStore, lock, opening
-from evenq.store.copy_index import CopyIndex
-from evenq.store.disk import Disk
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_pieces import LogPieces
+from evenq.store import MessageStore
+from evenq.store.copies.copy_index import CopyIndex
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.disk import Disk
+from evenq.store.log import lock
+from evenq.store.log.log_pieces import LogPieces
+from evenq.store.opening import owned_folder
 from evenq_broker.app import BrokerApp, client_addresses
 from evenq_broker.cluster_metrics import follower_disk_metrics
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
@@ -169,7 +171,7 @@ class ReplicatedApp:
         assert folder is not None, "the settings ask for a folder"
         machine = self._machine
         options = store_options(settings.store)
-        disk = await asyncio.to_thread(opening.disk_of, folder, options) if machine is None else machine.disk
+        disk = await asyncio.to_thread(owned_folder.disk_of, folder, options) if machine is None else machine.disk
         try:
             replica = await self._replica(disk)
         except OSError as error:

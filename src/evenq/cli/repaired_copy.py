@@ -16,7 +16,7 @@ from evenq_broker.loops.replication.identity import FILE
 from evenq_broker.loops.replication.remembered import replace_file
 
 from evenq.errors import StoreError
-from evenq.store.disk import Disk, read_whole
+from evenq.store.io.disk import Disk, read_whole
 
 __all__ = ["give_new_store_id", "is_copy"]
 

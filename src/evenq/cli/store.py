@@ -23,11 +23,11 @@ from evenq.cli.output import (
 )
 from evenq.errors import Error, StoreError
 from evenq.runtime.clock import SystemClock
-from evenq.store.disk import ReadOnlyDisk
 from evenq.store.inspection.findings import Harm, StoreFinding
 from evenq.store.inspection.survey import KIND_NAMES, FolderSurvey, survey
 from evenq.store.inspection.verify import FolderVerdict
 from evenq.store.inspection.verify import verify as verify_folder
+from evenq.store.io.disk import ReadOnlyDisk
 
 __all__ = ["ProgressBar", "finding_lines", "folder_of", "inspect", "verify"]
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 from evenq_broker.core.state.records import Op, TopicPut, decode
 
 from evenq.errors import NotFound, StoreCorrupted
-from evenq.store.disk import Disk
 from evenq.store.inspection import dump
 from evenq.store.inspection.dump import Wanted
 from evenq.store.inspection.folder import Folder, load_snapshot
-from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END, Frame, timer_ids_of
+from evenq.store.io.disk import Disk
+from evenq.store.log.record import MESSAGE, STATE, TIMER, TIMER_END, Frame, timer_ids_of
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 

@@ -17,11 +17,11 @@ from evenq.cli.store_decoding import RecordDecoder, decoder_of
 from evenq.errors import BadRequest
 from evenq.runtime.printable import json_line
 from evenq.runtime.private_files import open_private
-from evenq.store.disk import Disk
 from evenq.store.inspection.dump import Wanted, frames
 from evenq.store.inspection.folder import Folder, read_folder
 from evenq.store.inspection.log_walk import Hole
-from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END
+from evenq.store.io.disk import Disk
+from evenq.store.log.record import MESSAGE, STATE, TIMER, TIMER_END
 
 __all__ = ["dump", "moment"]
 

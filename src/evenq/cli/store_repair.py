@@ -10,11 +10,11 @@ from evenq.cli.repaired_copy import give_new_store_id, is_copy
 from evenq.cli.store import ProgressBar, finding_lines, folder_of
 from evenq.errors import StoreLocked
 from evenq.runtime.clock import SystemClock
-from evenq.store import lock
-from evenq.store.disk import ReadOnlyDisk, RealDisk
 from evenq.store.inspection import repair as repairing
 from evenq.store.inspection.folder import REPAIRS
 from evenq.store.inspection.verify import FolderVerdict, verify
+from evenq.store.io.disk import ReadOnlyDisk, RealDisk
+from evenq.store.log import lock
 
 __all__ = ["repair"]
 

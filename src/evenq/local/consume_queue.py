@@ -20,8 +20,8 @@ from evenq.local.reading import GetResult
 from evenq.local.records import ENTRY, read_local
 from evenq.local.statuses import GetStatus
 from evenq.local.tail import QueueTail, Topic
-from evenq.store.disk import Disk
-from evenq.store.files import ReadFiles
+from evenq.store.io.disk import Disk
+from evenq.store.io.files import ReadFiles
 
 __all__ = ["ENTRY_BYTES", "FOLDER", "LocalConsumeQueue", "read"]
 

@@ -24,8 +24,8 @@ from evenq.local.statuses import AppendStatus, GetStatus, ReadStatus
 from evenq.local.tail import QueueTail, Topic
 from evenq.model.names import topic_problem
 from evenq.runtime.clock import Clock
-from evenq.store.disk import Disk
-from evenq.store.files import ReadFiles
+from evenq.store.io.disk import Disk
+from evenq.store.io.files import ReadFiles
 
 __all__ = ["EmbeddedEngine", "append_batch"]
 

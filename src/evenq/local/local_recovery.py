@@ -19,7 +19,7 @@ from evenq.local.records import FILLER, filler
 from evenq.local.recovery import Walked, check_end, walk
 from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
-from evenq.store.disk import Disk, write_whole
+from evenq.store.io.disk import Disk, write_whole
 
 __all__ = ["RecoverableEngine", "recover"]
 

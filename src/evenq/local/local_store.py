@@ -23,8 +23,8 @@ from evenq.local.reading import GetResult
 from evenq.local.records import HEADER_BYTES, check_size, filler, pack_local, pack_payload
 from evenq.local.tail import QueueTail, Topic
 from evenq.runtime.clock import Clock
-from evenq.store.disk import Disk
-from evenq.store.files import ReadFiles
+from evenq.store.io.disk import Disk
+from evenq.store.io.files import ReadFiles
 
 __all__ = ["LocalEngine"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from evenq.errors import StoreCorrupted
-from evenq.store.disk import Disk, File
-from evenq.store.files import ReadFiles
+from evenq.store.io.disk import Disk, File
+from evenq.store.io.files import ReadFiles
 
 __all__ = ["CreateFailed", "Partitions"]
 

@@ -25,7 +25,7 @@ from evenq.local.producer import Producer
 from evenq.local.progress import FolderProgress
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.closing import Closing
-from evenq.store.disk import Disk, RealDisk
+from evenq.store.io.disk import Disk, RealDisk
 
 __all__ = ["LocalQueues", "open_queues"]
 

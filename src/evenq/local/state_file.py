@@ -11,7 +11,7 @@ import zlib
 from typing import Any, Final
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.disk import Disk, read_whole, write_whole
+from evenq.store.io.disk import Disk, read_whole, write_whole
 
 __all__ = ["PATH", "load", "save"]
 

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evenq.store.message_store import MessageStore
-    from evenq.store.messages import (
+    from evenq.store.log.messages import (
         Append,
         AppendBlock,
         Dispatched,
@@ -19,23 +18,24 @@ if TYPE_CHECKING:
         StoredTimer,
         TimerAppend,
     )
-    from evenq.store.options import FlushMode, StoreOptions, StoreStats
-    from evenq.store.record_blocks import Kept, RecordBlock
+    from evenq.store.log.options import FlushMode, StoreOptions, StoreStats
+    from evenq.store.message_store import MessageStore
+    from evenq.store.queues.record_blocks import Kept, RecordBlock
 
 _HOMES = {
-    "Append": "evenq.store.messages",
-    "AppendBlock": "evenq.store.messages",
-    "Dispatched": "evenq.store.messages",
-    "FlushMode": "evenq.store.options",
-    "Kept": "evenq.store.record_blocks",
+    "Append": "evenq.store.log.messages",
+    "AppendBlock": "evenq.store.log.messages",
+    "Dispatched": "evenq.store.log.messages",
+    "FlushMode": "evenq.store.log.options",
+    "Kept": "evenq.store.queues.record_blocks",
     "MessageStore": "evenq.store.message_store",
-    "ReadResult": "evenq.store.messages",
-    "RecordBlock": "evenq.store.record_blocks",
-    "StoreOptions": "evenq.store.options",
-    "StoreStats": "evenq.store.options",
-    "StoredMessage": "evenq.store.messages",
-    "StoredTimer": "evenq.store.messages",
-    "TimerAppend": "evenq.store.messages",
+    "ReadResult": "evenq.store.log.messages",
+    "RecordBlock": "evenq.store.queues.record_blocks",
+    "StoreOptions": "evenq.store.log.options",
+    "StoreStats": "evenq.store.log.options",
+    "StoredMessage": "evenq.store.log.messages",
+    "StoredTimer": "evenq.store.log.messages",
+    "TimerAppend": "evenq.store.log.messages",
 }
 
 __all__ = [

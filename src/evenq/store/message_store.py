@@ -17,22 +17,18 @@ from pathlib import Path
 from evenq.errors import Error, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
-from evenq.store import opening
-from evenq.store.appender import Appender
-from evenq.store.backup_side import BackupSide
-from evenq.store.checkpoint import Checkpoint
-from evenq.store.cleaner import Cleaner, RetentionOf
-from evenq.store.commit_log import CommitLog
-from evenq.store.disk import Disk, Usage
-from evenq.store.files import ReadFiles
-from evenq.store.flusher import Flusher
-from evenq.store.index_follower import IndexFollower
-from evenq.store.jobs import Jobs
-from evenq.store.leader_side import LeaderSide
-from evenq.store.lock import Identity
-from evenq.store.log_state import LogState
-from evenq.store.message_index import IndexQuery, KeysOf
-from evenq.store.messages import (
+from evenq.store.copies.backup_side import BackupSide
+from evenq.store.copies.leader_side import LeaderSide
+from evenq.store.index.index_follower import IndexFollower
+from evenq.store.index.message_index import IndexQuery, KeysOf
+from evenq.store.io.disk import Disk, Usage
+from evenq.store.io.files import ReadFiles
+from evenq.store.io.jobs import Jobs
+from evenq.store.log.appender import Appender
+from evenq.store.log.commit_log import CommitLog
+from evenq.store.log.lock import Identity
+from evenq.store.log.log_state import LogState
+from evenq.store.log.messages import (
     Append,
     AppendBlock,
     OnDispatched,
@@ -43,14 +39,18 @@ from evenq.store.messages import (
     StoredTimer,
     TimerAppend,
 )
-from evenq.store.options import FlushMode, StoreOptions, StoreStats
-from evenq.store.queue_reads import QueueReads
-from evenq.store.reader import LogReader
-from evenq.store.record_blocks import Kept, RecordBlock
-from evenq.store.recovery import Recovery
-from evenq.store.snapshotter import SnapshotOf, Snapshotter
+from evenq.store.log.options import FlushMode, StoreOptions, StoreStats
+from evenq.store.log.writer import Writer
+from evenq.store.opening import owned_folder
+from evenq.store.opening.checkpoint import Checkpoint
+from evenq.store.opening.cleaner import Cleaner, RetentionOf
+from evenq.store.opening.flusher import Flusher
+from evenq.store.opening.recovery import Recovery
+from evenq.store.opening.snapshotter import SnapshotOf, Snapshotter
+from evenq.store.queues.queue_reads import QueueReads
+from evenq.store.queues.reader import LogReader
+from evenq.store.queues.record_blocks import Kept, RecordBlock
 from evenq.store.timers import OnDue, PendingTimers, TimerKeeper, TimerService, deliver
-from evenq.store.writer import Writer
 
 __all__ = ["MessageStore"]
 
@@ -166,11 +166,11 @@ class MessageStore(LeaderSide, BackupSide):
         broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
         if disk is None:
-            disk = opening.disk_of(path, options)
+            disk = owned_folder.disk_of(path, options)
         jobs = Jobs(threads=1, name="evenq-store-flush", threaded=disk.blocks)
-        with opening.owned(disk, jobs):
-            identity = opening.identified(disk, broker_name=broker_name, options=options)
-            recovery = await opening.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
+        with owned_folder.owned(disk, jobs):
+            identity = owned_folder.identified(disk, broker_name=broker_name, options=options)
+            recovery = await owned_folder.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
             store = cls(
                 disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms, epoch=epoch,
                 replicated=replicated,

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from evenq.store.disk import File
-from evenq.store.memory_disk import MemoryDisk, MemoryFile
+from evenq.store.io.disk import File
+from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
 
 __all__ = ["FaultDisk", "FaultFile", "Keep"]
 

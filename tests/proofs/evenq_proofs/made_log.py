@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import (
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.record import (
     FLAG_MORE,
     HEADER_BYTES,
     MESSAGE,
@@ -17,7 +17,7 @@ from evenq.store.record import (
     pack_padding,
     pack_timer_ids,
 )
-from evenq.store.segment import path_of
+from evenq.store.log.segment import path_of
 
 __all__ = ["MadeLog", "made_log", "put_log"]
 

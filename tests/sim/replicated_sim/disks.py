@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, FaultFile, Keep
 
-from evenq.store import copied_mark
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.opening import copied_mark
 
 __all__ = ["Flip", "Keep", "SimDisk"]
 

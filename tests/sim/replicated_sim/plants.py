@@ -22,12 +22,13 @@ from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.state.journal import Journal
 
-from evenq.store import MessageStore, log_damage
-from evenq.store.commit_log import CommitLog
-from evenq.store.disk import Disk
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_damage import LogScan
-from evenq.store.segment import path_of, segment_of
+from evenq.store import MessageStore
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.disk import Disk
+from evenq.store.log import log_damage
+from evenq.store.log.commit_log import CommitLog
+from evenq.store.log.log_damage import LogScan
+from evenq.store.log.segment import path_of, segment_of
 
 __all__ = ["FOUND_BY", "PLANTS", "planted"]
 

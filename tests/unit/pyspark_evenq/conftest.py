@@ -14,7 +14,7 @@ import pytest
 from pyspark_evenq import connection
 
 from evenq.model.queue import MessageQueue
-from evenq.store.record import HEADER_BYTES, pack
+from evenq.store.log.record import HEADER_BYTES, pack
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2

@@ -17,7 +17,7 @@ from pyspark_evenq.verifying import RecordChecksumMismatch
 
 from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
-from evenq.store.record import HEADER_BYTES, pack
+from evenq.store.log.record import HEADER_BYTES, pack
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 

@@ -14,7 +14,6 @@ from crc32c import crc32c
 
 from evenq.errors import PreconditionFailed, StoreCorrupted, StoreError
 from evenq.model.names import broker_problem
-from evenq.store import snapshot_copy
 from evenq.store.backup.manifest import (
     PARTIAL,
     BackupManifest,
@@ -29,6 +28,7 @@ from evenq.store.backup.manifest import (
 )
 from evenq.store.backup.reading import KEPT, LogCheck, find_manifest, piece_bytes
 from evenq.store.backup.target import SMALL_BYTES_MAX, BackupTarget, TargetFile, read_small, write_small
+from evenq.store.copies import snapshot_copy
 
 __all__ = ["BackupRun"]
 

@@ -11,8 +11,8 @@ from crc32c import crc32c
 from evenq.errors import NotFound, StoreCorrupted, StoreError
 from evenq.store.backup.manifest import BackupManifest, SavedPiece, manifest_path, numbers, piece_path, unpack
 from evenq.store.backup.target import BackupTarget, read_small
-from evenq.store.frame_walk import Fault, FrameWalk
-from evenq.store.record import FLAG_MORE, HEADER, HEADER_BYTES, PADDING
+from evenq.store.log.frame_walk import Fault, FrameWalk
+from evenq.store.log.record import FLAG_MORE, HEADER, HEADER_BYTES, PADDING
 
 __all__ = [
     "FoundManifest", "LogCheck", "broker_names", "chosen_broker", "find_manifest", "known_manifest", "piece_bytes",

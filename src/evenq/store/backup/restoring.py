@@ -15,16 +15,17 @@ from typing import Final
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
-from evenq.store import lock, snapshot_copy
 from evenq.store.backup.manifest import BackupManifest, RestorePoint, SavedPiece
 from evenq.store.backup.reading import LogCheck, piece_bytes
 from evenq.store.backup.target import FULL, BackupTarget
 from evenq.store.backup.verifying import check_point
-from evenq.store.commit_log import shortage
-from evenq.store.disk import File, RealDisk
+from evenq.store.copies import snapshot_copy
+from evenq.store.io.disk import File, RealDisk
+from evenq.store.log import lock
+from evenq.store.log.commit_log import shortage
+from evenq.store.log.options import FlushMode, StoreOptions
+from evenq.store.log.segment import FOLDER, path_of, segment_of
 from evenq.store.message_store import MessageStore
-from evenq.store.options import FlushMode, StoreOptions
-from evenq.store.segment import FOLDER, path_of, segment_of
 
 __all__ = ["RestorePlan", "Restored", "plan_restore", "restore", "settle"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store import snapshot_copy
 from evenq.store.backup.manifest import BackupManifest, RestorePoint
 from evenq.store.backup.reading import LogCheck, known_manifest, piece_bytes
 from evenq.store.backup.target import BackupTarget, read_small
+from evenq.store.copies import snapshot_copy
 
 __all__ = ["BackupVerdict", "verify"]
 

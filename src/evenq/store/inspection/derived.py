@@ -10,13 +10,13 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted
-from evenq.store import index_file
-from evenq.store.disk import Disk, File
-from evenq.store.index_file import PAGE, PAGE_BYTES, PAGE_CRC_END, PAGE_ENTRIES
+from evenq.store.copies.snapshot_copy import TIMERS_UNKNOWN
+from evenq.store.index import index_file
+from evenq.store.index.index_file import PAGE, PAGE_BYTES, PAGE_CRC_END, PAGE_ENTRIES
 from evenq.store.inspection.findings import Harm, StoreFinding
 from evenq.store.inspection.folder import BESIDE, INDEX, TIMERS, Folder, foreign, left_over, load_snapshot
-from evenq.store.record import struct_of
-from evenq.store.snapshot_copy import TIMERS_UNKNOWN
+from evenq.store.io.disk import Disk, File
+from evenq.store.log.record import struct_of
 from evenq.store.timers import manifest, runs
 
 __all__ = ["judge_index", "judge_timers"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from evenq.store.disk import Disk
 from evenq.store.inspection.folder import Folder
 from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
 from evenq.store.inspection.verify import OnProgress
-from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, TIMER_END, Frame
-from evenq.store.segment import path_of
+from evenq.store.io.disk import Disk
+from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, TIMER_END, Frame
+from evenq.store.log.segment import path_of
 
 __all__ = ["Wanted", "frames"]
 

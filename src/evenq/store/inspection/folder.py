@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store import checkpoint as checkpoint_file
-from evenq.store import consume_queue, copied_mark, epoch_file, lock, lost_tail, segment, snapshot
-from evenq.store.checkpoint import Checkpoint
-from evenq.store.disk import Disk
+from evenq.store.copies import epoch_file, lost_tail
 from evenq.store.inspection.findings import Findings, Harm, StoreFinding
-from evenq.store.lock import Identity
-from evenq.store.snapshot import Snapshot
+from evenq.store.io.disk import Disk
+from evenq.store.log import consume_queue, lock, segment, snapshot
+from evenq.store.log.lock import Identity
+from evenq.store.log.snapshot import Snapshot
+from evenq.store.opening import checkpoint as checkpoint_file
+from evenq.store.opening import copied_mark
+from evenq.store.opening.checkpoint import Checkpoint
 
 __all__ = ["Folder", "SnapshotFileInfo", "foreign", "left_over", "load_snapshot", "place_of", "read_folder"]
 

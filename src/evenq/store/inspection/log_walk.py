@@ -13,9 +13,9 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreError
-from evenq.store import segment
-from evenq.store.disk import Disk, File
-from evenq.store.record import (
+from evenq.store.io.disk import Disk, File
+from evenq.store.log import segment
+from evenq.store.log.record import (
     HEADER,
     HEADER_BYTES,
     MAGIC,

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from evenq.store.checkpoint import Checkpoint
-from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, file_at, folder_of, spans
-from evenq.store.disk import Disk
 from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.inspection.folder import place_of
 from evenq.store.inspection.log_walk import Header
-from evenq.store.snapshot import Ranges
+from evenq.store.io.disk import Disk
+from evenq.store.log.consume_queue import ENTRY, ENTRY_BYTES, file_at, folder_of, spans
+from evenq.store.log.snapshot import Ranges
+from evenq.store.opening.checkpoint import Checkpoint
 
 __all__ = ["LostRange", "QueueCheck"]
 

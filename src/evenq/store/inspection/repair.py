@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store import segment, snapshot
-from evenq.store.disk import Disk, read_whole, write_whole
 from evenq.store.inspection.findings import Harm, StoreFinding
 from evenq.store.inspection.folder import CHECKPOINT, COPIED, IDENTITY, Folder, place_of, size_of
 from evenq.store.inspection.log_walk import LogWalk, Piece
 from evenq.store.inspection.queues import LostRange
 from evenq.store.inspection.verify import FolderVerdict
-from evenq.store.record import MESSAGE
+from evenq.store.io.disk import Disk, read_whole, write_whole
+from evenq.store.log import segment, snapshot
+from evenq.store.log.record import MESSAGE
 
 __all__ = ["RepairAction", "RepairPlan", "RepairStep", "apply", "plan_of"]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evenq.errors import StoreError
-from evenq.store import consume_queue, segment
-from evenq.store.consume_queue import ENTRY_BYTES, FILE_BYTES
-from evenq.store.disk import Disk
 from evenq.store.inspection.folder import INDEX, TIMERS, Folder, read_folder, size_of
 from evenq.store.inspection.log_walk import LogWalk, Piece
 from evenq.store.inspection.verify import OnProgress, Owner
-from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE, TIMER, TIMER_END
+from evenq.store.io.disk import Disk
+from evenq.store.log import consume_queue, segment
+from evenq.store.log.consume_queue import ENTRY_BYTES, FILE_BYTES
+from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE, TIMER, TIMER_END
 
 __all__ = ["KIND_NAMES", "FileRow", "FolderSurvey", "QueueRow", "SegmentRow", "survey"]
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evenq.errors import StoreError
-from evenq.store.checkpoint import Checkpoint
-from evenq.store.disk import Disk
 from evenq.store.inspection.derived import judge_index, judge_timers
 from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.inspection.folder import Folder, load_snapshot, place_of, read_folder
 from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
 from evenq.store.inspection.queues import LostRange, QueueCheck
-from evenq.store.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING
+from evenq.store.io.disk import Disk
+from evenq.store.log.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING
+from evenq.store.opening.checkpoint import Checkpoint
 
 __all__ = ["FolderVerdict", "OnProgress", "Owner", "verify"]
 

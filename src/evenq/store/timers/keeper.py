@@ -17,12 +17,12 @@ from typing import Final, Protocol, TypeVar
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.store import segment, snapshot
-from evenq.store.commit_log import FULL, shortage
-from evenq.store.descriptors import NO_FILES
-from evenq.store.disk import Disk
-from evenq.store.jobs import Jobs
-from evenq.store.messages import Append, StoredTimer, TimerAppend
+from evenq.store.io.descriptors import NO_FILES
+from evenq.store.io.disk import Disk
+from evenq.store.io.jobs import Jobs
+from evenq.store.log import segment, snapshot
+from evenq.store.log.commit_log import FULL, shortage
+from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of

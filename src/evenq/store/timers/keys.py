@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from evenq.errors import BadRequest
-from evenq.store.record import ByteField, struct_of
+from evenq.store.log.record import ByteField, struct_of
 
 __all__ = ["ENTRY_FIELDS", "KEY_BYTES", "due_of", "id_of", "key_of", "keys_in", "kind_of", "limit_of"]
 

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterator
 
 from evenq.errors import StoreCorrupted
-from evenq.store.commit_log import FULL
-from evenq.store.disk import Disk
-from evenq.store.record import TIMER, TIMER_END, Frame, timer_ids_of, timer_of
+from evenq.store.io.disk import Disk
+from evenq.store.log.commit_log import FULL
+from evenq.store.log.record import TIMER, TIMER_END, Frame, timer_ids_of, timer_of
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.merging import WriteJob

@@ -15,7 +15,7 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.record import ByteField, struct_of
+from evenq.store.log.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
 
 __all__ = ["MANIFEST_FIELDS", "RUN_USE_FIELDS", "Manifest", "RunUse", "pack", "unpack"]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from evenq.store.disk import Disk
+from evenq.store.io.disk import Disk
 from evenq.store.timers import runs
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile, RunWriter

@@ -11,8 +11,8 @@ from functools import partial
 from heapq import nlargest
 from typing import Final
 
-from evenq.store.disk import Disk
-from evenq.store.messages import StoredTimer
+from evenq.store.io.disk import Disk
+from evenq.store.log.messages import StoredTimer
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.merging import Job, pieces
 from evenq.store.timers.pending import PendingTimers

@@ -15,8 +15,8 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.disk import Disk, File
-from evenq.store.record import ByteField, struct_of
+from evenq.store.io.disk import Disk, File
+from evenq.store.log.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
 
 __all__ = ["BLOCK_ENTRIES", "BLOCK_FIELDS", "RUN_FIELDS", "RunFile", "RunWriter", "holds", "read", "verify"]

@@ -18,7 +18,7 @@ from typing import Final
 from evenq.errors import Error, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.store.messages import Append, StoredTimer, TimerAppend
+from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers.keeper import NEVER, AppendGroup, TimerKeeper
 
 __all__ = ["DELAYED_MESSAGE", "Decision", "OnDue", "TimerService", "deliver"]

@@ -30,8 +30,8 @@ from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.settings import Settings, StoreSettings
 
 from evenq.model import MessageQueue, MessageType, StartFrom
-from evenq.store import lock
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.log import lock
+from evenq.store.io.memory_disk import MemoryDisk
 from evenq.store.timers import loading, pending
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2

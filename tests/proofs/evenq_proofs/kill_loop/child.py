@@ -21,7 +21,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
 from evenq.store import FlushMode, MessageStore, StoreOptions
-from evenq.store.messages import Append, StoredMessage, TimerAppend
+from evenq.store.log.messages import Append, StoredMessage, TimerAppend
 
 __all__ = ["QUEUES", "SEGMENT_BYTES", "body_of", "name_of"]
 

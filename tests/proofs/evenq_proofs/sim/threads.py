@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenq.store import jobs, message_store
-from evenq.store.writer import WriteBatch, Writer
+from evenq.store import message_store
+from evenq.store.io import jobs
+from evenq.store.log.writer import WriteBatch, Writer
 from evenq_proofs.sim.loop import VirtualLoop
 
 __all__ = ["ThreadedLoop", "VirtualPool", "VirtualWriter", "thread_stand_ins"]

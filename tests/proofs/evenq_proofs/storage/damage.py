@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenq.errors import Error
-from evenq.store import StoreOptions, checkpoint
-from evenq.store.record import HEADER_BYTES, MAGIC_BYTES, frame_at, size_at
+from evenq.store import StoreOptions
+from evenq.store.log.record import HEADER_BYTES, MAGIC_BYTES, frame_at, size_at
+from evenq.store.opening import checkpoint
 from evenq_proofs.storage.history import NEVER, History
 from evenq_proofs.storage.judge import Case, Tally, chosen, judge
 from evenq_proofs.storage.machine import Image, Machine

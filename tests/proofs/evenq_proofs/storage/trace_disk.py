@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evenq.store.disk import File, Room, Usage
+from evenq.store.io.disk import File, Room, Usage
 from evenq_proofs.storage.machine import FOLDER, Inode, Machine, Op
 
 __all__ = ["Fault", "TraceDisk"]

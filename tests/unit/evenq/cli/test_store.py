@@ -11,7 +11,7 @@ from evenq.cli import __main__ as cli
 from evenq.model import TopicConfig
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions
-from evenq.store.messages import TimerAppend
+from evenq.store.log.messages import TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 COUNT = 40

@@ -7,7 +7,7 @@ from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted
 from evenq.local.partitions import CreateFailed, Partitions
-from evenq.store.files import ReadFiles
+from evenq.store.io.files import ReadFiles
 
 
 @pytest.fixture

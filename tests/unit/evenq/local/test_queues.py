@@ -27,7 +27,7 @@ from evenq.errors import (
 )
 from evenq.local import Flush, LocalOptions
 from evenq.runtime.clock import FakeClock
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 
 SMALL = {"file_bytes": 700, "entries_per_file": 5, "index_interval_ms": 1, "cache_bytes_max": 1_500}
 

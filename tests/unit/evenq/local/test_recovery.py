@@ -12,8 +12,8 @@ from evenq.local.messages import Message
 from evenq.local.partitions import Partitions
 from evenq.local.recovery import check_end, walk
 from evenq.local.statuses import ReadStatus
-from evenq.store.files import ReadFiles
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.files import ReadFiles
+from evenq.store.io.memory_disk import MemoryDisk
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from evenq.errors import SettingsError
 from evenq.runtime.private_files import make_private, open_private, read_secret, warn_of_readers
 from evenq.store.backup.target import FolderTarget, write_small
-from evenq.store.disk import RealDisk
+from evenq.store.io.disk import RealDisk
 
 
 def mode(path):

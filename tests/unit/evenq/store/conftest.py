@@ -11,8 +11,8 @@ import pytest
 
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
-from evenq.store.disk import Disk
-from evenq.store.record import FLAG_MORE, HEADER_BYTES, PADDING, frame_at
+from evenq.store.io.disk import Disk
+from evenq.store.log.record import FLAG_MORE, HEADER_BYTES, PADDING, frame_at
 
 
 @dataclass

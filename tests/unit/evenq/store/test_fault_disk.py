@@ -11,7 +11,7 @@ from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.store import Append, FlushMode
-from evenq.store.record import HEADER_BYTES
+from evenq.store.log.record import HEADER_BYTES
 
 
 class History:

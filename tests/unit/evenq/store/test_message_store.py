@@ -12,8 +12,8 @@ from evenq_proofs.fault_disk import FaultDisk
 from evenq.errors import BadRequest, BodyTooLarge, StoreError, StoreFull, StoreLocked, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, AppendBlock, FlushMode
-from evenq.store.appender import GATHER_BYTES
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.appender import GATHER_BYTES
 
 
 @pytest.mark.parametrize("flush", list(FlushMode))
@@ -44,7 +44,7 @@ def test_a_message_comes_back_as_it_was_given(open_store, message, tmp_path, eng
 
 
 def _entries(store, topic_id, queue_id):
-    from evenq.store.reader import Entries
+    from evenq.store.queues.reader import Entries
 
     queue = store._queues[topic_id, queue_id]
     return Entries.of(queue, queue.min_offset, queue.max_offset)

@@ -8,9 +8,9 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import BadRequest, BodyTooLarge, Error, StoreFull
 from evenq.store import Append, TimerAppend
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, timer_ids_of, timer_of
-from evenq.store.segment import path_of
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, timer_ids_of, timer_of
+from evenq.store.log.segment import path_of
 
 SEGMENT_BYTES = 4096
 

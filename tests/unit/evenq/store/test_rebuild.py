@@ -33,7 +33,7 @@ def derived(disk):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_all_derived_bytes_come_back(seed, monkeypatch):
-    monkeypatch.setattr("evenq.store.consume_queue.FILE_ENTRIES", 64)
+    monkeypatch.setattr("evenq.store.log.consume_queue.FILE_ENTRIES", 64)
 
     async def scenario():
         rng = random.Random(seed)

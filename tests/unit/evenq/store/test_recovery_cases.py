@@ -14,7 +14,8 @@ from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.runtime.clock import FakeClock
-from evenq.store import checkpoint, record
+from evenq.store.log import record
+from evenq.store.opening import checkpoint
 
 COUNT = 60
 HOUR = 3_600_000

@@ -15,7 +15,7 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.errors import PersistenceTimeout, TooManyRequests
 from evenq.store import Append, FlushMode, TimerAppend
-from evenq.store.disk import RealDisk
+from evenq.store.io.disk import RealDisk
 
 SEGMENT_BYTES = 4096
 KEYS = (b"k0", b"k1", b"k2")

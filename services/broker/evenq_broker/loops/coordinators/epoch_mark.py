@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from evenq.runtime.private_files import make_private, open_private, sync_folder
-from evenq.store.commit_log import not_written
+from evenq.store.log.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
 

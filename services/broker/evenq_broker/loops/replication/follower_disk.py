@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from evenq.errors import StoreFull
 from evenq.runtime.clock import Clock
-from evenq.store.disk import Disk, Usage
+from evenq.store.io.disk import Disk, Usage
 
 __all__ = ["FollowerDisk"]
 

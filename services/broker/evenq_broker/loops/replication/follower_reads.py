@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from evenq.errors import Error, HaNotAvailable
 from evenq.runtime.clock import Clock
-from evenq.store.committed_view import CommittedView
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_damage import Repairs
+from evenq.store.copies.committed_view import CommittedView
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.log.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.state.copied_names import CopiedNames, names_something
 from evenq_broker.loops.state.signals import Signal

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 
 from evenq.errors import Error, StoreCorrupted
 from evenq.runtime.clock import Clock
-from evenq.store.copy_index import CopyIndex
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_damage import Repairs
+from evenq.store.copies.copy_index import CopyIndex
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.log.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from evenq.errors import StoreError
-from evenq.store import lock
-from evenq.store.commit_log import not_written
-from evenq.store.disk import Disk, read_whole
+from evenq.store.io.disk import Disk, read_whole
+from evenq.store.log import lock
+from evenq.store.log.commit_log import not_written
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID, GroupRecord
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from evenq.errors import StoreError, WithinRecord
-from evenq.store.log_copy import LogCopy
+from evenq.store.copies.log_copy import LogCopy
 from evenq_broker.core.replication.messages import LastRecord
 
 __all__ = ["compare", "cut", "ends_elsewhere", "keep_lost"]

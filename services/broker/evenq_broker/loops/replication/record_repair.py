@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from evenq.errors import BadRequest, Error, HaNotAvailable, NotFound, StoreCorrupted, StorePoisoned
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.store import epoch_file, log_damage
-from evenq.store.copy_repair import end_of_file, rewrite_unopened
-from evenq.store.disk import Disk
-from evenq.store.jobs import Jobs
-from evenq.store.last_record import crc_of_record_at
-from evenq.store.log_damage import DamagedPart, LogScan
-from evenq.store.record import HEADER_BYTES
-from evenq.store.segment import path_of, segment_of
+from evenq.store.copies import epoch_file
+from evenq.store.copies.copy_repair import end_of_file, rewrite_unopened
+from evenq.store.io.disk import Disk
+from evenq.store.io.jobs import Jobs
+from evenq.store.log import log_damage
+from evenq.store.log.last_record import crc_of_record_at
+from evenq.store.log.log_damage import DamagedPart, LogScan
+from evenq.store.log.record import HEADER_BYTES
+from evenq.store.log.segment import path_of, segment_of
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.records import WantedRecords

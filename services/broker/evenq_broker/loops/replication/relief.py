@@ -10,8 +10,9 @@ import logging
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
-from evenq.store import StoreOptions, volume
-from evenq.store.disk import Usage
+from evenq.store import StoreOptions
+from evenq.store.io.disk import Usage
+from evenq.store.log import volume
 from evenq_broker.core.replication.rules import NOTHING
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver

@@ -13,8 +13,8 @@ import json
 import logging
 from collections.abc import Mapping
 
-from evenq.store.commit_log import not_written
-from evenq.store.disk import Disk, read_whole
+from evenq.store.io.disk import Disk, read_whole
+from evenq.store.log.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, record_fields, record_of
 
 __all__ = ["FILE", "RememberedRecord", "replace_file"]

@@ -18,12 +18,13 @@ from typing import Any, TypeAlias, TypeVar
 from evenq.errors import RecordsDamaged, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
-from evenq.store import MessageStore, log_damage
-from evenq.store.copy_index import CopyIndex
-from evenq.store.frame_walk import AnnouncedEpochs
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_damage import Repairs
-from evenq.store.record import HEADER_BYTES
+from evenq.store import MessageStore
+from evenq.store.copies.copy_index import CopyIndex
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.log import log_damage
+from evenq.store.log.frame_walk import AnnouncedEpochs
+from evenq.store.log.log_damage import Repairs
+from evenq.store.log.record import HEADER_BYTES
 from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from evenq.runtime.tasks import outlasting, spawn
-from evenq.store.jobs import Jobs
-from evenq.store.log_pieces import LogPieces
+from evenq.store.io.jobs import Jobs
+from evenq.store.log.log_pieces import LogPieces
 
 __all__ = ["SharedPieces"]
 

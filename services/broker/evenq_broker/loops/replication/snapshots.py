@@ -1,7 +1,7 @@
 """The leader's newest snapshot, as it leaves a folder and as it comes into another one.
 
-It is one file: the owner's state and the queues' ranges. Timers stay at home (`evenq.store.snapshot_copy` says why).
-Files are read and written by worker threads.
+It is one file: the owner's state and the queues' ranges. Timers are not in it (`evenq.store.copies.snapshot_copy` has
+the reason). Files are read and written by worker threads.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass
 
 from evenq.errors import NotFound, StoreCorrupted
-from evenq.store import snapshot_copy
-from evenq.store.disk import Disk
+from evenq.store.copies import snapshot_copy
+from evenq.store.io.disk import Disk
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 
 __all__ = ["FetchedSnapshot", "FolderSnapshots", "IncomingSnapshot"]

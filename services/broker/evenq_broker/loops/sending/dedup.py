@@ -21,7 +21,7 @@ from evenq.model import MessageType
 from evenq.model.names import is_system_topic
 from evenq.runtime.tasks import outlasting, spawn
 from evenq.store import Append, Kept, RecordBlock, StoredTimer, TimerAppend
-from evenq.store.record import HEADER_BYTES
+from evenq.store.log.record import HEADER_BYTES
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
 from evenq_broker.core.sending.timer_entries import delayed_entry, half_entry
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE, digest_of

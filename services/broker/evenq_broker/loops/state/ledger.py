@@ -14,7 +14,7 @@ from typing import Any
 
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
-from evenq.store.disk import Disk
+from evenq.store.io.disk import Disk
 from evenq_broker.core.delivery import counts as delivery_counts
 from evenq_broker.core.delivery import taken_back
 from evenq_broker.core.delivery.progress import Progress

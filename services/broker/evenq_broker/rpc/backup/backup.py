@@ -1,8 +1,8 @@
 """`evenq.v1.Backup`: a snapshot that is taken now, and the log up to it, for `evenq backup create`.
 
 The log is read by a thread, a piece at a time, at the rate that the caller names and no faster than it takes them;
-what it has not read yet is held against retention (`evenq.store.log_holds`). The bytes go out as they are: who keeps
-them checks every record. A broker group is served by its leader, like every other call.
+what it has not read yet is held against retention (`evenq.store.log.log_holds`). The bytes are sent unchanged: the
+receiver checks every record. A broker group is served by its leader, like every other call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from crc32c import crc32c
 
 from evenq.errors import BadRequest, NotFound, PreconditionFailed
 from evenq.serving.rpc import CallKind, Rpc, RpcContext
-from evenq.store.backup_side import LogBytes
-from evenq.store.jobs import Jobs
-from evenq.store.log_holds import LogHold
+from evenq.store.copies.backup_side import LogBytes
+from evenq.store.io.jobs import Jobs
+from evenq.store.log.log_holds import LogHold
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.rpc.access import rpc

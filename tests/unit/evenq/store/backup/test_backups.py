@@ -21,11 +21,11 @@ from evenq.store.backup.remote_target import RemoteTarget
 from evenq.store.backup.restoring import plan_restore, restore, settle
 from evenq.store.backup.target import BackupTarget, FolderTarget
 from evenq.store.backup.verifying import verify
-from evenq.store.disk import ReadOnlyDisk
 from evenq.store.inspection.verify import verify as verify_folder
-from evenq.store.log_holds import LogHolds
-from evenq.store.log_pieces import LogPieces
-from evenq.store.messages import TimerAppend
+from evenq.store.io.disk import ReadOnlyDisk
+from evenq.store.log.log_holds import LogHolds
+from evenq.store.log.log_pieces import LogPieces
+from evenq.store.log.messages import TimerAppend
 
 NAME = "broker-a"
 SEGMENT = 1 << 16

@@ -10,8 +10,8 @@ from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.store.inspection.repair import apply, plan_of
 from evenq.store.inspection.verify import FolderVerdict, verify
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, PADDING
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, PADDING
 
 COUNT = 60
 SEGMENT_BYTES = 4096

@@ -4,12 +4,13 @@ from array import array
 
 import pytest
 
-from evenq.store import index_file, snapshot
-from evenq.store.index_file import PAGE_BYTES, PAGE_ENTRIES, IndexFile, pack_page
+from evenq.store.copies.snapshot_copy import TIMERS_UNKNOWN
+from evenq.store.index import index_file
+from evenq.store.index.index_file import PAGE_BYTES, PAGE_ENTRIES, IndexFile, pack_page
 from evenq.store.inspection.findings import Harm
 from evenq.store.inspection.repair import plan_of
-from evenq.store.snapshot import Snapshot
-from evenq.store.snapshot_copy import TIMERS_UNKNOWN
+from evenq.store.log import snapshot
+from evenq.store.log.snapshot import Snapshot
 from evenq.store.timers import manifest, runs
 from evenq.store.timers.manifest import Manifest, RunUse
 from evenq.store.timers.runs import BLOCK_BYTES, RunWriter

@@ -4,7 +4,7 @@ import pytest
 
 from evenq.store.inspection.dump import Wanted, frames
 from evenq.store.inspection.folder import read_folder
-from evenq.store.record import MESSAGE, STATE
+from evenq.store.log.record import MESSAGE, STATE
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import random
 
-from evenq.store import segment
 from evenq.store.inspection.log_walk import PIECE_BYTES, Hole, LogWalk, Piece
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import pack
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log import segment
+from evenq.store.log.record import pack
 
 SEGMENT = 1 << 26
 

@@ -7,7 +7,7 @@ from evenq.store.inspection import dump
 from evenq.store.inspection.folder import read_folder
 from evenq.store.inspection.repair import RepairAction, apply, plan_of
 from evenq.store.inspection.verify import verify
-from evenq.store.record import MESSAGE
+from evenq.store.log.record import MESSAGE
 
 QUEUE = "consumequeue/1/1/00000000000000000000"
 

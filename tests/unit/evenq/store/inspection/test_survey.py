@@ -1,7 +1,7 @@
 """Inspect counts what there is and says what a start would read."""
 
 from evenq.store.inspection.survey import survey
-from evenq.store.record import MESSAGE, PADDING, STATE
+from evenq.store.log.record import MESSAGE, PADDING, STATE
 
 
 def test_files_queues_and_snapshots_are_counted(filled):

@@ -10,11 +10,11 @@ from evenq_broker.loops.replication import identity, remembered
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.consume_queue import ENTRY, ENTRY_BYTES
 from evenq.store.inspection.findings import Harm
 from evenq.store.inspection.verify import verify
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import FLAG_MORE, HEADER, HEADER_BYTES, MESSAGE, PREFIX_BYTES, VERSION
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.consume_queue import ENTRY, ENTRY_BYTES
+from evenq.store.log.record import FLAG_MORE, HEADER, HEADER_BYTES, MESSAGE, PREFIX_BYTES, VERSION
 
 HOUR = 3_600_000
 QUEUE = "consumequeue/1/1/00000000000000000000"

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from evenq.errors import StoreFull
-from evenq.store.snapshot import Snapshot, save
+from evenq.store.log.snapshot import Snapshot, save
 from evenq.store.timers import runs
 from evenq.store.timers.keeper import named_by_snapshots
 from evenq.store.timers.keys import id_of

@@ -8,8 +8,8 @@ import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreError
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import TIMER, TIMER_END, TimerFields, frame_at, pack, pack_timer_ids
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.record import TIMER, TIMER_END, TimerFields, frame_at, pack, pack_timer_ids
 from evenq.store.timers import manifest, runs
 from evenq.store.timers.loading import TimerLoader
 from evenq.store.timers.pending import PendingTimers

@@ -9,7 +9,7 @@ from evenq_proofs.fault_disk import FaultDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 from evenq.store.timers import runs
 from evenq.store.timers.keys import id_of, key_of
 from evenq.store.timers.merging import MergeJob, ScanJob, SpillJob, merged

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from evenq.errors import BadRequest
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 from evenq.store.timers import manifest, runs
 from evenq.store.timers.keys import due_of, id_of, key_of, kind_of
 from evenq.store.timers.merging import ScanJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 from evenq.store.timers import runs
 from evenq.store.timers.keys import key_of
 from evenq.store.timers.runs import HEADER, RunWriter, crc32c, holds, read, verify

@@ -18,7 +18,7 @@ from evenq_broker.core.state.records import Delivered, Invisible, decode
 from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreFull
 from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
-from evenq.store.record import STATE, frame_at
+from evenq.store.log.record import STATE, frame_at
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2

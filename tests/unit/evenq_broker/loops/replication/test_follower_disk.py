@@ -9,8 +9,8 @@ import pytest
 from evenq_broker.loops.replication.follower_disk import LOOK_MS, FollowerDisk
 
 from evenq.runtime.clock import FakeClock
-from evenq.store.disk import Usage
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.disk import Usage
+from evenq.store.io.memory_disk import MemoryDisk
 
 
 def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,9 +13,9 @@ from evenq.errors import HaNotAvailable
 from evenq.model import TopicConfig
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store import Append, MessageStore, StoreOptions
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_pieces import LogPieces
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.log_pieces import LogPieces
 
 SEGMENT = 1 << 16
 

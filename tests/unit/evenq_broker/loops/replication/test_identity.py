@@ -12,7 +12,7 @@ from evenq_broker.loops.replication import identity
 from evenq_broker.loops.replication.identity import FILE, ReplicaIdentity, must_be_alone
 
 from evenq.errors import StoreError, StoreLocked
-from evenq.store.disk import RealDisk
+from evenq.store.io.disk import RealDisk
 
 
 def loaded(folder: Path, mode: Mode = Mode.REPL_SYNC, *, cluster: str = "c", broker_id: int = 1) -> ReplicaIdentity:

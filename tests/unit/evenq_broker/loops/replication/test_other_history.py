@@ -10,8 +10,8 @@ from evenq_broker.loops.replication.other_history import compare, cut, ends_else
 
 from evenq.errors import StoreError, WithinRecord
 from evenq.store import StoreOptions
-from evenq.store.log_copy import LogCopy
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.memory_disk import MemoryDisk
 
 
 async def copied(*sizes: int) -> tuple[LogCopy, list[int]]:

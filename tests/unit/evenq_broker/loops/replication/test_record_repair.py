@@ -24,12 +24,14 @@ from evenq_proofs.made_log import MadeLog, made_log, put_log
 
 from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound, StoreCorrupted, StoreError
 from evenq.runtime.clock import FakeClock
-from evenq.store import StoreOptions, epoch_file, lock, log_damage
-from evenq.store.epoch_file import EpochStarts
-from evenq.store.last_record import crc_of_record_at
-from evenq.store.log_copy import LogCopy
-from evenq.store.record import HEADER_BYTES, MESSAGE, pack
-from evenq.store.segment import path_of
+from evenq.store import StoreOptions
+from evenq.store.copies import epoch_file
+from evenq.store.copies.epoch_file import EpochStarts
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.log import lock, log_damage
+from evenq.store.log.last_record import crc_of_record_at
+from evenq.store.log.record import HEADER_BYTES, MESSAGE, pack
+from evenq.store.log.segment import path_of
 
 LOG = made_log()
 SEGMENT = LOG.segment_bytes

@@ -14,7 +14,7 @@ from evenq_broker.loops.replication.relief import has_room, watch_room
 from evenq.errors import PreconditionFailed
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
-from evenq.store.disk import Usage
+from evenq.store.io.disk import Usage
 
 MIB, RELIEF_MS = 1 << 20, 5_000
 OPTIONS = StoreOptions(disk_free_min_bytes=4 * MIB, disk_used_max_ratio=1.0)

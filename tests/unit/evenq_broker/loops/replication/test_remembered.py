@@ -17,7 +17,7 @@ from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.remembered import BYTES_MAX, FILE, RememberedRecord, replace_file
 from evenq_proofs.fault_disk import FaultDisk, Keep
 
-from evenq.store.disk import Disk, RealDisk
+from evenq.store.io.disk import Disk, RealDisk
 
 RECORD = GroupRecord(
     version=9, epoch=7, leader=0, isr=(Pair(0, "a" * 32), Pair(1, "b" * 32)), min_isr=2, members=(0, 1, 2)

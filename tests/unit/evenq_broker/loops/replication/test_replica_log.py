@@ -24,10 +24,10 @@ from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
-from evenq.store.log_copy import LogCopy
-from evenq.store.log_pieces import LogPieces
-from evenq.store.memory_disk import MemoryDisk
-from evenq.store.segment import path_of
+from evenq.store.copies.log_copy import LogCopy
+from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log.log_pieces import LogPieces
+from evenq.store.log.segment import path_of
 from evenq.wire.status import status_of
 
 STORES = ("a" * 32, "b" * 32)

@@ -7,7 +7,7 @@ from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotL
 from evenq_broker.loops.replication.snapshots import BYTES_MAX, FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 
 from evenq.errors import NotFound, StoreCorrupted
-from evenq.store.memory_disk import MemoryDisk
+from evenq.store.io.memory_disk import MemoryDisk
 
 
 def incoming() -> IncomingSnapshot:

@@ -8,8 +8,8 @@ from crc32c import crc32c
 
 from evenq.errors import BadRequest, NotFound, PreconditionFailed
 from evenq.serving.rpc import RpcContext
-from evenq.store import snapshot_copy
-from evenq.store.frame_walk import FrameWalk
+from evenq.store.copies import snapshot_copy
+from evenq.store.log.frame_walk import FrameWalk
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]

@@ -12,7 +12,7 @@ from evenq_proofs.blocks import block, place
 
 from evenq.errors import BadRequest, Error, IllegalOffset, MessageNotFound, PreconditionFailed
 from evenq.model import MessageQueue, StartFrom
-from evenq.store.record import frame_at
+from evenq.store.log.record import frame_at
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 

@@ -1,0 +1,1 @@
+"""Messages by their id and keys: index files and the follower that fills them behind the log."""

@@ -1,0 +1,178 @@
+"""The writer: takes one group of appends at a time, writes it, syncs it if that is wanted, and reports once.
+
+While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one
+`WriteBatch` through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked.
+With a disk that never blocks it runs inline on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from evenq.errors import StoreFull
+from evenq.runtime.failpoints import passing
+from evenq.store.log.commit_log import CommitLog, LogRun
+from evenq.store.log.consume_queue import ConsumeQueue
+from evenq.store.log.messages import TimerAppend
+
+__all__ = ["Touched", "WriteBatch", "Writer"]
+
+log = logging.getLogger(__name__)
+
+
+Touched = dict[ConsumeQueue, int]
+"""Queues with their end once a group is safe."""
+
+TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
+"""Of one call: timers, and the ids of those that end."""
+
+
+class WriteBatch:
+    """One group: bytes for the writer, and what the loop does when they are safe."""
+
+    __slots__ = (
+        "cold_bytes", "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers",
+        "touched",
+    )  # fmt: skip
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """Log offset of its first byte."""
+        self.end = start
+        self.runs: list[LogRun] = []
+        self.data = bytearray()
+        """Of the newest run: what is packed goes here."""
+        self.futures: list[asyncio.Future[None]] = []
+        self.touched: Touched = {}
+        self.messages = 0
+        self.cold_bytes = 0
+        """Of messages that are not kept in memory."""
+        self.states = 0
+        self.timers = 0
+        """Records of kind timer and timer end."""
+        self.timer_changes: list[TimerChange] = []
+        """Its timers and the ids of those that end, call by call."""
+
+    def begin_run(self, run: LogRun) -> None:
+        """What is packed from now on goes to another file."""
+        self.runs.append(run)
+        self.data = run.data
+
+    def add(self, part: bytes) -> None:
+        """A large piece, not copied."""
+        run = self.runs[-1]
+        run.add(part)
+        self.data = run.data
+
+    def forget_bytes(self) -> None:
+        """It is written: what is left is which senders are answered, and what becomes consumable."""
+        self.runs.clear()
+        self.data = bytearray()
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+    @property
+    def records(self) -> int:
+        """All but padding."""
+        return self.messages + self.states + self.timers
+
+
+Done = Callable[[WriteBatch, Exception | None], None]
+
+
+class Writer:
+    """Writes batches in order. `submit` only after the last one was reported: one is under way at a time."""
+
+    def __init__(
+        self, commit_log: CommitLog, *, sync_each: bool, threaded: bool, done: Done,
+        written: Callable[[WriteBatch], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`written` is called on the loop when a batch's sync begins, so that copies get it meanwhile; then `done`."""
+        self._log = commit_log
+        self._sync_each = sync_each
+        self._done = done
+        self._written = written if sync_each else None
+        self._loop = asyncio.get_running_loop()
+        self._inbox: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._main, name="evenq-store-writer", daemon=True)
+            self._thread.start()
+
+    def submit(self, batch: WriteBatch) -> None:
+        if self._thread is not None:
+            self._inbox.put(batch)
+        else:
+            self._loop.call_soon(self._inline, batch)
+
+    def close(self) -> None:
+        """End the thread behind what was submitted. Waits for it: at most one write. Without a thread nothing is
+        written any more.
+        """
+        self._closed = True
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _inline(self, batch: WriteBatch) -> None:
+        if not self._closed:  # else the disk may be another store's by now
+            self._done(batch, self._execute(batch))
+
+    def _main(self) -> None:
+        while (batch := self._inbox.get()) is not None:
+            outcome = self._execute(batch)
+            if not self._on_loop(self._done, batch, outcome):
+                return
+
+    def _on_loop(self, call: Callable[..., None], *of: object) -> bool:
+        """False: no owner is left to notify."""
+        if self._thread is None:
+            call(*of)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(call, *of)
+        except RuntimeError:  # the loop was closed without closing the store
+            return False
+        return True
+
+    def _execute(self, batch: WriteBatch) -> Exception | None:
+        return self._write(batch) or self._sync()
+
+    def _write(self, batch: WriteBatch) -> Exception | None:
+        """The group is in the files, and copies may have it; what went wrong, if something did."""
+
+        def write() -> None:
+            self._log.write(batch.runs)
+            passing("group.written")
+            # Before the sync: followers write and sync at the same time as this disk does.
+            if self._written is not None:
+                self._on_loop(self._written, batch)
+
+        passing("group.taken")
+        return _outcome(write)
+
+    def _sync(self) -> Exception | None:
+        """All that was written is on disk, where each group must be; what went wrong, if something did."""
+        error = _outcome(self._log.sync) if self._sync_each else None
+        if error is None:
+            passing("group.safe")
+        return error
+
+
+def _outcome(step: Callable[[], None]) -> Exception | None:
+    try:
+        step()
+    except (OSError, StoreFull) as error:
+        return error
+    except Exception as error:  # a mistake of ours must poison the store, not hang every sender
+        log.exception("the store's writer failed")
+        return error
+    return None

@@ -1,0 +1,389 @@
+"""Carries out retention: finds the facts, lets `retention` decide, and lets the log's oldest files go.
+
+The order is the promise. The queues' minima rise, on disk and then on the loop, so no new read looks there and no start
+falls behind; then a snapshot and a checkpoint that need nothing of it and name the new beginning are on disk; only then
+files go, oldest first. A crash at any place is finished by the next start. A reader that meets a missing file reads
+from the new minimum. Nothing goes before it is certain that all that is consumable is committed (`LogState.certain`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
+from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
+from evenq.store.io.disk import Disk
+from evenq.store.io.files import ReadFiles
+from evenq.store.log import consume_queue, retention, segment, snapshot
+from evenq.store.log.consume_queue import ConsumeQueue
+from evenq.store.log.log_holds import LogHolds
+from evenq.store.log.log_state import LogState
+from evenq.store.log.options import StoreOptions
+from evenq.store.log.record import HEADER, HEADER_BYTES
+from evenq.store.log.retention import FOR_EVER, RetentionFacts, RetentionHold, RetentionPlan, SegmentFact
+from evenq.store.opening.flusher import Flusher
+from evenq.store.opening.snapshotter import Snapshotter
+from evenq.store.queues.reader import Entries, LogReader
+
+__all__ = ["Cleaner", "RetentionOf"]
+
+log = logging.getLogger(__name__)
+
+ROUND_MS: Final = 60_000
+PRESSED_ROUND_MS: Final = 1_000  # while the disk is over its lower mark
+RAISE_MS: Final = 300_000  # minima of topics that keep less rise this often, and in each round of a pressed disk
+STORE_MS: Final = 12  # place of the store time among the header's fields
+
+RetentionOf = Callable[[int], int | None]
+"""Topic id to how long its messages are kept, ms; 0 for ever, None as the store's option says."""
+Key = tuple[int, int]
+T = TypeVar("T")
+
+
+class Cleaner:
+    """Retention of one open store; `tick` is one of the flusher's duties."""
+
+    def __init__(
+        self, state: LogState, flusher: Flusher, snapshotter: Snapshotter, disk: Disk, files: ReadFiles,
+        reader: LogReader, options: StoreOptions, *, clock: Clock, queues: dict[Key, ConsumeQueue], segment_bytes: int,
+        topic_retention_ms: RetentionOf | None,
+    ) -> None:  # fmt: skip
+        self._state = state
+        self._flusher = flusher
+        self._snapshotter = snapshotter
+        self._disk = disk
+        self._files = files
+        self._reader = reader
+        self._options = options
+        self._clock = clock
+        self._queues = queues
+        self._segment_bytes = segment_bytes
+        self._retention_of = topic_retention_ms
+        self.lock = asyncio.Lock()
+        """Held by a round while it looks and deletes."""
+        self.holds = LogHolds(clock)
+        """What backups have not read yet."""
+        self._round_ms = self._raised_ms = clock.monotonic_ms()
+        self._last_ms: dict[int, int] = {}
+        """Start of a full file to the store time behind its end."""
+        self._firsts: dict[Key, tuple[int, int]] = {}
+        """Minimum of a queue, and the log offset there: what was looked up once."""
+        self._first_ms: dict[Key, tuple[int, int]] = {}
+        """Minimum of a queue, and the store time there: the same."""
+        self._without_files: dict[Key, int] = {}
+        """Queues that keep nothing and have no files any more, and where they go on if they get a message."""
+        self.on_drop: list[Callable[[int], None]] = []
+        """Called on the loop with the log's new beginning, when all before it is about to go."""
+
+    async def tick(self) -> None:
+        """Let go what is over its time, or over the disk's marks, if it is time to look. Raises StorePoisoned."""
+        now_ms = self._clock.monotonic_ms()
+        pressed = self._flusher.usage.used_ratio >= self._options.disk_clean_ratio
+        if now_ms - self._round_ms < (PRESSED_ROUND_MS if pressed else ROUND_MS):
+            return
+        self._round_ms = now_ms
+        try:
+            await self.clean(raising=pressed or now_ms - self._raised_ms >= RAISE_MS)
+        except StoreFull as error:
+            log.warning("deletion of expired log files postponed: %s", error, extra={"error": str(error)})
+
+    async def clean(self, *, raising: bool = True) -> None:
+        """One round, now, after one that goes on; `raising` also looks for what topics that keep less give up. Raises
+        StoreFull, StorePoisoned.
+        """
+        if not self._state.certain:
+            return
+        try:
+            async with self.lock:  # else the older plan of two may say in the end where the log begins
+                await self._round(raising)
+        except StoreCorrupted as error:
+            log.error("no log file deleted: %s", error, extra={"error": str(error)})  # noqa: TRY400  # its text says all
+
+    async def _round(self, raising: bool) -> None:
+        if raising:
+            self._raised_ms = self._clock.monotonic_ms()
+            await self._raise_by_topic()
+            await self._remove_files_of_empty_queues()
+        end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
+        plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
+        if plan is not None and (plan := self._held_back(plan)) is not None:
+            await self._let_go(plan)
+
+    def _held_back(self, plan: RetentionPlan) -> RetentionPlan | None:
+        """The same without the files that a backup has not read, unless the disk is full."""
+        held = self.holds.held_from()
+        if held is None or held >= plan.log_start:
+            return plan
+        if self._state.full is not None or self._flusher.usage.used_ratio >= self._options.disk_force_ratio:
+            log.warning(
+                "the disk is full: deleting log files from offset %d on that a backup has not read yet", held,
+                extra={"held_from": held},
+            )  # fmt: skip
+            return plan
+        first = plan.log_start - len(plan.reasons) * self._segment_bytes
+        count = (held - first) // self._segment_bytes
+        return RetentionPlan(first + count * self._segment_bytes, plan.reasons[:count]) if count > 0 else None
+
+    async def _look(self, job: Callable[[], T]) -> T:
+        """Read on the flush thread. Damage there is no reason to stop the store, but one to delete nothing."""
+
+        def looked() -> T | StoreCorrupted:
+            try:
+                return job()
+            except StoreCorrupted as error:
+                return error
+            except (FileNotFoundError, struct.error) as error:
+                return StoreCorrupted(f"a file in {self._disk.describe('')} is missing or too short: {error}")
+
+        result = await self._flusher.blocking(looked)
+        if isinstance(result, StoreCorrupted):
+            raise result
+        return result
+
+    # -- facts --------------------------------------------------------------------------------------------------------
+
+    def _retention_ms(self, topic_id: int) -> int:
+        kept = self._retention_of(topic_id) if self._retention_of is not None else None
+        return self._options.retention_ms if kept is None else kept
+
+    def _is_held(self, queue: ConsumeQueue) -> bool:
+        kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
+        return queue.min_offset < queue.filed and usual != FOR_EVER and (kept == FOR_EVER or kept > usual)
+
+    def _keeps_less(self, queue: ConsumeQueue) -> bool:
+        kept, usual = self._retention_ms(queue.topic_id), self._options.retention_ms
+        return kept != FOR_EVER and (usual == FOR_EVER or kept < usual)
+
+    def _filed_end(self) -> int:
+        """Log offset before which every message is known by its queue's files. What is behind it cannot go: whose it
+        is would have to be asked of queues that were not asked.
+        """
+        return self._flusher.filed_end if self._state.unfiled else self._state.stats.log_end
+
+    def _holders(self) -> list[ConsumeQueue]:
+        return [queue for queue in self._queues.values() if self._is_held(queue)]
+
+    def _keepers(self) -> list[ConsumeQueue] | None:
+        """Queues with messages in files, if it is worth to ask how far back they reach: if some topic keeps less."""
+        queues = self._queues.values()
+        if self._retention_of is None or not any(map(self._keeps_less, queues)):
+            return None
+        return [queue for queue in queues if queue.min_offset < queue.filed]
+
+    def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> RetentionFacts:
+        options, usage = self._options, self._disk.usage()
+        starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
+        # Not the newest file: what was written last is never over its time, and there is no record behind it.
+        times = [self._behind_ms(start) for start in starts[:-1]]
+        firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
+        unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
+        return RetentionFacts(
+            now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
+            clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
+            used_ratio=usage.used_ratio, disk_bytes=usage.total,
+            segment_bytes=self._segment_bytes,
+            segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
+            holds=[RetentionHold(*first) for first in firsts],
+            unneeded_before=unneeded,
+            keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
+        )  # fmt: skip
+
+    def _behind_ms(self, start: int) -> int:
+        """Store time of the first record behind a full file: nothing in the file is younger."""
+        last_ms = self._last_ms.get(start)
+        if last_ms is None:
+            with self._files.using(segment.path_of(start + self._segment_bytes)) as file:
+                data = file.pread(HEADER_BYTES, 0)
+            # The next file was made and has nothing yet: what is before it was written just now.
+            if len(data) < HEADER_BYTES:
+                return self._clock.now_ms()
+            last_ms = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
+        return last_ms
+
+    def _first_of(self, queue: ConsumeQueue) -> int:
+        """Log offset of the queue's oldest message, which is in a file."""
+        offset = queue.min_offset
+        first = self._firsts.get((queue.topic_id, queue.queue_id))
+        if first is None or first[0] != offset:
+            first = (offset, self._log_offset_at(queue, offset))
+            self._firsts[queue.topic_id, queue.queue_id] = first
+        return first[1]
+
+    def _log_offset_at(self, queue: ConsumeQueue, offset: int) -> int:
+        name, position = consume_queue.file_at(offset)
+        with self._files.using(f"{consume_queue.folder_of(queue.topic_id, queue.queue_id)}/{name}") as file:
+            entry: tuple[int, int, int] = consume_queue.ENTRY.unpack(file.pread(consume_queue.ENTRY_BYTES, position))
+        return entry[0]
+
+    # -- deletion -----------------------------------------------------------------------------------------------------
+
+    async def _let_go(self, plan: RetentionPlan) -> None:
+        flusher, log_start = self._flusher, await self._rolled(plan)
+        if log_start <= flusher.log_start:
+            return
+        if not self._snapshotter.automatic and self._snapshotter.newest < log_start:
+            return
+        passing("retention.planned")
+        if not await flusher.checkpoint():
+            log.warning("deletion of expired log files postponed: no space on the disk for a checkpoint")
+            return
+        # From here on all entries of the files that go are in files themselves.
+        queues = list(self._queues.values())
+        minima = await self._look(lambda: self._minima(queues, log_start))
+        if not await self._raise(minima):
+            return
+        passing("retention.raised")
+        # Before the checkpoint names it: a start whose log begins behind its newest snapshot could not rebuild the
+        # state.
+        await self._snapshotter.begin_at(log_start)
+        passing("retention.snapshot_saved")
+        flusher.log_start = log_start
+        await flusher.checkpoint()
+        passing("retention.checkpointed")
+        for dropped in self.on_drop:
+            # Before the files go, so that no read begins there any more.
+            dropped(log_start)
+        files = await flusher.blocking(lambda: self._delete(log_start, minima))
+        stats = self._state.stats
+        stats.deleted_files += files
+        stats.deleted_bytes += files * self._segment_bytes
+        first = plan.log_start - len(plan.reasons) * self._segment_bytes
+        for start, reason in zip(range(first, log_start, self._segment_bytes), plan.reasons, strict=False):
+            path = self._disk.describe(segment.path_of(start))
+            log.info("log file %s deleted (%s)", path, reason, extra={"file": path, "reason": reason})
+
+    async def _rolled(self, plan: RetentionPlan) -> int:
+        """Move the pending timers out of the way; returns where the log can begin then: at the plan's place, or before
+        it if a timer is being fired at this moment, or there is no space to move them all.
+        """
+        timers = self._snapshotter.timers
+        goals = [plan.log_start]
+        if self._state.full is not None:  # file by file, as space comes back
+            goals = [plan.log_start - number * self._segment_bytes for number in reversed(range(len(plan.reasons)))]
+        reached = self._flusher.log_start
+        for goal in goals:
+            pinned = timers.pinned_before()
+            if pinned is not None and pinned < goal:
+                try:
+                    await timers.roll_forward(goal)
+                except (StoreFull, TooManyRequests) as error:
+                    log.warning("expired log files kept for their timers: %s", error, extra={"error": str(error)})
+                    return reached
+                pinned = timers.pinned_before()
+                if pinned is not None and pinned < goal:
+                    return reached
+            reached = goal
+        return reached
+
+    def _minima(self, queues: list[ConsumeQueue], log_start: int) -> dict[Key, int]:
+        """The new minimum of each queue that has messages before `log_start`. On the flush thread."""
+        minima: dict[Key, int] = {}
+        for queue in queues:
+            low, high = queue.min_offset, queue.filed
+            if low < high and self._first_of(queue) < log_start:
+                at = partial(self._log_offset_at, queue)
+                minimum = low + bisect.bisect_left(range(low, high), log_start, key=at)
+                self._check(queue, minimum, log_start)
+                minima[queue.topic_id, queue.queue_id] = minimum
+        return minima
+
+    def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
+        """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
+        # A wrong entry would raise the minimum past messages that are still kept.
+        entries = _filed(queue)
+        near = [offset for offset in (minimum - 1, minimum) if queue.min_offset <= offset < queue.filed]
+        for message in self._reader.read_at(entries, near):
+            if (message.log_offset < log_start) != (message.queue_offset < minimum):
+                folder = self._disk.describe(consume_queue.folder_of(queue.topic_id, queue.queue_id))
+                raise StoreCorrupted(f"{folder} is out of order near entry {minimum}")
+
+    async def _raise(self, minima: dict[Key, int]) -> bool:
+        """On disk first: what a reader was shown once must not fall with a start. False if there is no space."""
+        self._flusher.raised.update(minima)
+        if minima and not await self._flusher.checkpoint():
+            return False
+        for key, minimum in minima.items():
+            queue = self._queues[key]
+            queue.min_offset = max(queue.min_offset, minimum)
+        return True
+
+    def _delete(self, log_start: int, minima: dict[Key, int]) -> int:
+        snapshot.drop_before(self._disk, log_start)
+        files = segment.drop_before(self._disk, log_start)
+        for path in files:
+            self._files.forget(path)
+        self._last_ms = {start: last_ms for start, last_ms in self._last_ms.items() if start >= log_start}
+        self._delete_entries(minima)
+        return len(files)
+
+    def _delete_entries(self, minima: dict[Key, int]) -> None:
+        for key, minimum in minima.items():
+            for path in consume_queue.drop_before(self._disk, *key, minimum):
+                self._files.forget(path)
+
+    async def _remove_files_of_empty_queues(self) -> None:
+        """The last file of a queue stays while the queue may go on in it. Of a deleted topic none ever does."""
+        empty = [
+            key
+            for key, queue in self._queues.items()
+            if 0 < queue.min_offset == queue.next_offset != self._without_files.get(key, 0)
+        ]
+        if not empty:
+            return
+        # No entry of theirs is on its way to a file: one that comes is written behind this job, into a new file.
+        ends = {key: self._queues[key].next_offset for key in empty}
+        count = await self._flusher.blocking(lambda: self._drop_all(empty))
+        self._without_files.update(ends)
+        if count:
+            log.info("%d files of %d queues that keep nothing deleted", count, len(empty), extra={"files": count})
+
+    def _drop_all(self, keys: list[Key]) -> int:
+        paths = [path for key in keys for path in consume_queue.drop_all(self._disk, *key)]
+        for path in paths:
+            self._files.forget(path)
+        return len(paths)
+
+    # -- topics that keep less ----------------------------------------------------------------------------------------
+
+    async def _raise_by_topic(self) -> None:
+        """Raise the minima of topics whose retention is shorter; their bytes go with the files."""
+        if self._retention_of is None:
+            return
+        now_ms = self._clock.now_ms()
+        looks = [
+            (_filed(queue), now_ms - self._retention_ms(queue.topic_id))
+            for queue in self._queues.values()
+            if queue.min_offset < queue.filed and self._keeps_less(queue)
+        ]
+        if not looks:
+            return
+        minima = await self._look(lambda: self._minima_by_time(looks))
+        if minima and await self._raise(minima):
+            # A start that has to rebuild the entries learns the risen minima from the snapshot alone, and they must not
+            # fall (D6).
+            await self._snapshotter.begin_at(self._flusher.log_start)
+            await self._flusher.blocking(lambda: self._delete_entries(minima))
+            log.info("expired messages removed from %d queues", len(minima), extra={"queues": len(minima)})
+
+    def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
+        minima: dict[Key, int] = {}
+        for entries, cutoff_ms in looks:
+            key, minimum = (entries.topic_id, entries.queue_id), entries.min_offset
+            known = self._first_ms.get(key)
+            if known is None or known[0] != minimum:
+                known = self._first_ms[key] = (minimum, self._reader.read_at(entries, [minimum])[0].store_ms)
+            if known[1] < cutoff_ms:
+                minima[key] = self._reader.offset_at(entries, cutoff_ms)
+        return minima
+
+
+def _filed(queue: ConsumeQueue) -> Entries:
+    """The part of a queue whose entries are in files: what is younger stays anyway."""
+    return Entries(queue.topic_id, queue.queue_id, queue.min_offset, queue.filed, queue.filed, b"")

@@ -1,0 +1,233 @@
+"""The reads of one open store: from memory, from the page cache on the loop, else on the read pool.
+
+`MessageStore` calls this on the loop. What runs on the pool is `LogReader`'s, over a copy of what it needs of a queue.
+A file that retention took meanwhile is no error: the read begins again, from the queue's new minimum. So does a read
+that met damage which `repairs` made whole, or whose entries were made again from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from evenq.errors import StoreCorrupted, StoreError, TooManyRequests
+from evenq.store.io.descriptors import NO_FILES
+from evenq.store.io.disk import Disk
+from evenq.store.io.jobs import Jobs
+from evenq.store.log.commit_log import shortage
+from evenq.store.log.consume_queue import ConsumeQueue, Filing
+from evenq.store.log.log_damage import Repairs
+from evenq.store.log.messages import ReadResult, StoredMessage, StoredTimer
+from evenq.store.log.options import StoreStats
+from evenq.store.queues import reader
+from evenq.store.queues.entry_repair import EntryCheck
+from evenq.store.queues.reader import Entries, LogReader, TagHashes
+from evenq.store.queues.record_blocks import Kept, RecordBlock
+
+__all__ = ["QueueReads"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class QueueReads:
+    """By topic id, queue id and queue offset; what the methods promise stands in `MessageStore`."""
+
+    def __init__(
+        self, disk: Disk, read_by: LogReader, queues: dict[tuple[int, int], ConsumeQueue], stats: StoreStats, *,
+        threads: int,
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._reader = read_by
+        self._queues = queues
+        self._stats = stats
+        self.jobs = Jobs(threads=threads, name="evenq-store-read", threaded=disk.blocks)
+        self.repairs: Repairs | None = None
+        """Of a log with copies; None: the reader gets the error of damage."""
+        self.write_entries: Callable[[Filing], Awaitable[None]] | None = None
+        """Puts entries into their files by who writes these. Raises Error, OSError."""
+        self.damaged = 0
+        """Reads that failed because bytes are not as they were written, or a disk did not give them."""
+
+    def hot(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
+    ) -> ReadResult | None:
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return ReadResult([], start, 0, 0)
+        return reader.hot(queue, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+
+    async def read(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
+    ) -> ReadResult:
+        while True:
+            result = self.hot(
+                topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+            )
+            if result is not None:
+                return result
+            queue = self._queues[topic_id, queue_id]
+            first = max(start, queue.min_offset)
+            look = count_max if tag_hashes is None else reader.SCAN_MAX
+            entries = Entries.of(queue, first, min(queue.max_offset, first + look))
+            if self._disk.blocks and tag_hashes is None:
+                result = self._reader.read_now(entries, first, count_max=count_max, bytes_max=bytes_max)
+                if result is not None:
+                    self._stats.cold_reads += 1
+                    return result
+            read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
+            result = await self._cold(queue, partial(read, entries, first), first, first + look)
+            if result is not None:
+                return result
+
+    async def block(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
+    ) -> RecordBlock:
+        """From files also where the messages are in memory: what is consumable has been written, and there it is in one
+        piece.
+        """
+        while True:
+            queue = self._queues.get((topic_id, queue_id))
+            if queue is None:
+                return RecordBlock(start, 0, 0)
+            first = max(start, queue.min_offset)
+            if first >= queue.max_offset:
+                return RecordBlock(first, queue.min_offset, queue.max_offset)
+            entries = Entries.of(queue, first, min(queue.max_offset, first + count_max))
+            read = partial(self._reader.read_block, entries, first, count_max=count_max, bytes_max=bytes_max, kept=kept)
+            if self._disk.blocks:
+                now = self._reader.read_block_now(entries, first, count_max=count_max, bytes_max=bytes_max, kept=kept)
+                if now is not None:
+                    self._stats.cold_reads += 1
+                    return now
+            result = await self._cold(queue, read, first, first + count_max)
+            if result is not None:
+                return result
+
+    async def at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None:
+            return []
+        while True:
+            held = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
+            by_offset = {offset: queue.hot[offset - queue.hot_base] for offset in held if offset >= queue.hot_start}
+            cold = [offset for offset in held if offset not in by_offset]
+            messages: list[StoredMessage] | None = []
+            if cold:
+                entries = Entries.of(queue, min(cold), max(cold) + 1)
+                messages = self._reader.read_at_now(entries, cold) if self._disk.blocks else None
+                if messages is not None:
+                    self._stats.cold_reads += 1
+                else:
+                    read = partial(self._reader.read_at, entries, cold)
+                    messages = await self._cold(queue, read, min(cold), max(cold) + 1)
+            if messages is not None:
+                by_offset.update((message.queue_offset, message) for message in messages)
+                return [message for message in map(by_offset.get, held) if message is not None]
+
+    async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
+        queue = self._queues.get((topic_id, queue_id))
+        while queue is not None and queue.min_offset < queue.max_offset:
+            entries = Entries.of(queue, queue.min_offset, queue.max_offset)
+            look = partial(self._reader.offset_at, entries, timestamp_ms)
+            offset = await self._cold(queue, look, queue.min_offset, queue.max_offset)
+            if offset is not None:
+                return offset
+        return queue.max_offset if queue is not None else 0
+
+    async def timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
+        log_end = self._stats.log_end  # behind it nothing is safe, even if the file has it
+        seen = self.repairs.version if self.repairs is not None else 0
+        read = partial(self._reader.read_timers, timer_ids, bytes_max, log_end)
+        timers = await self.repairing(partial(self.jobs.run, read))
+        for timer_id, timer in zip(timer_ids, timers, strict=False):
+            if timer is None and timer_id < log_end and await self._is_repaired(timer_id, seen):
+                return await self.jobs.run(read)
+        return timers
+
+    async def _is_repaired(self, timer_id: int, seen: int) -> bool:
+        """Where no whole timer is, there may never have been one, and nothing is damaged."""
+        if self.repairs is None:
+            return False
+        error = StoreCorrupted(f"there is no whole timer at log offset {timer_id}", log_offset=timer_id)
+        try:
+            return await self.repairs.repair(error, seen)
+        except StoreCorrupted as failure:
+            log.warning("%s", failure.message)
+            return False
+
+    async def repairing(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read, and once more each time that damage which it met was made whole. Raises StoreCorrupted."""
+        while True:
+            repairs = self.repairs
+            seen = repairs.version if repairs is not None else 0
+            try:
+                return await read()
+            except StoreCorrupted as error:
+                if repairs is None or not await repairs.repair(error, seen):
+                    raise
+
+    async def _cold(self, queue: ConsumeQueue, job: Callable[[], T], start: int, stop: int) -> T | None:
+        """Read entries `start` .. `stop` and their messages on the pool. None: read again: retention took what was
+        asked for meanwhile, so there is a new minimum, or damage was made whole.
+        """
+        self._stats.cold_reads += 1
+        minimum = queue.min_offset
+        seen = self.repairs.version if self.repairs is not None else 0
+        try:
+            return await self.jobs.run(job)
+        except StoreCorrupted as error:
+            damage = error
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
+                return None
+            # The process has no file descriptors left: nothing is wrong with the log, so no copy is asked and no damage
+            # counted.
+            if error.errno in NO_FILES:
+                raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
+            where = self._disk.describe(str(error.filename or ""))
+            damage = StoreCorrupted(
+                f"{where} cannot be read ({error.strerror}): stop the broker and delete its consumequeue folder to "
+                "rebuild it from the log; if it fails again, restore the log from a copy"
+            )
+            damage.__cause__ = error
+        try:
+            if self.repairs is not None and await self._is_whole_now(self.repairs, damage, seen, queue, start, stop):
+                return None
+        except StoreCorrupted as error:
+            damage = error
+        self.damaged += 1
+        raise damage
+
+    async def _is_whole_now(
+        self, repairs: Repairs, damage: StoreCorrupted, seen: int, queue: ConsumeQueue, start: int, stop: int
+    ) -> bool:
+        """The log is made whole first: entries are derived from it. Raises StoreCorrupted."""
+        check = EntryCheck(
+            disk=self._disk, segment_bytes=self._reader.segment_bytes, topic_id=queue.topic_id,
+            queue_id=queue.queue_id, start=start, stop=min(stop, start + reader.SCAN_MAX), low=queue.min_offset,
+            high=queue.filed,
+        )  # fmt: skip
+        try:
+            places = [damage.log_offset] if damage.log_offset >= 0 else await self.jobs.run(check.log_files)
+            for place in places:
+                if await repairs.repair(StoreCorrupted(damage.message, log_offset=place), seen):
+                    return True
+            wrong = await self.jobs.run(check.wrong) if self.write_entries is not None else []
+            for right in wrong:
+                assert self.write_entries is not None
+                await self.write_entries(right)
+        except StoreCorrupted:
+            raise
+        except (StoreError, OSError) as error:
+            log.warning("entries of queue %d of topic %d stay damaged: %s", queue.queue_id, queue.topic_id, error)
+            return False
+        for right in wrong:
+            log.warning(
+                "entries of queue %d of topic %d from %d on were damaged and are made again from the log",
+                right.queue_id, right.topic_id, right.start, extra={"queue_offset": right.start},
+            )  # fmt: skip
+        return bool(wrong)

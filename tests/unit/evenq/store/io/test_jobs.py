@@ -1,0 +1,31 @@
+"""Blocking calls: on threads, or inline where nothing blocks."""
+
+import asyncio
+import threading
+
+import pytest
+
+from evenq.store.io.jobs import Jobs
+
+
+def test_inline_jobs_run_on_the_callers_thread_at_once():
+    jobs = Jobs(threads=1, name="x", threaded=False)
+    coroutine = jobs.run(threading.get_ident)
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)
+    assert done.value.value == threading.get_ident()
+    jobs.close()
+
+
+def test_threaded_jobs_run_elsewhere_in_order_and_errors_come_back():
+    async def story():
+        jobs = Jobs(threads=1, name="mine", threaded=True)
+        order = []
+        await asyncio.gather(*(jobs.run(lambda number=number: order.append(number)) for number in range(20)))
+        assert order == list(range(20))
+        assert (await jobs.run(lambda: threading.current_thread().name)).startswith("mine")
+        with pytest.raises(ZeroDivisionError):
+            await jobs.run(lambda: 1 // 0)
+        jobs.close()
+
+    asyncio.run(story())

@@ -1,0 +1,140 @@
+"""What time brings: syncs, checkpoints, and a look at the space."""
+
+import asyncio
+import threading
+
+import pytest
+
+from evenq.errors import StoreFull
+from evenq.store import FlushMode
+from evenq.store.io.disk import Usage
+from evenq.store.io.memory_disk import MemoryDisk
+
+
+class SmallDisk(MemoryDisk):
+    """A disk that blocks, as far as the watermark is concerned."""
+
+    room = Usage(1_000, 1_000)
+
+    def usage(self):
+        return self.room
+
+
+def played(open_store, story, disk=None, **options):
+    async def body():
+        opened = await open_store(disk or MemoryDisk(), flush=FlushMode.ASYNC, **options)
+        try:
+            await story(opened)
+        finally:
+            await opened.store.close()
+
+    asyncio.run(body())
+
+
+def test_in_async_mode_a_sync_comes_with_the_interval_and_only_if_there_is_something(open_store, message):
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await store.append([message()])
+        before = store.stats.fsyncs
+        await clock.advance(499)
+        assert (store.stats.fsyncs, store.stats.log_synced) == (before, 0)
+        await clock.advance(2)
+        assert store.stats.fsyncs == before + 1
+        assert store.stats.log_synced == store.stats.log_end
+        await clock.advance(2_000)
+        assert store.stats.fsyncs == before + 1
+
+    played(open_store, story, flush_interval_ms=500)
+
+
+def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, message):
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await store.append([message() for _ in range(9)])
+        await clock.advance(100)
+        assert store._state.unfiled == 9
+        await store.append([message()])
+        await clock.advance(1)
+        assert store._state.unfiled == 0, "ten entries start one early"
+        await store.append([message()])
+        await clock.advance(5_600)
+        assert store._state.unfiled == 0
+
+    played(open_store, story, checkpoint_entries=10, checkpoint_interval_ms=5_000)
+
+
+def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_store):
+    disk = SmallDisk()
+
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        for free, value in ((99, "90.1% full, messages are refused from 90.0%"), (101, "")):
+            disk.room = Usage(1_000, free)
+            await clock.advance(501)
+            assert (value in str(store.full)) if value else store.full is None
+
+    played(open_store, story, disk=disk, flush_interval_ms=500)
+
+
+def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(open_store, message):
+    """A volume of 64 MiB was written to its last byte between two rounds."""
+    disk = SmallDisk()
+    disk.room = Usage(64 << 20, 9 << 20)
+
+    async def sent(store, count):
+        for _ in range(count):
+            await store.append([message(bytes(4_000))])
+
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await clock.advance(10)
+        await sent(store, 300)
+        disk.room = Usage(64 << 20, 6 << 20)
+        await clock.advance(1)
+        assert store.full is None, "1.2 MB do not make it look, as 2.6 MiB are left"
+        with pytest.raises(StoreFull, match="messages are refused"):
+            await sent(store, 50)
+
+    played(open_store, story, disk=disk, flush_interval_ms=500)
+
+
+def test_the_text_that_senders_read_names_no_folder(open_store):
+    disk = SmallDisk()
+    disk.room = Usage(1_000, 0)
+
+    async def story(opened):
+        assert "memory:" not in str(opened.store.full)
+        assert "the broker's memory for messages is 100.0% full" in str(opened.store.full), (
+            "a full disk is not looked for"
+        )
+        assert "raise memory_bytes_max" in str(opened.store.full)
+
+    played(open_store, story, disk=disk)
+
+
+def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_last_one(open_store, message, tmp_path):
+    async def body():
+        opened = await open_store(tmp_path)
+        busy, free = threading.Event(), threading.Event()
+
+        def hold():
+            busy.set()
+            assert free.wait(60)
+
+        await opened.store.append([message(b"a"), message(b"b")])
+        holding = asyncio.ensure_future(opened.store._flush_jobs.run(hold))
+        await asyncio.to_thread(busy.wait, 10)
+        checkpoint = asyncio.ensure_future(opened.store.checkpoint())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not opened.store._state.dirty
+        checkpoint.cancel()  # as `close` does with the flusher's task
+        await asyncio.gather(checkpoint, return_exceptions=True)
+        free.set()
+        await holding
+        await opened.store.close()
+        again = await open_store(tmp_path)
+        assert await again.contents() == [b"a", b"b"]
+        await again.store.close()
+
+    asyncio.run(body())
