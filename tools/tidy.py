@@ -67,8 +67,8 @@ ROOMS_WITH_DOORS = (
     "spark/",  # Spark's runner and workers are plain processes of another program
 )
 DOORS_OF = {  # one door each, with the reason
-    "src/evenq/client/loops/background.py": {"threading"},  # the sync face's own loop thread
-    "src/evenq/client/loops/gates.py": {"threading"},  # lets many threads of the user wait for room
+    "src/evenq/client/loops/clients/background.py": {"threading"},  # the sync face's own loop thread
+    "src/evenq/client/loops/sending/gates.py": {"threading"},  # lets many threads of the user wait for room
     "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
     "src/evenq/store/log/writer.py": {"threading"},  # the one writer thread of the disk
     **{

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenq import errors
-from evenq.client.core.access_points import access_points
+from evenq.client.core.routes.access_points import access_points
 from evenq.errors import SettingsError
 from evenq.model.names import is_system_topic
 from evenq.model.queue import MessageQueue

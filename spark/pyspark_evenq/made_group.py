@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from evenq import errors
-from evenq.client.core.access_points import access_points
+from evenq.client.core.routes.access_points import access_points
 from pyspark_evenq import connection
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.topic_routes import CALL_MS, first_answer

@@ -29,9 +29,9 @@ from pyspark_evenq.options import ReadOptions
 
 if TYPE_CHECKING:
     from evenq.client.core.calls import SessionEvent
-    from evenq.client.core.introduction import Introduction
-    from evenq.client.loops.background import Background
-    from evenq.client.loops.sessions import BrokerSessions
+    from evenq.client.core.groups.introduction import Introduction
+    from evenq.client.loops.clients.background import Background
+    from evenq.client.loops.groups.sessions import BrokerSessions
     from evenq.client.rpc.sessions import RpcConsumerCalls
     from evenq.model import Generation
 
@@ -114,7 +114,7 @@ class StreamMember:
 
     def _begun(self) -> tuple[Background, _MemberLoop]:
         if self._background is None or self._life is None or self._background.process_id != os.getpid():
-            from evenq.client.loops.background import Background
+            from evenq.client.loops.clients.background import Background
 
             self._background = Background()
             self._life = _MemberLoop(self._options, self.client_id)
@@ -216,9 +216,9 @@ class _MemberLoop:
 
     def _opened(self) -> tuple[BrokerSessions, RpcConsumerCalls]:
         if self._sessions is None or self._calls is None:
-            from evenq.client.core.introduction import Introduction
-            from evenq.client.loops.sessions import BrokerSessions
-            from evenq.client.loops.troubles import Troubles
+            from evenq.client.core.groups.introduction import Introduction
+            from evenq.client.loops.clients.troubles import Troubles
+            from evenq.client.loops.groups.sessions import BrokerSessions
             from evenq.client.rpc.sessions import RpcConsumerCalls
             from evenq.client.wiring import ClientContext
 

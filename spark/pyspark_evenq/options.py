@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from evenq.client.core.access_points import ONE_ADDRESS, AccessPoints, access_points
+from evenq.client.core.routes.access_points import ONE_ADDRESS, AccessPoints, access_points
 from evenq.errors import IllegalAccessPoint, SettingsError
 from evenq.model.names import RETRY_PREFIX, group_problem, topic_problem
 from evenq.model.queue import MessageQueue

@@ -2,7 +2,8 @@
 
 Called by `scanning`, in Spark's workers. The leader is asked first. While it does not answer, or after it has said that
 the range begins far behind the end of its log, a follower is read; the rules are those of the SDK's readers
-(`evenq.client.core.read_places`). Routes are asked for when the leader is to be called and failed, or was not known.
+(`evenq.client.core.reading.read_places`). Routes are queried when the leader is to be called and failed, or was not
+known.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from evenq import errors
-from evenq.client.core.read_places import ReadPlace, ReadPlaces
+from evenq.client.core.reading.read_places import ReadPlace, ReadPlaces
 from evenq.model.queue import MessageQueue
 from evenq.runtime.clock import SystemClock
 from pyspark_evenq import cluster

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from evenq import errors
-from evenq.client.core.read_places import ReadPlace
+from evenq.client.core.reading.read_places import ReadPlace
 from evenq.model.queue import MessageQueue
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff

@@ -26,9 +26,9 @@ from evenq.runtime.clock import SystemClock
 from pyspark_evenq.options import ReadOptions
 
 if TYPE_CHECKING:
-    from evenq.client.core.process_queue import ProcessQueue
-    from evenq.client.loops.background import Background
-    from evenq.client.loops.membership import Membership
+    from evenq.client.core.reading.process_queue import ProcessQueue
+    from evenq.client.loops.clients.background import Background
+    from evenq.client.loops.groups.membership import Membership
     from evenq.client.rpc.sessions import RpcConsumerCalls
 
 __all__ = ["Reached", "SharedMember", "Tenure"]
@@ -134,7 +134,7 @@ class SharedMember:
 
     def _begun(self) -> tuple[Background, _SharedMemberLoop]:
         if self._background is None or self._life is None or self._background.process_id != os.getpid():
-            from evenq.client.loops.background import Background
+            from evenq.client.loops.clients.background import Background
 
             self._background = Background()
             self._life = self._background.run(_live(self._options, self.client_id, self._reached))
@@ -277,7 +277,7 @@ class _SharedMemberLoop:
         self._idle.set()
 
     def _parts(self) -> tuple[RpcConsumerCalls, Membership]:
-        from evenq.client.loops.membership import Membership
+        from evenq.client.loops.groups.membership import Membership
         from evenq.client.options import PullOptions
         from evenq.client.plans import pull_plan
         from evenq.client.rpc.sessions import RpcConsumerCalls

@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from evenq.client.core.queue_choice import queue_of_group
+from evenq.client.core.sending.queue_choice import queue_of_group
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from evenq import errors
-from evenq.client.core.access_points import access_points
+from evenq.client.core.routes.access_points import access_points
 from evenq.model.queue import MessageQueue
 from evenq.model.route import BrokerAddress
 from evenq.wire.addresses import address_for, host_and_port

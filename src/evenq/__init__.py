@@ -12,11 +12,11 @@ from evenq.runtime.version import __version__
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
-    from evenq.client.core.lite import Suspend
-    from evenq.client.core.outcome import Retry
-    from evenq.client.core.requests import reply_to
+    from evenq.client.core.lite.events import Suspend
+    from evenq.client.core.reading.outcome import Retry
+    from evenq.client.core.sending.requests import reply_to
     from evenq.client.lite_consumer import LitePushConsumer, LiteSimpleConsumer
-    from evenq.client.loops.outgoing import SendResult
+    from evenq.client.loops.sending.outgoing import SendResult
     from evenq.client.options import LiteOptions, ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
     from evenq.client.pull_consumer import PullConsumer
@@ -60,15 +60,15 @@ _HOMES = {
     "PushOptions": "evenq.client.options",
     "QueueOffset": "evenq.model",
     "ReceivedMessage": "evenq.model",
-    "Retry": "evenq.client.core.outcome",
-    "SendResult": "evenq.client.loops.outgoing",
+    "Retry": "evenq.client.core.reading.outcome",
+    "SendResult": "evenq.client.loops.sending.outgoing",
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",
-    "Suspend": "evenq.client.core.lite",
+    "Suspend": "evenq.client.core.lite.events",
     "Tls": "evenq.wire.tls",
     "TransactionResolution": "evenq.model",
-    "reply_to": "evenq.client.core.requests",
+    "reply_to": "evenq.client.core.sending.requests",
 }
 
 __all__ = [

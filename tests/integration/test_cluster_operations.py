@@ -14,7 +14,7 @@ from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
 
 import evenq
 from evenq.cli.__main__ import main
-from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView
+from evenq.client.core.admin.broker_group_views import BrokerCopyView, BrokerGroupView
 from evenq.errors import Error, NotFound, PreconditionFailed
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node

@@ -16,7 +16,7 @@ from evenq_proofs.replicated_group import until as within
 
 import evenq
 from evenq.cli.__main__ import main
-from evenq.client.core.broker_group_views import BrokerGroupView
+from evenq.client.core.admin.broker_group_views import BrokerGroupView
 from evenq.errors import Error, NotFound, PreconditionFailed
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from evenq.client.core.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
-from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.core.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
-from evenq.client.core.start_offset import StoredOffset, policy_start, stored_start
-from evenq.client.core.thresholds import Thresholds
-from evenq.client.loops.wakeup import Wakeup
+from evenq.client.core.groups.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
+from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
+from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.start_offset import StoredOffset, policy_start, stored_start
+from evenq.client.core.reading.thresholds import Thresholds
+from evenq.client.loops.clients.wakeup import Wakeup
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, StartFrom
 from evenq.runtime.clock import FakeClock
 

@@ -10,7 +10,7 @@ import pytest
 from evenq_broker.metrics import broker_metrics
 
 import evenq
-from evenq.client.core.lock_trust import LockTrust
+from evenq.client.core.groups.lock_trust import LockTrust
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 RESET = "/evenq.v1.Admin/ResetOffsets"

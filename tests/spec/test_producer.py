@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import evenq
 import evenq.aio
-from evenq.client.core.faults import AVOID_MS, KEPT_SHARE, FaultTable
-from evenq.client.core.queue_choice import QueueCounter, queue_of_group
+from evenq.client.core.sending.faults import AVOID_MS, KEPT_SHARE, FaultTable
+from evenq.client.core.sending.queue_choice import QueueCounter, queue_of_group
 from evenq.model import MessageQueue
 
 World = Any

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 import evenq
-from evenq.client.core.offsets import OffsetTable
+from evenq.client.core.reading.offsets import OffsetTable
 from evenq.model import QueueOffset
 
 LOCAL = {"retry": "local"}

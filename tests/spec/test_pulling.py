@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import evenq
-from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.model import QueueOffset
 from evenq.wire.stubs.evenq.v1 import data_pb2
 

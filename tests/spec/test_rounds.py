@@ -14,8 +14,8 @@ from evenq_broker.metrics import broker_metrics
 import evenq
 from evenq.allocation import Config
 from evenq.client.core.calls import QueueRange
-from evenq.client.core.rebalance import FindStart, RebalanceTable, RetrySoon, Unlock
-from evenq.client.loops.starting import Starting
+from evenq.client.core.groups.rebalance import FindStart, RebalanceTable, RetrySoon, Unlock
+from evenq.client.loops.reading.starting import Starting
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import QueueOffset, StartFrom
 from evenq.runtime.clock import FakeClock

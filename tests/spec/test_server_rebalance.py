@@ -21,12 +21,12 @@ from evenq_rebalancer.rpc.translation import queue_message, report_of
 
 from evenq.allocation import by_name
 from evenq.client.core.calls import Assignment, GroupTerms, Join, MemberInfo, Welcome
-from evenq.client.core.rebalance import Lock, RebalanceTable, Start, Stop
-from evenq.client.core.route import Route
-from evenq.client.loops.assignment_source import AssignmentSource
-from evenq.client.loops.routes import RouteBook
-from evenq.client.loops.sessions import BrokerSessions
-from evenq.client.loops.troubles import Troubles
+from evenq.client.core.groups.rebalance import Lock, RebalanceTable, Start, Stop
+from evenq.client.core.routes.route import Route
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.groups.assignment_source import AssignmentSource
+from evenq.client.loops.groups.sessions import BrokerSessions
+from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.runtime.clock import FakeClock

@@ -9,8 +9,8 @@ from datetime import datetime
 import pytest
 
 import evenq
-from evenq.client.core.rebalance import RebalanceTable, Stop
-from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.core.groups.rebalance import RebalanceTable, Stop
+from evenq.client.core.reading.start_offset import start_policy, timestamp_of
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import QueueOffset, StartFrom
 

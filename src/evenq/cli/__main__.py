@@ -16,7 +16,7 @@ from evenq.cli.exit_codes import ExitCode, exit_code
 from evenq.cli.output import complain
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
-from evenq.client.core.access_points import ONE_ADDRESS
+from evenq.client.core.routes.access_points import ONE_ADDRESS
 from evenq.errors import ConnectionFailed, Error, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
 from evenq.runtime.quiet_grpc import quiet_grpc

@@ -15,7 +15,7 @@ from typing import Final
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.store import ProgressBar
 from evenq.client.backup_source import BackupSource
-from evenq.client.core.backup_views import BackupHead, BackupPart, BackupWish
+from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.errors import (
     ConnectionFailed,
     Error,

@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView, LeaderMoveView, UncleanElectionView
+from evenq.client.core.admin.broker_group_views import (
+    BrokerCopyView,
+    BrokerGroupView,
+    LeaderMoveView,
+    UncleanElectionView,
+)
 
 __all__ = [
     "add_replica",

@@ -9,7 +9,7 @@ from evenq.cli.admin import with_admin
 from evenq.cli.broker_groups import copies_listing, groups_listing
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import BrokerView, MissingBrokerView
+from evenq.client.core.admin.views import BrokerView, MissingBrokerView
 from evenq.errors import NotFound
 
 __all__ = ["cluster", "list_all", "show"]

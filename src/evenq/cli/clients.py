@@ -8,7 +8,7 @@ from datetime import datetime
 from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_lines, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.query_views import ClientView
+from evenq.client.core.admin.query_views import ClientView
 
 __all__ = ["list_all", "show", "stack"]
 

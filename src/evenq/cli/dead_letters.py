@@ -11,7 +11,7 @@ from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_page, progress_bar
 from evenq.client.async_admin import Admin
-from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
+from evenq.client.core.admin.query_views import DeadLettersView, DeadLetterView, ReplayView
 from evenq.errors import ConnectionFailed, MessageNotFound
 from evenq.model import FilterExpression
 from evenq.runtime.printable import printable

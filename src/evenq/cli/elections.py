@@ -8,7 +8,7 @@ import socket
 import threading
 
 from evenq.cli.output import complain
-from evenq.client.core.access_points import access_points
+from evenq.client.core.routes.access_points import access_points
 from evenq.runtime.clock import SystemClock
 from evenq.wire.addresses import host_and_port
 

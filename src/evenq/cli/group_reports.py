@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from evenq.cli.admin import with_admin
 from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, queue_cells
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import DiagnosisView, ExplainView, SimulationView
+from evenq.client.core.admin.views import DiagnosisView, ExplainView, SimulationView
 from evenq.errors import BadRequest
 
 __all__ = ["doctor", "explain", "simulate"]

@@ -11,7 +11,7 @@ from evenq.cli.lag import lag_cells, lag_columns, lag_facts, warn_lag
 from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, progress_console, queue_cells
 from evenq.cli.retry_options import retry_policy
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import GroupDetails, filter_text
+from evenq.client.core.admin.views import GroupDetails, filter_text
 from evenq.runtime.clock import SystemClock
 
 __all__ = ["create", "delete", "list_all", "show"]

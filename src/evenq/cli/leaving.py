@@ -12,7 +12,7 @@ from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import WithdrawView
+from evenq.client.core.admin.views import WithdrawView
 from evenq.errors import BadRequest, RequestTimeout
 
 __all__ = ["leave"]

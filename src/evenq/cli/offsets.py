@@ -11,7 +11,7 @@ from evenq.cli.lag import lag_facts, warn_lag
 from evenq.cli.moments import moment_ms
 from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, queue_cells
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import OffsetMoveView
+from evenq.client.core.admin.views import OffsetMoveView
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 

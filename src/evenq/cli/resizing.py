@@ -18,8 +18,8 @@ from evenq.cli.leaving import leave
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import DrainView, ResizeView
-from evenq.client.loops.scale_in import why_kept
+from evenq.client.core.admin.views import DrainView, ResizeView
+from evenq.client.loops.admin.scale_in import why_kept
 from evenq.errors import RequestTimeout
 from evenq.model import MessageType
 

@@ -11,7 +11,7 @@ from evenq.cli.admin import with_admin
 from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import ScaleInView
+from evenq.client.core.admin.views import ScaleInView
 
 __all__ = ["check", "forget"]
 

@@ -11,7 +11,7 @@ from evenq.cli.lag import lag_cells, lag_columns, warn_lag
 from evenq.cli.output import WIDE, Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
 from evenq.client.async_admin import Admin
-from evenq.client.core.views import LiteTopicView, PlacementView, TopicDetails
+from evenq.client.core.admin.views import LiteTopicView, PlacementView, TopicDetails
 from evenq.errors import BadRequest, ConnectionFailed, Forbidden, GroupNotFound
 
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]

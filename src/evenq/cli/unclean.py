@@ -10,7 +10,7 @@ from evenq.cli.admin import with_admin
 from evenq.cli.broker_groups import copies_listing
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.broker_group_views import BrokerCopyView, UncleanPlanView
+from evenq.client.core.admin.broker_group_views import BrokerCopyView, UncleanPlanView
 from evenq.errors import PreconditionFailed
 
 __all__ = ["elect_unclean"]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from evenq.cli.output import Column, Listing, progress_console
-from evenq.client.core.views import UnfinishedView
+from evenq.client.core.admin.views import UnfinishedView
 from evenq.runtime.clock import SystemClock
 
 __all__ = ["Patience", "hidden_text", "unfinished_listing", "who"]

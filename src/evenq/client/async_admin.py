@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_queries import AsyncQueries
-from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView, UncleanPlanView
-from evenq.client.core.views import (
+from evenq.client.core.admin.broker_group_views import BrokerGroupView, LeaderMoveView, UncleanPlanView
+from evenq.client.core.admin.views import (
     BrokerView,
     ClusterView,
     DiagnosisView,
@@ -31,10 +31,10 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced, must_accept
-from evenq.client.loops.moving import leader_moved
-from evenq.client.loops.resizing import drained, scaled, withdrawn
-from evenq.client.loops.scale_in import scale_in_checked
+from evenq.client.loops.admin.changing_copies import copies_grown, copy_removed, copy_replaced, must_accept
+from evenq.client.loops.admin.moving import leader_moved
+from evenq.client.loops.admin.resizing import drained, scaled, withdrawn
+from evenq.client.loops.admin.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.wiring import ClientContext, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission

@@ -13,14 +13,14 @@ from functools import partial
 from typing import ClassVar, Self
 
 from evenq.client.async_push_consumer import Listener, OnError
-from evenq.client.core.lifetime import Lifetime
-from evenq.client.core.lite import starting
-from evenq.client.core.user_functions import check_function
+from evenq.client.core.clients.lifetime import Lifetime
+from evenq.client.core.clients.user_functions import check_function
+from evenq.client.core.lite.events import starting
 from evenq.client.faces import AsyncFace, SdkClient, awaited
-from evenq.client.loops.listening import RunListener
-from evenq.client.loops.lite_member import LiteMember, LitePlan
-from evenq.client.loops.troubles import Report
-from evenq.client.loops.user_code import reporter
+from evenq.client.loops.clients.troubles import Report
+from evenq.client.loops.clients.user_code import reporter
+from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
+from evenq.client.loops.reading.listening import RunListener
 from evenq.client.options import LiteOptions
 from evenq.client.plans import check_callbacks, lite_plan
 from evenq.client.running import AsyncRun

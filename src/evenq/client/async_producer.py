@@ -12,14 +12,23 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-from evenq.client.core.half_messages import HalfMessage
-from evenq.client.core.user_functions import check_function
+from evenq.client.core.clients.user_functions import check_function
+from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.blocks import Blocks, results_of
-from evenq.client.loops.exits import Exits
-from evenq.client.loops.gates import TaskGate
-from evenq.client.loops.outgoing import Encoded, Item, OnewayResult, Outcomes, Selector, SendBlock, SendResult, Settle
-from evenq.client.loops.troubles import Troubles
+from evenq.client.loops.clients.exits import Exits
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.sending.blocks import Blocks, results_of
+from evenq.client.loops.sending.gates import TaskGate
+from evenq.client.loops.sending.outgoing import (
+    Encoded,
+    Item,
+    OnewayResult,
+    Outcomes,
+    Selector,
+    SendBlock,
+    SendResult,
+    Settle,
+)
 from evenq.client.options import ProducerOptions
 from evenq.client.plans import options_of
 from evenq.client.transaction import AsyncTransaction, Checker, resolution_of

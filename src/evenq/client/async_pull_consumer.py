@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 
 from evenq.allocation import Strategy
 from evenq.client.async_push_consumer import OnRebalance
-from evenq.client.core.lifetime import Lifetime
+from evenq.client.core.clients.lifetime import Lifetime
 from evenq.client.faces import AsyncFace, SdkClient, awaited
-from evenq.client.loops.polling import Polling
+from evenq.client.loops.consumers.polling import Polling
 from evenq.client.options import PullOptions
 from evenq.client.plans import check_callbacks, filters, pull_plan
 from evenq.client.wiring import ClientContext, new_client_id, polling_parts

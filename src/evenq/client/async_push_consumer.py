@@ -11,11 +11,11 @@ from functools import partial
 from typing import ClassVar, Self
 
 from evenq.allocation import Strategy
-from evenq.client.core.lifetime import Lifetime
-from evenq.client.core.user_functions import check_function
+from evenq.client.core.clients.lifetime import Lifetime
+from evenq.client.core.clients.user_functions import check_function
 from evenq.client.faces import AsyncFace, SdkClient, awaited
-from evenq.client.loops.pushing import Pushing
-from evenq.client.loops.user_code import reporter
+from evenq.client.loops.clients.user_code import reporter
+from evenq.client.loops.consumers.pushing import Pushing
 from evenq.client.options import PushOptions
 from evenq.client.plans import check_callbacks, filters, push_plan
 from evenq.client.running import AsyncRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from evenq.client.core.query_views import (
+from evenq.client.core.admin.query_views import (
     ClientsView,
     ClientView,
     DeadLettersView,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from evenq.client.core.lifetime import Lifetime
+from evenq.client.core.clients.lifetime import Lifetime
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.receiving import Receiving
+from evenq.client.loops.consumers.receiving import Receiving
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import simple_plan
 from evenq.client.wiring import ClientContext, new_client_id, receiving_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from evenq.client.async_admin import AdminClient
-from evenq.client.core.backup_views import BackupHead, BackupPart, BackupWish
+from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.client.faces import AsyncFace
 from evenq.runtime.clock import Clock
 

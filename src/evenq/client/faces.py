@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from evenq.client.loops.background import Background
+from evenq.client.loops.clients.background import Background
 from evenq.runtime.closing import AsyncClosing, Closing
 
 __all__ = ["AsyncFace", "SdkClient", "SyncFace", "awaited", "blocking"]

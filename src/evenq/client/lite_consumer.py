@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.client.async_lite_consumer import LiteClient, LitePushClient, LiteSimpleClient, OnUnsubscribed
-from evenq.client.core.lite import starting
+from evenq.client.core.lite.events import starting
 from evenq.client.faces import SyncFace
-from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.loops.clients.user_code import in_thread, listened
 from evenq.client.running import SyncRun
 from evenq.model import ReceivedMessage, StartFrom
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from evenq.allocation import Strategy, by_name, stand_in
-from evenq.client.core.start_offset import in_ms, start_policy, timestamp_of
-from evenq.client.core.user_functions import check_function
-from evenq.client.loops.lite_member import LitePlan
-from evenq.client.loops.membership import MemberPlan
-from evenq.client.loops.pushing import PushPlan
-from evenq.client.loops.receiving import SimplePlan
+from evenq.client.core.clients.user_functions import check_function
+from evenq.client.core.reading.start_offset import in_ms, start_policy, timestamp_of
+from evenq.client.loops.consumers.pushing import PushPlan
+from evenq.client.loops.consumers.receiving import SimplePlan
+from evenq.client.loops.groups.membership import MemberPlan
+from evenq.client.loops.lite.lite_member import LitePlan
 from evenq.client.options import LiteOptions, PullOptions, PushOptions, SimpleOptions
 from evenq.client.wiring import placed
 from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, IllegalTopic

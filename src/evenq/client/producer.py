@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from evenq.client.async_producer import ProducerClient
-from evenq.client.core.half_messages import HalfMessage
+from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.faces import SyncFace
-from evenq.client.loops.blocks import results_of
-from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.outgoing import Entry, Item, Outcomes, Selector, SendBlock, SendResult, goes_anywhere
-from evenq.client.loops.user_code import in_thread
+from evenq.client.loops.clients.user_code import in_thread
+from evenq.client.loops.sending.blocks import results_of
+from evenq.client.loops.sending.gates import ThreadGate
+from evenq.client.loops.sending.outgoing import Entry, Item, Outcomes, Selector, SendBlock, SendResult, goes_anywhere
 from evenq.client.transaction import Transaction, resolution_of
 from evenq.client.wiring import direct_part
 from evenq.errors import Error

@@ -14,7 +14,7 @@ from typing import Self
 
 from evenq.client.async_pull_consumer import PullClient
 from evenq.client.faces import SyncFace
-from evenq.client.loops.user_code import in_thread
+from evenq.client.loops.clients.user_code import in_thread
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 
 __all__ = ["PullConsumer"]

@@ -15,7 +15,7 @@ from typing import Self
 
 from evenq.client.async_push_consumer import PushClient
 from evenq.client.faces import SyncFace
-from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.loops.clients.user_code import in_thread, listened
 from evenq.client.running import SyncRun
 from evenq.model import ReceivedMessage
 

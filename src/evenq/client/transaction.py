@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from evenq.client.core.half_messages import HalfMessage
+from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage, TransactionResolution
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from evenq.client.core.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
-from evenq.client.core.message_id import MessageIds
-from evenq.client.loops.outgoing import Encoded
+from evenq.client.core.routes.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
+from evenq.client.core.sending.message_id import MessageIds
+from evenq.client.loops.sending.outgoing import Encoded
 from evenq.errors import BadRequest, BodyEmpty, IllegalAccessPoint, IllegalTopic, SettingsError
 from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
@@ -26,18 +26,18 @@ from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
-    from evenq.client.loops.listening import RunListener
-    from evenq.client.loops.lite_member import LiteMember, LitePlan
-    from evenq.client.loops.membership import MemberPlan
-    from evenq.client.loops.polling import Polling
-    from evenq.client.loops.pushing import Pushing, PushPlan
-    from evenq.client.loops.rebalance_listener import RebalanceCallback
-    from evenq.client.loops.receiving import Receiving, SimplePlan
-    from evenq.client.loops.replies import Replies
-    from evenq.client.loops.sending import Sending
-    from evenq.client.loops.subscribing import TellEnded
-    from evenq.client.loops.transacting import RunChecker, Transacting
-    from evenq.client.loops.troubles import Report
+    from evenq.client.loops.clients.troubles import Report
+    from evenq.client.loops.consumers.polling import Polling
+    from evenq.client.loops.consumers.pushing import Pushing, PushPlan
+    from evenq.client.loops.consumers.receiving import Receiving, SimplePlan
+    from evenq.client.loops.groups.membership import MemberPlan
+    from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
+    from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
+    from evenq.client.loops.lite.subscribing import TellEnded
+    from evenq.client.loops.reading.listening import RunListener
+    from evenq.client.loops.sending.replies import Replies
+    from evenq.client.loops.sending.sender import Sending
+    from evenq.client.loops.transactions.transacting import RunChecker, Transacting
     from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.direct import Direct
@@ -192,9 +192,9 @@ def producer_parts(
     run_checker: RunChecker,
 ) -> tuple[RpcTransactionCalls, Sending, Replies, Transacting]:
     """A producer's wire and what works over it; all share the routes that sending keeps."""
-    from evenq.client.loops.replies import Replies
-    from evenq.client.loops.sending import Sending
-    from evenq.client.loops.transacting import Transacting
+    from evenq.client.loops.sending.replies import Replies
+    from evenq.client.loops.sending.sender import Sending
+    from evenq.client.loops.transactions.transacting import Transacting
     from evenq.client.rpc.transactions import RpcTransactionCalls
 
     clock, rng = context.clock, context.rng
@@ -245,7 +245,7 @@ def pushing_parts(
     report: Report | None,
 ) -> tuple[RpcConsumerCalls, Pushing]:
     """A push consumer's wire and its work, not started."""
-    from evenq.client.loops.pushing import Pushing
+    from evenq.client.loops.consumers.pushing import Pushing
 
     calls = _consumer_calls(context, client_id, plan)
     return calls, Pushing(
@@ -264,7 +264,7 @@ def polling_parts(
     context: ClientContext, client_id: str, plan: MemberPlan, *, tell: RebalanceCallback | None
 ) -> tuple[RpcConsumerCalls, Polling]:
     """A pull consumer's wire and its work, not started."""
-    from evenq.client.loops.polling import Polling
+    from evenq.client.loops.consumers.polling import Polling
 
     calls = _consumer_calls(context, client_id, plan)
     return calls, Polling(calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell)
@@ -272,8 +272,8 @@ def polling_parts(
 
 def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) -> tuple[RpcSimpleCalls, Receiving]:
     """A simple consumer's wire and its work, not started."""
-    from evenq.client.loops.group_start import GroupStart
-    from evenq.client.loops.receiving import Receiving
+    from evenq.client.loops.consumers.receiving import Receiving
+    from evenq.client.loops.reading.group_start import GroupStart
     from evenq.client.rpc.receiving import RpcSimpleCalls
 
     calls = RpcSimpleCalls(
@@ -300,7 +300,7 @@ def lite_parts(
     report: Report | None = None,
 ) -> tuple[RpcLiteCalls, LiteMember]:
     """The wire of a consumer of lite topics and its work, not started."""
-    from evenq.client.loops.lite_member import LiteMember
+    from evenq.client.loops.lite.lite_member import LiteMember
     from evenq.client.rpc.lite import RpcLiteCalls
 
     calls = RpcLiteCalls(

@@ -33,7 +33,8 @@ __all__ = ["NAMES", "Named", "Names"]
 
 
 REPLY_TAG = re.compile(r"reply-[0-9a-f]{24}\Z")
-"""Tag of a client's replies (`evenq.client.loops.replies`): random, so whoever knows it is its owner or was asked."""
+"""Tag of a client's replies (`evenq.client.loops.sending.replies`): random, so only its owner and those who got a request
+know it."""
 
 
 class Named(NamedTuple):

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from evenq import aio
-from evenq.client.core.access_points import access_points
-from evenq.client.core.views import BrokerView
+from evenq.client.core.admin.views import BrokerView
+from evenq.client.core.routes.access_points import access_points
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import ClientContext
 from evenq.errors import ConnectionFailed, Error, NotFound

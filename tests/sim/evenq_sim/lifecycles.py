@@ -22,7 +22,7 @@ from evenq_proofs.sim.lifecycle_checks import LifecycleEnding, Run, Sent, judge_
 from evenq_proofs.sim.loop import ProcessClock
 
 from evenq.allocation import by_name
-from evenq.client.loops.pushing import Pushing, PushPlan
+from evenq.client.loops.consumers.pushing import Pushing, PushPlan
 from evenq.client.options import PushOptions
 from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import RpcConsumerCalls

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from evenq_proofs.sim import ProcessClock, ProcessNet
 
-from evenq.client.loops.lite_member import LiteMember, LitePlan
+from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
 from evenq.client.options import LiteOptions
 from evenq.client.rpc.lite import RpcLiteCalls
 from evenq.errors import Error

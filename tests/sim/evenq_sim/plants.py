@@ -30,9 +30,9 @@ from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 
-from evenq.client.loops.assignment_source import AssignmentSource
-from evenq.client.loops.drains import Drains
-from evenq.client.loops.subscribing import Subscribing
+from evenq.client.loops.groups.assignment_source import AssignmentSource
+from evenq.client.loops.groups.drains import Drains
+from evenq.client.loops.lite.subscribing import Subscribing
 from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]

@@ -25,7 +25,7 @@ from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.allocation import by_name
-from evenq.client.loops.pushing import Pushing, PushPlan
+from evenq.client.loops.consumers.pushing import Pushing, PushPlan
 from evenq.client.options import PushOptions
 from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import RpcConsumerCalls

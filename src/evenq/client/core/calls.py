@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenq.client.core.route import Route
+from evenq.client.core.routes.route import Route
 from evenq.model import (
     NO_GENERATION,
     FilterExpression,

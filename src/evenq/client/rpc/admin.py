@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer, UncleanPlanView
-from evenq.client.core.views import (
+from evenq.client.core.admin.broker_group_views import BrokerGroupView, MoveAnswer, UncleanPlanView
+from evenq.client.core.admin.views import (
     BrokerView,
     ClusterView,
     DiagnosisView,

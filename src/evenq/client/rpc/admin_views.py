@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from evenq.client.core.broker_group_views import (
+from evenq.client.core.admin.broker_group_views import (
     BrokerCopyView,
     BrokerGroupView,
     LostPairView,
     UncleanElectionView,
     UncleanPlanView,
 )
-from evenq.client.core.views import (
+from evenq.client.core.admin.views import (
     BrokerView,
     DifferingFiltersView,
     DrainView,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from evenq.client.core.backup_views import BackupHead, BackupPart, BackupWish
+from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.client.rpc.calls import Calls
 from evenq.errors import InternalError, RequestTimeout
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from evenq.client.core.access_points import access_points
 from evenq.client.core.calls import Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
-from evenq.client.core.route import Route
+from evenq.client.core.routes.access_points import access_points
+from evenq.client.core.routes.route import Route
 from evenq.client.rpc.first_answer import first_answer, telling
 from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import SendResult
+from evenq.client.core.routes.route import Route
+from evenq.client.loops.sending.outgoing import SendResult
 from evenq.client.rpc.calls import DATA
 from evenq.client.rpc.messages import check_published, repeated
 from evenq.client.rpc.translation import wire_queue

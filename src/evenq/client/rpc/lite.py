@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from evenq.client.core.lite import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
+from evenq.client.core.lite.events import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
 from evenq.client.rpc.calls import V2
 from evenq.client.rpc.receiving import RpcSimpleCalls
 from evenq.model import ReceivedMessage

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from evenq.client.core.query_views import (
+from evenq.client.core.admin.query_views import (
     ClientsView,
     ClientView,
     DeadLettersView,

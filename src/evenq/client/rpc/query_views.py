@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from evenq.client.core.query_views import (
+from evenq.client.core.admin.query_views import (
     ClientView,
     DeadLetterCountView,
     DeadLettersView,

@@ -6,7 +6,7 @@ and again; nearly always it is what it was.
 
 from __future__ import annotations
 
-from evenq.client.core.route import Route
+from evenq.client.core.routes.route import Route
 from evenq.errors import TopicNotFound
 from evenq.model import BrokerAddress, MessageQueue
 from evenq.wire.addresses import address_for

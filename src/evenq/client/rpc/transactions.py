@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-from evenq.client.core.half_messages import Check, HalfMessage
+from evenq.client.core.transactions.half_messages import Check, HalfMessage
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
 from evenq.errors import InternalError

@@ -5,7 +5,7 @@ import pytest
 from evenq.cli.parser import make_parser
 from evenq.cli.resizing import permission_text
 from evenq.cli.waiting import who
-from evenq.client.core.views import UnfinishedView
+from evenq.client.core.admin.views import UnfinishedView
 from evenq.model import MessageQueue, Permission
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 

@@ -20,7 +20,7 @@ from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 import evenq
-from evenq.client.loops.background import Background
+from evenq.client.loops.clients.background import Background
 from evenq.client.wiring import ClientContext
 from evenq.errors import RequestTimeout
 from evenq.model import BrokerAddress

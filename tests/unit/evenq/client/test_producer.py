@@ -152,7 +152,7 @@ def test_a_batch_raises_its_first_error_after_all_were_answered(world: Any) -> N
 def test_the_first_messages_of_a_batch_are_on_their_way_while_the_last_ones_are_drawn(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evenq.client.loops.blocks.DRAWN_MS", 60_000)  # however slow this machine is
+    monkeypatch.setattr("evenq.client.loops.sending.blocks.DRAWN_MS", 60_000)  # however slow this machine is
     world.create("t")
     producer = world.make(evenq.Producer, options=ProducerOptions(linger_ms=1_000))
     producer.send(message(b"-1"))
@@ -182,7 +182,7 @@ def test_a_batch_makes_one_future_for_each_call(world: Any, monkeypatch: pytest.
             made.append(self)
 
     monkeypatch.setattr("evenq.client.producer.Future", Counted)
-    monkeypatch.setattr("evenq.client.loops.blocks.DRAWN_MS", 60_000)  # however slow this machine is
+    monkeypatch.setattr("evenq.client.loops.sending.blocks.DRAWN_MS", 60_000)  # however slow this machine is
     producer.send_batch(message(b"%d" % number) for number in range(400))
     assert len(made) == 4
 

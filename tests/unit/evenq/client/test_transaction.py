@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evenq.client.core.half_messages import HalfMessage
+from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.transaction import AsyncTransaction, Transaction, resolution_of
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import TransactionResolution

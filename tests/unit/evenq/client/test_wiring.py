@@ -11,7 +11,7 @@ from evenq_proofs.loop_net import LoopNet
 
 import evenq
 import evenq.aio
-from evenq.client.loops.scale_in import scale_in_checked
+from evenq.client.loops.admin.scale_in import scale_in_checked
 from evenq.client.options import PushOptions
 from evenq.client.wiring import ClientContext, new_client_id, placed
 from evenq.errors import BadRequest

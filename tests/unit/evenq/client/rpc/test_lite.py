@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.lite import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
+from evenq.client.core.lite.events import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
 from evenq.client.rpc.lite import RpcLiteCalls
 from evenq.client.rpc.messages import decode, encode
 from evenq.errors import LiteSubscriptionQuotaExceeded

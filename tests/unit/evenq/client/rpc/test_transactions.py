@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.half_messages import HalfMessage
+from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.rpc.messages import encode
 from evenq.client.rpc.transactions import RpcTransactionCalls
 from evenq.errors import InternalError, InvalidTransactionId

@@ -1,0 +1,1 @@
+"""Results of the admin calls, as plain values."""

@@ -1,0 +1,1 @@
+"""Checks that every client makes: its life (started once, closed once) and the functions of its user."""

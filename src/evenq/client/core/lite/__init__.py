@@ -1,0 +1,1 @@
+"""Requests and events of a consumer of lite topics."""

@@ -1,0 +1,138 @@
+"""What a consumer of lite topics says and hears (wire contract 3.14, 4.5, 5.6).
+
+`loops.subscribing` keeps what it wants, `loops.lite_pushing` hands messages to its listener, `rpc.lite` is the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Protocol
+
+from evenq.client.core.calls import SimpleCalls
+from evenq.client.core.reading.start_offset import start_policy, timestamp_of
+from evenq.errors import BadRequest
+from evenq.model import ReceivedMessage, StartFrom
+
+__all__ = [
+    "LiteAction",
+    "LiteCalls",
+    "LiteConnected",
+    "LiteEnded",
+    "LiteEvent",
+    "LiteStart",
+    "LiteStartKind",
+    "Suspend",
+    "starting",
+]
+
+
+class LiteAction(IntEnum):
+    """The numbers of the wire's `LiteSubscriptionAction`."""
+
+    ADD = 0
+    REMOVE = 1
+    ALL = 2
+    """These and no others."""
+
+
+class LiteStartKind(StrEnum):
+    """What kind of start a `LiteStart` is; the names of the wire's fields."""
+
+    FIRST = "min"
+    LAST = "max"
+    OFFSET = "offset"
+    TAIL = "tail_n"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class LiteStart:
+    """Where a subscription begins if no other member of the group has the lite topic."""
+
+    kind: LiteStartKind
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiteConnected:
+    """A broker took our settings: there is a line to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteEnded:
+    """A broker ended the subscription to a lite topic."""
+
+    name: str
+
+
+LiteEvent = LiteConnected | LiteEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """A listener's answer: pause this lite topic; its message comes again after `pause_ms`, and that counts as no
+    attempt.
+    """
+
+    pause_ms: int
+    """10 .. 43,200,000, unless the broker allows less."""
+
+    def __post_init__(self) -> None:
+        if not 10 <= self.pause_ms <= 43_200_000:
+            raise BadRequest(f"Suspend.pause_ms is {self.pause_ms}, the range is 10 to 43200000")
+
+
+class LiteCalls(SimpleCalls, Protocol):
+    """What a consumer of lite topics needs."""
+
+    async def sync_lite(
+        self,
+        action: LiteAction,
+        topic: str,
+        group: str,
+        names: Sequence[str],
+        *,
+        start: LiteStart | None = None,
+        address: str = "",
+    ) -> None:
+        """Tell what we want, at the access point or at `address`. Raises LiteSubscriptionQuotaExceeded,
+        LiteTopicQuotaExceeded, IllegalLiteTopic, IllegalTopic.
+        """
+        ...
+
+    def lite_events(
+        self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
+    ) -> AsyncGenerator[LiteEvent, None]:
+        """A line to a broker; each telling sends our settings again."""
+        ...
+
+    async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
+        """To the dead-letter topic with it."""
+        ...
+
+
+def starting(
+    start_from: StartFrom | str | None, start_timestamp_ms: int | str, start_offset: int | None, start_tail: int | None
+) -> LiteStart | None:
+    """The start that these arguments ask for; at most one of them. Raises BadRequest."""
+    given = [start_from is not None, start_offset is not None, start_tail is not None]
+    if sum(given) > 1:
+        raise BadRequest("a lite subscription has one start: give one of start_from, start_offset and start_tail")
+    for name, value in (("start_offset", start_offset), ("start_tail", start_tail)):
+        if value is not None and value < 0:
+            raise BadRequest(f"{name} is {value}; give 0 or more")
+    if start_offset is not None:
+        return LiteStart(LiteStartKind.OFFSET, start_offset)
+    if start_tail is not None:
+        return LiteStart(LiteStartKind.TAIL, start_tail)
+    if start_from is None:
+        return None
+    match start_policy(start_from):
+        case StartFrom.FIRST:
+            return LiteStart(LiteStartKind.FIRST)
+        case StartFrom.LAST:
+            return LiteStart(LiteStartKind.LAST)
+        case StartFrom.TIMESTAMP:
+            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(start_timestamp_ms))

@@ -1,0 +1,1 @@
+"""Routes of topics and the client's access points."""

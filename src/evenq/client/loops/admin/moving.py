@@ -1,0 +1,91 @@
+"""Letting another copy of a broker group lead, from a program: ask its leader, then wait until the new one serves.
+
+The leader's connections end with its term, so its answer may be lost: what counts is who is seen to lead. A repeat
+carries the previous epoch and so cannot move the group twice. Used by both admins.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from evenq.client.core.admin.broker_group_views import BrokerGroupView, LeaderMoveView, MoveAnswer
+from evenq.client.core.admin.views import ClusterView
+from evenq.errors import ConnectionFailed, PreconditionFailed, RequestTimeout
+from evenq.runtime.clock import Clock
+
+__all__ = ["leader_moved"]
+
+LOOK_MS = 50
+LOST_MS = 5_000
+"""If no other copy leads this long after a lost answer, the hand-over did not happen."""
+
+
+class MovingCalls(Protocol):
+    """What it needs of the wire."""
+
+    async def describe_cluster(self) -> ClusterView:
+        """Who leads what."""
+        ...
+
+    async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
+        """Hand over, if the group is still in the epoch."""
+        ...
+
+
+async def leader_moved(
+    calls: MovingCalls, clock: Clock, broker: str, *, to: int | None = None, wait_ms: int
+) -> LeaderMoveView:
+    """Wait until the new leader serves, `wait_ms` at most. Raises what the server says, PreconditionFailed also if
+    another copy than `to` took over.
+    """
+    before = _of(await calls.describe_cluster(), broker)
+    begun_ms = clock.monotonic_ms()
+    lost: ConnectionFailed | RequestTimeout | None = None
+    outcome = MoveAnswer(-1, 0)
+    try:
+        outcome = await calls.move_leader(broker, to=to, epoch=0 if before is None else before.epoch)
+    except (ConnectionFailed, RequestTimeout) as error:
+        if before is None:
+            raise
+        lost = error
+    old = None if before is None else before.leader
+    if lost is None and outcome.leader == old:
+        return LeaderMoveView(
+            broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=True, took_ms=0
+        )
+    deadline_ms = begun_ms + (wait_ms if lost is None else min(wait_ms, LOST_MS))
+    epoch_before = 0 if before is None else before.epoch
+    while True:
+        group = await _look(calls, broker)
+        served = group is not None and group.epoch > epoch_before and group.served
+        now_ms = clock.monotonic_ms()
+        if served or now_ms >= deadline_ms:
+            break
+        await clock.sleep_ms(LOOK_MS)
+    if served:
+        assert group is not None
+        assert group.leader is not None
+        outcome = MoveAnswer(group.leader, group.epoch)
+    elif lost is not None:
+        raise lost
+    if to is not None and outcome.leader != to:
+        raise PreconditionFailed(
+            f"copy {outcome.leader} of broker group {broker} took over, not copy {to}; look with `evenq cluster show`, "
+            "then move it again"
+        )
+    return LeaderMoveView(
+        broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=served,
+        took_ms=now_ms - begun_ms,
+    )  # fmt: skip
+
+
+async def _look(calls: MovingCalls, broker: str) -> BrokerGroupView | None:
+    """None: no broker that answers knows it just now."""
+    try:
+        return _of(await calls.describe_cluster(), broker)
+    except (ConnectionFailed, RequestTimeout):
+        return None
+
+
+def _of(cluster: ClusterView, broker: str) -> BrokerGroupView | None:
+    return next((group for group in cluster.broker_groups if group.broker_name == broker), None)

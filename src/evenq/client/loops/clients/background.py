@@ -1,0 +1,139 @@
+"""The thread behind the sync face: one event loop per process, shared by all sync clients.
+
+Made at first use, a daemon, stopped at exit. After a fork the child has no such thread, so it makes its own; a client
+that was made before the fork belongs to the parent and says so when it is used in the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from evenq.client.loops.clients.exits import Exits
+from evenq.errors import Unsupported
+
+__all__ = ["Background"]
+
+Result = TypeVar("Result")
+
+
+class Background:
+    """A running event loop in a thread of its own. `call_soon` and `run` are for other threads."""
+
+    _shared: Background | None = None
+    _guard = threading.Lock()
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.exits = Exits()
+        """Clients that are ended with the process, while the loop still runs."""
+        self._thread = threading.Thread(target=self._serve, name="evenq-client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls) -> Background:
+        """The process's loop thread."""
+        with cls._guard:
+            if cls._shared is None or cls._shared.process_id != os.getpid():
+                cls._shared = Background()
+                atexit.register(cls._shared.end_with_process)
+            return cls._shared
+
+    def run(self, coroutine: Coroutine[Any, Any, Result], *, timeout_ms: int | None = None) -> Result:
+        """Run it in the loop and wait for its result. Not callable from the loop itself (a sync call inside a
+        callback).
+        """
+        return self._begin(coroutine).result(None if timeout_ms is None else timeout_ms / 1000)
+
+    def run_or_cancel(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """As `run`, for what takes messages: an interrupt (Ctrl-C) of the waiting thread ends it, or it would go on and
+        take them for a caller who is gone.
+        """
+        tasks: list[asyncio.Task[Any] | None] = []
+        gone = threading.Event()
+
+        async def watched() -> Result:
+            if gone.is_set():  # the interrupt came between handing over and the first step
+                coroutine.close()
+                raise asyncio.CancelledError
+            tasks.append(asyncio.current_task())
+            return await coroutine
+
+        def end() -> None:
+            gone.set()
+            for task in tasks:
+                if task is not None:
+                    task.cancel()
+
+        try:
+            return self._begin(watched()).result()
+        except KeyboardInterrupt:
+            self.call_soon(end)
+            raise
+        except Unsupported:
+            coroutine.close()  # if it never began
+            raise
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Run it in the loop, soon."""
+        self.loop.call_soon_threadsafe(function)
+
+    def check(self) -> None:
+        """Raise Unsupported in a forked child."""
+        if self.process_id != os.getpid():
+            raise Unsupported(
+                f"this client was made in process {self.process_id} and is used in its forked child {os.getpid()};"
+                " make a new client after the fork"
+            )
+
+    def check_thread(self) -> None:
+        """Raise Unsupported in the loop's own thread, which must not wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise Unsupported(
+                "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
+                " callback; hand it to another thread, or use evenq.aio"
+            )
+
+    def end_with_process(self) -> None:
+        """End clients that are not closed, then the thread."""
+        self.exits.end()
+        # A daemon thread that runs while the interpreter is taken down may crash it.
+        self.stop()
+
+    def stop(self) -> None:
+        """End the thread; at exit."""
+        if self.process_id == os.getpid() and self.loop.is_running():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(2)
+
+    def close(self) -> None:
+        """End the thread and free the loop; of one that is not shared, and is not used any more."""
+        self.stop()
+        if self.process_id == os.getpid() and not self.loop.is_running():
+            self.loop.close()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+        try:
+            self.check()
+            self.check_thread()
+        except Unsupported:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+def _forget_after_fork() -> None:
+    Background._guard = threading.Lock()  # noqa: SLF001 - the lock may have been held by a thread that the child lacks
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,1 @@
+"""The engines of the push, pull and simple consumer, which both faces drive."""

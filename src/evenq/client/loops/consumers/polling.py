@@ -1,0 +1,322 @@
+"""The engine of a pull consumer: a member of a group, or a reader of chosen queues, whose user asks for messages.
+
+Messages are fetched ahead into the queues' snapshots; `poll` takes them from there, queue by queue in turns. With
+automatic commits what a poll returned counts as consumed at the next poll, so a user who dies in between gets it again;
+a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress, and a queue that
+moves away waits until what was polled of it is committed, as long at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from evenq.client.core.calls import ConsumerCalls, QueueRange
+from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.loops.clients.wakeup import Wakeup
+from evenq.client.loops.groups.membership import MemberPlan, Membership
+from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
+from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout, Unsupported
+from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.clock import Clock
+
+__all__ = ["Polling"]
+
+log = logging.getLogger(__name__)
+
+NEVER_MS = 1 << 60
+ERRORS_MAX = 100
+
+
+class Polling:
+    """One running pull consumer; everything in one event loop, one `poll` at a time."""
+
+    def __init__(
+        self,
+        calls: ConsumerCalls,
+        *,
+        plan: MemberPlan,
+        client_id: str,
+        clock: Clock,
+        rng: random.Random,
+        tell: RebalanceCallback | None,
+    ) -> None:
+        self._calls = calls
+        if not plan.auto_commit and not plan.chosen:
+            plan = replace(plan, finish=self._until_committed)
+        self._plan = plan
+        self._clock = clock
+        self._member = Membership(
+            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived,
+            report=self._refused,
+        )  # fmt: skip
+        self._errors: deque[Error] = deque(maxlen=ERRORS_MAX)
+        """Permanent errors that no poll has raised yet."""
+        self._ready: deque[ProcessQueue] = deque()
+        self._returned: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
+        self._positions: dict[ProcessQueue, QueueOffset] = {}
+        self._uncommitted: dict[ProcessQueue, QueueOffset] = {}
+        """Without automatic commits: the end of what was polled and is not stored yet."""
+        self._leaving: dict[ProcessQueue, Wakeup] = {}
+        """Queues that move away and wait for the user's commit."""
+        self._wakeup = Wakeup(clock)
+        self._task: asyncio.Task[object] | None = None  # the poll that is under way
+        self._last: list[ReceivedMessage] = []
+
+    def start(self) -> None:
+        """Begin; the first rebalance comes at once (CS-6)."""
+        self._member.start()
+
+    async def close(self, *, consumed: bool) -> None:
+        """Commit, let the queues go, leave. `consumed` False: what the last poll returned comes again."""
+        if consumed and self._plan.auto_commit:
+            self._consumed()
+        for process, chunk in self._returned:
+            for message in chunk:
+                # Back in hand and never due: so it is not finished, and the commit of the end stays below it.
+                process.postpone(message.queue_offset, retry_ms=NEVER_MS)
+        self._returned.clear()
+        self._uncommitted.clear()  # no commit can come any more
+        self._wake_leaving()
+        await self._member.close()
+
+    async def poll(self, max_messages: int, wait_ms: int) -> list[ReceivedMessage]:
+        """Messages of one queue in offset order; empty after `wait_ms`. Raises each permanent error once, also while it
+        waits; the next poll goes on.
+        """
+        if not 1 <= max_messages <= 10_000:
+            raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 10000")
+        if wait_ms < 0:
+            raise BadRequest(f"wait_ms is {wait_ms}, give 0 or more")
+        if self._task is not None:
+            raise Unsupported("another poll of this consumer is under way; one consumer, one poll at a time")
+        self._task, self._last = asyncio.current_task(), []
+        try:
+            if self._plan.auto_commit:
+                self._consumed()
+            deadline_ms = self._clock.monotonic_ms() + wait_ms
+            while not (chunk := self._take(max_messages)):
+                if self._errors:  # after what is in hand: one refused topic must not hold up the others
+                    raise self._errors.popleft()
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if left_ms <= 0:
+                    break
+                await self._wakeup.wait(left_ms)
+            self._last = chunk
+            return chunk
+        finally:
+            self._task = None
+
+    def interrupt(self) -> None:
+        """Its caller waits no more: end the poll or, if it was just done, let the next one return the same."""
+        if self._task is not None:
+            self._task.cancel()
+        # The poll was done when its caller gave up: what it took has reached no user.
+        elif self._last and self._member.ownership.process(self._last[0].queue) is not None:
+            self.seek(self._last[0].queue, self._last[0].queue_offset)
+        self._last = []
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
+        """Store what was polled, or these offsets (also back). Raises PreconditionFailed for a queue that is not
+        ours, ConnectionFailed if a broker did not take it.
+        """
+        table = self._member.progress.table
+        self._positions = {
+            process: position
+            for process, position in self._positions.items()
+            if self._member.ownership.process(process.queue) is process or process in self._leaving
+        }
+        if offsets is None:
+            if self._plan.auto_commit:
+                self._consumed()
+            for process, position in self._positions.items():
+                if table.rewound(process.queue) and position <= table.memory(process.queue):
+                    table.rewind(process.queue, position)
+                table.advance(process.queue, position)
+        for queue, offset in (offsets or {}).items():
+            if not any(process.queue == queue for process in self._leaving):
+                self._owned(queue)
+            if offset < 0:
+                raise BadRequest(f"offset {offset} of {queue} is negative; a committed offset is the next one to read")
+            if offset < table.memory(queue):
+                table.rewind(queue, QueueOffset(offset))
+            else:
+                table.advance(queue, QueueOffset(offset))
+        await self._member.progress.report()
+        due = table.due()
+        self._forget_lost()
+        self._uncommitted = {
+            process: position
+            for process, position in self._uncommitted.items()
+            if process.queue in due or table.memory(process.queue) < position
+        }
+        self._wake_leaving()
+        missing = [queue for queue in due if offsets is None or queue in offsets]
+        if missing:
+            raise ConnectionFailed(f"the offsets of {len(missing)} queues were not stored, as {missing[0]}; try again")
+
+    async def assign(self, queues: Sequence[MessageQueue], expression: FilterExpression, *, timeout_ms: int) -> None:
+        """Read exactly these queues, whether or not others do; returns when all are ready. Raises RequestTimeout."""
+        if not self._plan.chosen:
+            raise Unsupported(f"this consumer of {self._plan.group} subscribes; assign needs one without subscriptions")
+        self._member.choose(queues, expression)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while set(self.owned()) != set(queues):
+            if self._clock.monotonic_ms() >= deadline_ms:
+                late = sorted(set(queues) ^ set(self.owned()))
+                raise RequestTimeout(
+                    f"{len(late)} of {len(queues)} queues, as {late[0]}, were not ready within {timeout_ms} ms;"
+                    " see the log for the reason"
+                )
+            if self._errors:
+                raise self._errors.popleft()
+            await self._clock.sleep_ms(5)
+
+    def subscribe(self, topic: str, expression: FilterExpression) -> None:
+        """One topic more."""
+        if self._plan.chosen:
+            raise Unsupported(f"this consumer of {self._plan.group} reads chosen queues; give subscriptions to share")
+        self._member.subscribe(topic, expression)
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less."""
+        self._member.unsubscribe(topic)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next poll of the queue begins at `offset`. Raises PreconditionFailed if it is not ours."""
+        if offset < 0:
+            raise BadRequest(f"offset {offset} of {queue} is negative; offsets begin at 0")
+        old = self._owned(queue)
+        self._returned = [(process, chunk) for process, chunk in self._returned if process is not old]
+        self._positions.pop(old, None)
+        self._uncommitted.pop(old, None)
+        self._member.ownership.seek(queue, QueueOffset(offset))
+        self._positions[self._owned(queue)] = QueueOffset(offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """To the oldest message that is kept."""
+        self.seek(queue, (await self._range(queue)).minimum)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Behind the newest message."""
+        self.seek(queue, (await self._range(queue)).maximum)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset that was stored at or after a time, ms since the epoch."""
+        return (await self._range(queue, timestamp_ms)).at_timestamp
+
+    async def committed(self, queue: MessageQueue) -> int:
+        """The stored offset, from the store; -1 if there is none (OF-8)."""
+        return await self._member.progress.load(queue)
+
+    def position(self, queue: MessageQueue) -> QueueOffset:
+        """The next offset a poll returns. Raises PreconditionFailed if the queue is not ours."""
+        return self._owned(queue).position
+
+    def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
+        """Polls leave these queues out, nothing is fetched for them; or go on."""
+        self._member.ownership.pause(queues, paused=paused)
+        self._wakeup.wake()
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, sorted."""
+        return sorted((await self._member.routes.fresh(topic)).readable)
+
+    def owned(self) -> list[MessageQueue]:
+        """Queues that are being read now, sorted."""
+        return self._member.owned()
+
+    def _refused(self, error: Error) -> None:
+        self._errors.append(error)
+        self._wakeup.wake()
+
+    def _arrived(self, process: ProcessQueue) -> None:
+        if process not in self._ready:
+            self._ready.append(process)
+        if process.due_ms() is None and self._plan.auto_commit:  # all was filtered out: progress goes on
+            self._member.progress.table.advance(process.queue, process.committable)
+        self._wakeup.wake()
+
+    def _take(self, count: int) -> list[ReceivedMessage]:
+        for _ in range(len(self._ready)):
+            process = self._ready.popleft()
+            if self._member.ownership.process(process.queue) is not process:
+                continue
+            # Kept in the line: it is looked at again once its locks are confirmed or the pause ends.
+            if process.paused or not self._sure(process.queue):
+                self._ready.append(process)
+                continue
+            chunk = process.take(count, now_ms=self._clock.monotonic_ms())
+            if not chunk:
+                continue
+            self._ready.append(process)
+            if self._plan.auto_commit:
+                self._returned.append((process, chunk))
+            else:
+                for message in chunk:
+                    process.finish(message.queue_offset)
+                self._member.ownership.settled(process)
+                if process not in self._uncommitted:
+                    self._forget_lost()
+                self._uncommitted[process] = process.position
+            self._positions[process] = process.position
+            return chunk
+        return []
+
+    def _sure(self, queue: MessageQueue) -> bool:
+        """OC-18: another member may have it by now."""
+        return self._plan.chosen or not self._member.clustering or self._member.sessions.sure(queue.broker_name)
+
+    async def _until_committed(self, process: ProcessQueue) -> None:
+        """A queue moves away: the user may be at work on what was polled of it, and the next owner begins where it is
+        committed.
+        """
+        drain_ms = self._plan.options.drain_ms
+        deadline_ms = self._clock.monotonic_ms() + drain_ms
+        wakeup = self._leaving[process] = Wakeup(self._clock)
+        try:
+            while process in self._uncommitted:
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if left_ms <= 0:
+                    log.warning(
+                        "group %s: messages of %s were not committed within %d ms (drain_ms), they will come again",
+                        self._plan.group, process.queue, drain_ms,
+                    )  # fmt: skip
+                    return
+                await wakeup.wait(left_ms)
+        finally:
+            del self._leaving[process]
+            self._uncommitted.pop(process, None)
+
+    def _forget_lost(self) -> None:
+        """Queues that went without being asked, as those of a member that was taken for dead."""
+        held = set(self._member.ownership.processes())
+        self._uncommitted = {process: at for process, at in self._uncommitted.items() if process in held}
+
+    def _wake_leaving(self) -> None:
+        for wakeup in self._leaving.values():
+            wakeup.wake()
+
+    def _consumed(self) -> None:
+        for process, chunk in self._returned:
+            for message in chunk:
+                process.finish(message.queue_offset)
+            self._member.ownership.settled(process)
+        self._returned.clear()
+
+    def _owned(self, queue: MessageQueue) -> ProcessQueue:
+        process = self._member.ownership.process(queue)
+        if process is None:
+            raise PreconditionFailed(
+                f"queue {queue} is not owned by this consumer now; `queues` returns those that are"
+            )
+        return process
+
+    async def _range(self, queue: MessageQueue, timestamp_ms: int = 0) -> QueueRange:
+        route = await self._member.routes.get(queue.topic)
+        address = route.address_of(queue.broker_name)
+        return await self._calls.query_offsets(address, self._plan.group, queue, timestamp_ms=timestamp_ms)

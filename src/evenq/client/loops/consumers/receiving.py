@@ -1,0 +1,259 @@
+"""The engine of a simple consumer: asks the brokers of its topics in turn, settles messages at the broker they came
+from.
+
+With one broker a receive is one long poll. With several, all are first asked without waiting, then each in turn for
+a slice of the time, so a message is not found late because the poll stood at another broker. A broker of a LITE topic
+looks at the others by itself: one is asked for all until it does not answer, then another one (`anywhere`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from evenq.client.core.calls import SimpleCalls
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.reading.group_start import GroupStart
+from evenq.client.loops.routes.leader_watch import LOOK_MAX_MS, LeaderMoved, LeaderWatch
+from evenq.client.loops.routes.route_book import RouteBook
+from evenq.client.loops.sending.outgoing import LOST
+from evenq.client.options import SimpleOptions
+from evenq.errors import BadRequest, ConnectionFailed, Error, HaNotAvailable, RequestTimeout
+from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFrom
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["Receiving", "SimplePlan"]
+
+log = logging.getLogger(__name__)
+
+ACKS_MAX = 1_000
+"""In one call; brokers take 4,096."""
+AGAIN_FIRST_MS = 50
+"""Pause before a settlement that met no leader is tried again; it grows to `LOOK_MAX_MS`."""
+PARKED_MS = 3_000
+"""A receive that waits asks for the route this often: nobody tells a simple consumer how many others do."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimplePlan:
+    """What a simple consumer was asked to be."""
+
+    group: str
+    subscriptions: Mapping[str, FilterExpression]
+    start_from: StartFrom | None
+    """Where the group begins on topics that it never read; None: as it is configured."""
+    start_timestamp_ms: int
+    """Of TIMESTAMP, ms since the epoch; 0: half an hour ago."""
+    options: SimpleOptions
+
+
+class Receiving:
+    """One simple consumer, in one event loop."""
+
+    def __init__(
+        self,
+        calls: SimpleCalls,
+        *,
+        group: str,
+        subscriptions: Mapping[str, FilterExpression],
+        clock: Clock,
+        rng: random.Random,
+        options: SimpleOptions,
+        anywhere: bool = False,
+    ) -> None:
+        """`anywhere`: each broker gives the messages of all, and settles them."""
+        self._calls = calls
+        self._group = group
+        self._subscriptions = dict(subscriptions)
+        self._clock = clock
+        self._options = options
+        self._anywhere = anywhere
+        self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self.starts: GroupStart | None = None
+        """Where the group begins on what it never read; None: the brokers decide."""
+        self._rng = rng
+        self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=lambda: PARKED_MS)
+        self._turn = rng.randrange(1 << 16)
+        self._beats: asyncio.Task[None] | None = None
+        self._troubles = Troubles(clock, who=f"group {group}")
+
+    def start(self) -> None:
+        """Begin to send heartbeats."""
+        self._beats = spawn(self._beat(), name=f"evenq-heartbeat-{self._group}")
+
+    async def receive(self, max_messages: int, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]:
+        """Up to `max_messages` from one queue, hidden from others for `invisible_ms`; empty after `wait_ms`."""
+        if not 1 <= max_messages <= 1_000:
+            raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 1000")
+        if not 0 <= wait_ms <= 60_000:
+            raise BadRequest(f"wait_ms is {wait_ms}, the range is 0 to 60000")
+        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        places = await self._places()
+        if self.starts is not None:
+            await self.starts.settle(self._subscriptions)
+        apart = len(places) > 1 and not self._anywhere
+        # Each broker once without waiting: messages at one must not lie behind a long poll at another.
+        for _ in places if apart else ():
+            messages = await self._ask(places, max_messages, invisible_ms, 0)
+            if messages:
+                return messages
+        while True:
+            left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+            slice_ms = min(left_ms, self._options.slice_ms) if apart else left_ms
+            began_ms = self._clock.monotonic_ms()
+            messages = await self._ask(places, max_messages, invisible_ms, slice_ms)
+            if messages or (left_ms <= slice_ms and messages is not None) or not left_ms:
+                return messages or []
+            if self._clock.monotonic_ms() - began_ms < slice_ms // 2:  # answered early: never ask in a busy loop
+                await self._clock.sleep_ms(min(50, slice_ms))
+
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Finish messages for the group, those of one broker and topic in one call. All calls are made; then the first
+        error is raised.
+        """
+        by_place: dict[tuple[str, str], list[ReceivedMessage]] = {}
+        for message in messages:
+            by_place.setdefault((message.topic, message.queue.broker_name), []).append(message)
+        failure: Error | None = None
+        for same in by_place.values():
+            for first in range(0, len(same), ACKS_MAX):
+                try:
+                    await self._ack_together(same[first : first + ACKS_MAX])
+                except Error as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _ack_together(self, messages: Sequence[ReceivedMessage]) -> None:
+        await self.settle(messages[0], lambda address: self._calls.ack(address, self._group, *messages))
+
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
+        """Hide a message for `invisible_ms` from now; returns it with the handle to go on with. `suspend`: it counts as
+        no attempt.
+        """
+        handle = await self.settle(
+            message,
+            lambda address: self._calls.change_invisible(address, self._group, message, invisible_ms, suspend=suspend),
+        )
+        return replace(message, receipt_handle=handle)
+
+    async def close(self) -> None:
+        """Say goodbye to the brokers."""
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.gather(self._beats, return_exceptions=True)
+        for address in await self.addresses():
+            try:
+                await self._calls.terminate(address, self._group)
+            except Error as error:
+                log.info(
+                    "group %s: broker %s could not be notified that this consumer stops: %s",
+                    self._group,
+                    address,
+                    error,
+                )
+        await self._leaders.close()
+        await self.routes.close()
+
+    async def _ask(
+        self, places: list[MessageQueue], max_messages: int, invisible_ms: int, wait_ms: int
+    ) -> list[ReceivedMessage] | None:
+        """None: the broker did not answer."""
+        self._turn += not self._anywhere
+        queue = places[self._turn % len(places)]
+        route = await self.routes.get(queue.topic)
+        try:
+            calling = self._calls.receive(
+                route.address_of(queue.broker_name),
+                self._group,
+                queue,
+                expression=self._subscriptions[queue.topic],
+                batch_max=max_messages,
+                invisible_ms=invisible_ms,
+                wait_ms=wait_ms,
+            )
+            leader = route.leader_of(queue.broker_name)
+            messages = await self._leaders.long_poll(queue, leader, calling)
+        except LeaderMoved as moved:
+            log.info("group %s: the next leader is asked for messages: %s", self._group, moved)
+            return None
+        except (ConnectionFailed, HaNotAvailable, RequestTimeout) as error:
+            self.routes.renew(queue.topic)
+            if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
+                raise
+            self._troubles.failed(f"broker {queue.broker_name}", error)
+            self._turn += self._anywhere
+            return None
+        self._troubles.well(f"broker {queue.broker_name}")
+        if not messages:
+            self._leaders.found_nothing(queue, leader)
+        return messages
+
+    async def _places(self) -> list[MessageQueue]:
+        """One queue for each topic and broker: the server receives from all queues of the broker (wire contract
+        3.9).
+        """
+        places: dict[tuple[str, str], MessageQueue] = {}
+        for topic in self._subscriptions:
+            for queue in (await self.routes.get(topic)).readable:
+                places.setdefault((topic, queue.broker_name), queue)
+        if not places:
+            raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
+        return list(places.values())
+
+    async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
+        """At the broker that gave it; if that one does not answer and any other would do, there.
+
+        A broker with copies may be changing its leader, and the next one knows the handle: the call is made again
+        until one of them takes it, or `timeout_ms` has passed since the first try. Repeating it is safe: finishing a
+        finished message is OK, and one that an earlier try gave back is not given back twice (InvalidReceiptHandle).
+        """
+        queue = message.queue
+        until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
+        pauses = Backoff(self._rng, first_ms=AGAIN_FIRST_MS, max_ms=LOOK_MAX_MS)
+        while True:
+            route = await self.routes.get(message.topic)
+            leader = self.routes.leader(queue.broker_name)
+            try:
+                calling = call(route.address_of(queue.broker_name))
+                return await self._leaders.call(queue, leader, calling)
+            except (HaNotAvailable, *LOST) as error:
+                self.routes.renew(message.topic)
+                others = [address for name, address in sorted(route.addresses.items()) if name != queue.broker_name]
+                if self._anywhere and others and isinstance(error, ConnectionFailed):
+                    return await call(others[0])
+                left_ms = until_ms - self._clock.monotonic_ms()
+                if not leader.epoch or left_ms <= 0:
+                    raise
+                log.debug("group %s: settling at broker %s is tried again: %s", self._group, queue.broker_name, error)
+            await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))
+
+    async def addresses(self) -> list[str]:
+        """Of all brokers of the topics, as far as they are known."""
+        addresses: set[str] = set()
+        for topic in self._subscriptions:
+            try:
+                addresses.update((await self.routes.get(topic)).addresses.values())
+            except Error as error:
+                log.info("group %s: topic %s has no route now: %s", self._group, topic, error)
+        return sorted(addresses)
+
+    async def _beat(self) -> None:
+        while True:
+            for address in await self.addresses():
+                try:
+                    await self._calls.heartbeat(address, self._group)
+                except Error as error:
+                    self._troubles.failed(f"the heartbeat to {address}", error)
+                else:
+                    self._troubles.well(f"the heartbeat to {address}")
+            await self._clock.sleep_ms(self._options.heartbeat_interval_ms)

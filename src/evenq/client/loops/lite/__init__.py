@@ -1,0 +1,1 @@
+"""Consumers of lite topics: subscriptions, receives, the work of a push consumer."""

@@ -1,0 +1,1 @@
+"""One queue from its start offset to its committed progress: pulls, listener calls, settlement."""

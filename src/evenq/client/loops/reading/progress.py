@@ -1,0 +1,226 @@
+"""Storing a consumer's progress: at the brokers in clustering, in a local file in broadcasting (OF-2, OF-5, OF-7).
+
+`run` stores every few seconds what changed; `now` stores one queue at once, for a hand-over. A failed report is
+logged and goes again with the next one; progress in memory is never lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
+from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.loops.routes.route_book import RouteBook
+from evenq.errors import Error, PreconditionFailed
+from evenq.model import Generation, MessageQueue, QueueOffset
+from evenq.runtime.clock import Clock
+from evenq.runtime.private_files import make_private, open_private
+
+__all__ = ["BrokerStore", "FileStore", "GroupProgress", "OffsetStore"]
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Where offsets are kept."""
+
+    at_brokers: bool
+    """False: brokers know nothing of this consumer's progress."""
+
+    async def save(
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool = False,
+    ) -> Iterable[MessageQueue]:
+        """Store what was read of queues with these uids; returns the queues whose offsets are stored now. `backward`:
+        also below what is stored.
+        """
+        ...
+
+    async def load(self, queue: MessageQueue) -> int:
+        """The stored offset; -1 if there is none (OF-8)."""
+        ...
+
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:
+        """What a file has of the queue; None: nothing, or brokers keep it."""
+        ...
+
+    async def has_begun(self, topic: str) -> bool:
+        """True if an offset of the topic, or of a deleted one of its name, is stored here."""
+        ...
+
+
+class BrokerStore:
+    """Clustering: each queue's broker keeps its offset."""
+
+    at_brokers = True
+
+    def __init__(
+        self,
+        calls: ConsumerCalls,
+        routes: RouteBook,
+        group: str,
+        generation: Callable[[str], Generation],
+        *,
+        fenced: Callable[[str], None],
+        troubles: Troubles,
+    ) -> None:
+        """`generation` of a topic's assignment, for fencing. `fenced(broker)`: it thinks that a queue is not ours."""
+        self._calls = calls
+        self._routes = routes
+        self._group = group
+        self._generation = generation
+        self._fenced = fenced
+        self._troubles = troubles
+
+    async def save(
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool = False,
+    ) -> Iterable[MessageQueue]:
+        by_place: dict[tuple[str, str], dict[MessageQueue, QueueOffset]] = {}
+        for queue, offset in offsets.items():
+            by_place.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
+        done: list[MessageQueue] = []
+        for (broker_name, topic), some in by_place.items():
+            try:
+                address = await self._routes.address(topic, broker_name)
+                generation = self._generation(topic)
+                store = self._calls.reset if backward else self._calls.commit
+                await store(address, self._group, some, generation=generation, uids=uids)
+            except Error as error:
+                if isinstance(error, PreconditionFailed):
+                    self._fenced(broker_name)
+                stored = f"the progress of topic {topic} at broker {broker_name}"
+                self._troubles.failed(stored if is_permanent(error) else f"broker {broker_name}", error)
+            else:
+                self._troubles.well(f"the progress of topic {topic} at broker {broker_name}")
+                done += some
+        return done
+
+    async def load(self, queue: MessageQueue) -> int:
+        address = await self._routes.address(queue.topic, queue.broker_name)
+        return (await self._calls.query_offsets(address, self._group, queue)).committed
+
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:  # noqa: ARG002 - brokers keep it
+        return None
+
+    async def has_begun(self, topic: str) -> bool:  # noqa: ARG002 - brokers know it
+        return False
+
+
+class FileStore:
+    """Broadcasting: `<folder>/<group>/offsets.json`. Two instances of a group on one machine need two folders
+    (OF-6).
+    """
+
+    at_brokers = False
+
+    def __init__(self, folder: Path, group: str) -> None:
+        self._path = folder / group / "offsets.json"
+        self._known: dict[MessageQueue, KeptOffset] | None = None
+        self._busy = asyncio.Lock()  # queues report each by itself; one file, one writer
+
+    async def save(
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool = False,  # noqa: ARG002 - a file keeps what it is given
+    ) -> Iterable[MessageQueue]:
+        async with self._busy:
+            known = await self._content()
+            # The whole file each time: queues of other topics, read by an earlier start, keep their offsets.
+            known.update({queue: KeptOffset(offset, uids.get(queue, "")) for queue, offset in offsets.items()})
+            content = encode_offsets(known)
+            try:
+                await asyncio.to_thread(self._write, content)
+            except OSError as error:
+                log.warning("progress was not stored in %s, trying again: %s", self._path, error)
+                return ()
+            return offsets
+
+    async def load(self, queue: MessageQueue) -> int:
+        kept = await self.kept(queue)
+        return -1 if kept is None else kept.offset
+
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:
+        async with self._busy:
+            return (await self._content()).get(queue)
+
+    async def has_begun(self, topic: str) -> bool:
+        async with self._busy:
+            return any(queue.topic == topic for queue in await self._content())
+
+    async def _content(self) -> dict[MessageQueue, KeptOffset]:
+        if self._known is None:
+            try:
+                content = await asyncio.to_thread(self._path.read_bytes)
+            except FileNotFoundError:
+                log.info("no stored progress in %s, reading begins by the start policy", self._path)
+                self._known = {}
+            else:
+                self._known = decode_offsets(content, name=str(self._path))
+        return self._known
+
+    def _write(self, content: bytes) -> None:
+        """The old file or the new one is there after a crash, never half of one."""
+        make_private(self._path.parent)
+        draft = self._path.with_suffix(".new")
+        with open_private(draft, "wb") as file:
+            file.write(content)
+        os.replace(draft, self._path)
+
+
+class GroupProgress:
+    """The offset table and its store."""
+
+    def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:
+        self.table = OffsetTable()
+        self.store = store
+        self._clock = clock
+        self._interval_ms = interval_ms
+
+    async def run(self) -> None:
+        """Report every `interval_ms`, for ever."""
+        while True:
+            await self._clock.sleep_ms(self._interval_ms)
+            await self.report()
+
+    async def report(self) -> None:
+        """Store all that changed."""
+        due = self.table.due()
+        if due:
+            await self._save(due)
+
+    async def now(self, queue: MessageQueue) -> bool:
+        """Store one queue's offset; True if the store has it."""
+        due = self.table.due().get(queue)
+        return due is None or queue in await self._save({queue: due})
+
+    async def load(self, queue: MessageQueue) -> int:
+        """The stored offset, from the store and not from memory (RB-41)."""
+        return await self.store.load(queue)
+
+    async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
+        # Apart: a commit never goes back, so a late repeat of an old report does no harm; only what the user rewound
+        # may, by another call.
+        back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
+        rest = {queue: offset for queue, offset in due.items() if queue not in back}
+        uids = {queue: self.table.uid(queue) for queue in due}
+        done = list(await self.store.save(rest, uids)) if rest else []
+        if back:
+            done += await self.store.save(back, uids, backward=True)
+        for queue in done:
+            self.table.stored(queue, due[queue])
+        return done

@@ -1,0 +1,168 @@
+"""Where the reading of a queue begins that has no committed offset: the stored one, or what the group's policy says.
+
+Called by `loops.ownership` once for each queue that it was given (RB-30, RB-41 to RB-46). The policy holds once per
+group and topic: a queue that comes later, or belongs to a topic that was deleted and created again, is read from its
+first message. In clustering the brokers decide and keep the start (`ConsumerCalls.begin`), because they know what the
+group has read; in broadcasting the file decides. An older broker does not decide: then the policy is applied here, and
+the start is committed before anybody learns that the queue is owned. Should the member die before its first report,
+the next one must not start later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from evenq.client.core.calls import ConsumerCalls, QueueRange
+from evenq.client.core.reading.offsets import KeptOffset
+from evenq.client.core.reading.start_offset import StoredOffset, policy_start, stored_start
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.reading.progress import GroupProgress
+from evenq.client.loops.reading.read_plan import ReadPlan
+from evenq.client.loops.routes.route_book import RouteBook
+from evenq.errors import Error, IllegalOffset
+from evenq.model import Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
+from evenq.runtime.clock import Clock
+
+__all__ = ["Starting"]
+
+log = logging.getLogger(__name__)
+
+TOGETHER_MS = 2_000
+"""What a broadcasting member finds within this time begins with its first queue of the topic."""
+CLOCKS_MS = 60_000
+"""How far clocks of machines are apart at most: a queue found later is read from the member's start on, less this."""
+
+
+class Starting:
+    """The start offsets of one consumer."""
+
+    def __init__(
+        self,
+        read_plan: ReadPlan,
+        *,
+        calls: ConsumerCalls,
+        progress: GroupProgress,
+        address: Callable[[MessageQueue], Awaitable[str]],
+        routes: RouteBook,
+        troubles: Troubles,
+        generation: Callable[[str], Generation],
+        clock: Clock,
+    ) -> None:
+        self._read_plan = read_plan
+        self._calls = calls
+        self._progress = progress
+        self._address = address
+        self._routes = routes
+        self._troubles = troubles
+        self._generation = generation
+        self._clock = clock
+        self._begun_ms: dict[str, int] = {}
+        """Broadcasting: when the policy was applied to a topic, ms since the epoch."""
+        self._known_ms: dict[str, dict[str, int]] = {}
+        """Clustering, by topic and broker: when this member saw the group begin there, monotonic ms; -1: it came later.
+        """
+
+    def has_begun(self, queue: MessageQueue) -> None:
+        """The queue came with the group's offset."""
+        self._known_ms.setdefault(queue.topic, {}).setdefault(queue.broker_name, -1)
+
+    async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
+        """The offset, None if it could not be found or kept, and whether it must still be stored."""
+        try:
+            return await (self._at_broker(queue) if self._progress.store.at_brokers else self._by_file(queue))
+        except Error as error:  # RB-30, RB-42: not added in this round
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
+            return None, True
+
+    async def _at_broker(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
+        asked_ms, known_ms = self._clock.monotonic_ms(), self._known_ms.setdefault(queue.topic, {})
+        offsets = await self._ask(queue)
+        if stored_start(offsets.committed) is StoredOffset.NEVER:
+            if queue.broker_name in known_ms:  # the group or the topic was deleted since, so it begins anew
+                known_ms.clear()
+            offsets = await self._begun(queue, offsets.uid)
+            known_ms[queue.broker_name] = asked_ms
+        else:
+            self.has_begun(queue)
+        match stored_start(offsets.committed):
+            case StoredOffset.KNOWN:
+                return QueueOffset(offsets.committed), False
+            case StoredOffset.UNUSABLE:
+                log.warning(
+                    "group %s: queue %s is not read, its stored offset %d is not valid; reset it with `evenq "
+                    "offset reset %s --topic %s --to earliest`",
+                    self._read_plan.group, queue, offsets.committed, self._read_plan.group, queue.topic,
+                )  # fmt: skip
+                return None, True
+            case StoredOffset.NEVER:  # an older broker does not decide
+                offset = self._by_policy(queue, offsets)
+                if self._read_plan.clustering:
+                    await self._calls.commit(
+                        await self._address(queue), self._read_plan.group, {queue: offset},
+                        generation=self._generation(queue.topic), uids={queue: offsets.uid},
+                    )  # fmt: skip
+                return offset, not self._read_plan.clustering
+
+    async def _begun(self, queue: MessageQueue, uid: str) -> QueueRange:
+        with suppress(IllegalOffset):
+            await self._calls.begin(
+                await self._address(queue), self._read_plan.group, queue, self._policy(queue.topic),
+                generation=self._generation(queue.topic), uid=uid,
+            )  # fmt: skip
+        return await self._ask(queue, self._timestamp_ms(queue.topic))
+
+    async def _by_file(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
+        topic, now_ms = queue.topic, self._clock.now_ms()
+        offsets = await self._ask(queue, self._timestamp_ms(topic))
+        kept = await self._progress.store.kept(queue)
+        if kept is not None and _is_of(kept, offsets):
+            return kept.offset, False
+        if kept is not None and kept.uid and offsets.uid:  # a topic of this name was read before, and deleted
+            return QueueOffset(0), True
+        if topic not in self._begun_ms:
+            if await self._progress.store.has_begun(topic):  # in an earlier run
+                return QueueOffset(0), True
+            now_ms = self._begun_ms.setdefault(topic, now_ms)
+        begun_ms = self._begun_ms[topic]
+        offset = self._by_policy(queue, offsets)
+        if now_ms - begun_ms > TOGETHER_MS:
+            since = (await self._ask(queue, max(1, begun_ms - CLOCKS_MS))).at_timestamp
+            offset = min(offset, QueueOffset(since))
+        return offset, True
+
+    async def _ask(self, queue: MessageQueue, timestamp_ms: int = 0) -> QueueRange:
+        offsets = await self._calls.query_offsets(
+            await self._address(queue), self._read_plan.group, queue, timestamp_ms=timestamp_ms
+        )
+        self._progress.table.identify(queue, offsets.uid)
+        return offsets
+
+    def _policy(self, topic: str) -> StartPolicy:
+        if self._routes.was_missing(topic):
+            return StartPolicy(StartFrom.FIRST)  # a topic that came after us: all that is in it did, too
+        plan, known_ms, ago_ms = self._read_plan, self._known_ms.get(topic), 0
+        if known_ms:
+            begun_ms = min(known_ms.values())
+            ago_ms = begun_ms if begun_ms < 0 else max(1, self._clock.monotonic_ms() - begun_ms)
+        return StartPolicy(plan.start_policy(), plan.start_timestamp_ms, plan.options.young_from_first, ago_ms)
+
+    def _timestamp_ms(self, topic: str) -> int:
+        policy = self._policy(topic)
+        return policy.timestamp_ms if policy.start_from is StartFrom.TIMESTAMP else 0
+
+    def _by_policy(self, queue: MessageQueue, offsets: QueueRange) -> QueueOffset:
+        policy = self._policy(queue.topic)
+        young = policy.young_from_first and offsets.young
+        start_from = policy.start_from or StartFrom.LAST
+        return policy_start(
+            queue.topic, start_from, maximum=offsets.maximum, at_timestamp=offsets.at_timestamp, young=young
+        )
+
+
+def _is_of(kept: KeptOffset, offsets: QueueRange) -> bool:
+    """False: the row of the file is of a topic that was deleted. One without a uid shows it by its offset at best."""
+    if kept.uid and offsets.uid:
+        return kept.uid == offsets.uid
+    return 0 <= kept.offset <= offsets.maximum

@@ -1,0 +1,1 @@
+"""Routes that a client knows, and the search for the leader of a broker group."""

@@ -1,0 +1,1 @@
+"""The producer's transactions: half messages, decisions, answers to checks."""

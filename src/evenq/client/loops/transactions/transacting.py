@@ -1,0 +1,203 @@
+"""The producer's transactions: half messages out, decisions after them, and answers to brokers that ask.
+
+One connection to each broker of the topics' routes is kept open for the questions (checks); a connection that breaks is
+opened again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know
+whether it is stored, and if it is, the checker decides. But the route is asked for again, so the next one goes to where
+the broker is by then, and so do the connections. All of it runs in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from evenq.client.core.routes.route import Route
+from evenq.client.core.transactions.half_messages import Check, HalfMessage, TransactionCalls
+from evenq.client.loops.clients.broker_connection import BrokerConnection
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.user_code import NotCalled
+from evenq.client.options import ProducerOptions
+from evenq.errors import Error, Forbidden
+from evenq.model import ReceivedMessage, TransactionResolution
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["RunChecker", "Transacting"]
+
+log = logging.getLogger(__name__)
+
+CHECKS_AT_A_TIME = 16
+CLOSE_MS = 2_000
+END_PAUSE_MS = 250
+
+RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
+
+
+class Transacting:
+    """The transactions of one producer."""
+
+    def __init__(
+        self,
+        calls: TransactionCalls,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        options: ProducerOptions,
+        route: Callable[[str], Awaitable[Route]],
+        route_changed: Callable[[str, Callable[[], None]], None],
+        run_checker: RunChecker,
+    ) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._rng = rng
+        self._options = options
+        self._route = route
+        self._route_changed = route_changed
+        self._run_checker = run_checker
+        self._troubles = Troubles(clock, who="producer")
+        self._topics: set[str] = set()
+        self._renewing: set[str] = set()
+        self._closed = False
+        self._connections: dict[str, BrokerConnection[Iterable[str], Check]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(CHECKS_AT_A_TIME)
+        self._turn = rng.randrange(1 << 16)
+
+    def watch(self, topics: Iterable[str]) -> None:
+        """Answer for transactions of these topics from now on."""
+        fresh = set(topics) - self._topics
+        if not fresh:
+            return
+        self._topics |= fresh
+        for connection in self._connections.values():
+            connection.news()
+        self._look_now()
+
+    async def begin(self, topic: str, message_id: str, encoded: bytes) -> HalfMessage:
+        """Store a half message. Raises what a send raises; it is not tried twice."""
+        self.watch([topic])
+        route = await self._route(topic)
+        if not route.writable:
+            raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
+        self._turn += 1
+        queue = route.writable[self._turn % len(route.writable)]
+        try:
+            return await self._calls.send_half(route.address_of(queue.broker_name), queue, message_id, encoded)
+        except Error as error:
+            if error.refresh_route:
+                self._renew(topic)
+            raise
+
+    async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
+        """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
+        twice does no harm. Raises the last error.
+        """
+        backoff = Backoff(self._rng, first_ms=END_PAUSE_MS, max_ms=self._options.retry_max_ms)
+        for attempt in range(2 * self._options.max_attempts):
+            if attempt and attempt % 2 == 0:
+                await self._clock.sleep_ms(backoff.next_ms())  # a restarted broker is connected to within this time
+            try:
+                if attempt % 2 == 0:
+                    await self._calls.end_transaction(half, resolution, checked=False)
+                else:
+                    await self._calls.end_transaction_anywhere(half, resolution)
+            except Error as error:
+                if not error.retryable or attempt + 1 == 2 * self._options.max_attempts:
+                    raise
+            else:
+                return
+
+    async def close(self) -> None:
+        """End the connections; questions that are being answered have a little time."""
+        self._closed = True
+        tasks = [connection.task for connection in self._connections.values()]
+        tasks += [self._looking] if self._looking is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._connections.clear()
+        if self._answering:
+            timer = spawn(self._clock.sleep_ms(CLOSE_MS), name="evenq-transactions-timer")
+            answers = asyncio.gather(*self._answering, return_exceptions=True)
+            await asyncio.wait({answers, timer}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            answers.cancel()
+            await asyncio.gather(answers, timer, return_exceptions=True)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _renew(self, topic: str) -> None:
+        """Ask for the topic's route, once for all half messages that fail meanwhile, and connect to where it leads."""
+        if topic not in self._renewing:
+            self._renewing.add(topic)
+            self._route_changed(topic, partial(self._renewed, topic))
+
+    def _renewed(self, topic: str) -> None:
+        self._renewing.discard(topic)
+        self._look_now()
+
+    def _look_now(self) -> None:
+        # At once, not after the refresh: a check may come as soon as the first half message is stored.
+        if self._looking is not None:
+            self._looking.cancel()
+        if not self._closed:
+            self._looking = spawn(self._look(), name="evenq-transaction-routes")
+
+    async def _look(self) -> None:
+        """Keep a connection to every broker of the topics."""
+        while True:
+            addresses: set[str] = set()
+            whole = True
+            for topic in sorted(self._topics):
+                try:
+                    addresses.update((await self._route(topic)).addresses.values())
+                except Error as error:
+                    whole = False
+                    self._troubles.failed(f"topic {topic} for transactions", error)
+                else:
+                    self._troubles.well(f"topic {topic} for transactions")
+            for address in sorted(addresses - self._connections.keys()):
+                self._connections[address] = BrokerConnection(
+                    partial(self._calls.checks, address),
+                    tell=lambda: sorted(self._topics),
+                    hear=self._on_check,
+                    clock=self._clock,
+                    rng=self._rng,
+                    name=f"evenq-transactions-{address}",
+                    what=f"the connection for transaction checks to {address}",
+                    troubles=self._troubles,
+                )
+            # Only if every route is known: else a broker that still asks would lose its connection to an outage
+            # elsewhere.
+            for address in sorted(self._connections.keys() - addresses) if whole else ():
+                self._connections.pop(address).task.cancel()
+            await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
+
+    async def _on_check(self, check: Check) -> None:
+        await self._room.acquire()
+        task = spawn(self._answer(check), name="evenq-transaction-check")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, check: Check) -> None:
+        try:
+            resolution = await self._run_checker(check.message)
+            # No answer is an answer: the broker asks again after its interval.
+            if resolution is not TransactionResolution.UNKNOWN:
+                await self._calls.end_transaction(check.half, resolution, checked=True)
+        except NotCalled:
+            log.info("the checker of message %s was not called, as this process ends", check.half.message_id)
+        except Error as error:
+            log.warning(
+                "the check of transaction message %s (topic %s) was not answered, the broker asks again: %s",
+                check.half.message_id, check.message.topic, error,
+            )  # fmt: skip
+        except Exception:
+            log.exception("the checker failed for message %s; the broker asks again", check.half.message_id)
+        finally:
+            self._room.release()

@@ -1,0 +1,306 @@
+"""Which brokers a receive asks, and where a message is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from evenq.client.core.routes.route import Route
+from evenq.client.loops.consumers.receiving import Receiving
+from evenq.client.options import SimpleOptions
+from evenq.errors import (
+    ConnectionFailed,
+    Error,
+    HaNotAvailable,
+    InvalidReceiptHandle,
+    PersistenceTimeout,
+    RequestTimeout,
+)
+from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.clock import FakeClock, SystemClock
+
+QUEUES = (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
+
+
+def message(broker: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="t", body=b"b", message_id="id", tag=None, keys=(), properties={}, message_group=None,
+        queue=MessageQueue("t", broker, 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0, receipt_handle="h",
+    )  # fmt: skip
+
+
+class Calls:
+    """Brokers a and b; those in `away` fail with what is said there."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.away: dict[str, Error] = {}
+        self.asked: list[str] = []
+        self.settled: list[str] = []
+        self.together: list[int] = []
+        self.expired: set[str] = set()
+        self.has: dict[str, ReceivedMessage] = {}
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, topic: str) -> Route:
+        return Route(topic=topic, writable=QUEUES, readable=QUEUES, addresses={"a": "a:1", "b": "b:1"})
+
+    async def receive(self, address: str, group: str, queue: MessageQueue, **asked: Any) -> list[ReceivedMessage]:
+        self.asked.append(address)
+        if queue.broker_name in self.away:
+            raise self.away[queue.broker_name]
+        if queue.broker_name not in self.has:
+            await self.clock.sleep_ms(asked["wait_ms"])
+        return [self.has[queue.broker_name]] if queue.broker_name in self.has else []
+
+    async def ack(self, address: str, group: str, *got: ReceivedMessage) -> None:
+        if address[0] in self.away:
+            raise self.away[address[0]]
+        self.settled.append(address)
+        self.together.append(len(got))
+        if self.expired.intersection(one.receipt_handle for one in got):
+            raise InvalidReceiptHandle("over")
+
+
+def play(story: Callable[[FakeClock, Calls, Receiving], Awaitable[None]], *, anywhere: bool) -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        calls = Calls(clock)
+        receiving = Receiving(
+            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+            options=SimpleOptions(), anywhere=anywhere,
+        )  # fmt: skip
+        await story(clock, calls, receiving)
+
+    asyncio.run(body())
+
+
+def test_where_each_broker_has_messages_of_its_own_all_are_asked_in_turn() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
+        assert sorted(calls.asked[:2]) == ["a:1", "b:1"]
+        assert len(calls.asked) == 6, "once without waiting, then a second at each"
+
+    play(story, anywhere=False)
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("gone"), RequestTimeout("hangs")])
+def test_where_any_broker_has_all_messages_one_is_asked_until_it_does_not_answer(error: Error) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        for _ in range(3):
+            assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
+        assert len(calls.asked) == 3
+        [first] = set(calls.asked)
+        other = "b" if first == "a:1" else "a"
+        calls.away[first[0]], calls.has[other] = error, message(other)
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == [message(other)]
+        assert await clock.during(receiving.receive(1, 1_000, 4_000)) == [message(other)]
+        assert calls.asked[3:] == [first, f"{other}:1", f"{other}:1"]
+
+    play(story, anywhere=True)
+
+
+def test_a_receive_ends_in_time_while_no_broker_answers() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        calls.away = {"a": ConnectionFailed("gone"), "b": ConnectionFailed("gone")}
+        assert await clock.during(receiving.receive(1, 1_000, 2_000)) == []
+        assert 10 < len(calls.asked) < 100, "with pauses"
+
+    play(story, anywhere=True)
+
+
+@pytest.mark.parametrize("anywhere", [True, False])
+def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do(anywhere: bool) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a")))
+        calls.away["a"] = ConnectionFailed("gone")
+        if anywhere:
+            await clock.during(receiving.ack(message("a")))
+            assert calls.settled == ["a:1", "b:1"]
+        else:
+            with pytest.raises(ConnectionFailed):
+                await clock.during(receiving.ack(message("a")))
+
+    play(story, anywhere=anywhere)
+
+
+def test_messages_of_one_broker_are_acknowledged_in_one_call() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a"), message("b"), message("a"), message("a")))
+        assert (calls.settled, calls.together) == (["a:1", "b:1"], [3, 1])
+        await clock.during(receiving.ack(*[message("a")] * 1_001))
+        assert calls.together[2:] == [1_000, 1]
+        await clock.during(receiving.ack())
+        assert len(calls.together) == 4
+
+    play(story, anywhere=False)
+
+
+@pytest.mark.parametrize("trouble", ["expired", "away"])
+def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trouble: str) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        if trouble == "away":
+            calls.away["a"] = ConnectionFailed("gone")
+        else:
+            calls.expired = {"old"}
+        old = replace(message("a"), receipt_handle="old")
+        with pytest.raises(InvalidReceiptHandle if trouble == "expired" else ConnectionFailed):
+            await clock.during(receiving.ack(old, message("b"), message("b")))
+        assert calls.settled[-1] == "b:1"
+        assert calls.together[-1] == 2
+
+    play(story, anywhere=False)
+
+
+class MovingCalls(Calls):
+    """Broker a has copies; its leader changes after `moves_after` tries."""
+
+    def __init__(self, clock: FakeClock, error: Error, *, moves_after: int, epoch: int = 7) -> None:
+        super().__init__(clock)
+        self.error, self.moves_after, self.epoch = error, moves_after, epoch
+        self.tries: list[str] = []
+        self.named = True
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, topic: str) -> Route:
+        moved = len(self.tries) >= self.moves_after
+        addresses = {"a": "next:1" if moved else "old:1"} if self.named or moved else {}
+        epochs = {"a": self.epoch + moved} if self.epoch and addresses else {}
+        return Route(topic=topic, writable=QUEUES[:2], readable=QUEUES[:2], addresses=addresses, epochs=epochs)
+
+    async def ack(self, address: str, group: str, *got: ReceivedMessage) -> None:
+        self.tries.append(address)
+        if address == "old:1":
+            self.named = False
+            raise self.error
+
+    async def change_invisible(self, address: str, *_: Any, **__: Any) -> str:
+        await self.ack(address, "g")
+        return "next handle"
+
+
+def play_move(story: Callable[[FakeClock, Receiving], Awaitable[None]], calls_of: Callable[[FakeClock], Calls]) -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        receiving = Receiving(
+            calls_of(clock),  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+            options=SimpleOptions(timeout_ms=2_000),
+        )  # fmt: skip
+        await story(clock, receiving)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "error", [HaNotAvailable("hands over"), ConnectionFailed("gone"), RequestTimeout("hangs"), PersistenceTimeout("-")]
+)
+def test_a_settlement_that_meets_no_leader_is_made_again_at_the_next_one(error: Error) -> None:
+    """D7: nothing of a hand-over is repeated. The route may not name the broker at all meanwhile."""
+    made: list[MovingCalls] = []
+
+    def calls_of(clock: FakeClock) -> Calls:
+        made.append(MovingCalls(clock, error, moves_after=1))
+        return made[-1]
+
+    async def acks(clock: FakeClock, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a"), message("a")))
+        assert made[-1].tries == ["old:1", "next:1"]
+        assert clock.monotonic_ms() < 1_000
+
+    async def changes(clock: FakeClock, receiving: Receiving) -> None:
+        changed = await clock.during(receiving.change_invisible(message("a"), 5_000))
+        assert changed.receipt_handle == "next handle"
+        assert made[-1].tries == ["old:1", "next:1"]
+
+    play_move(acks, calls_of)
+    play_move(changes, calls_of)
+
+
+def test_a_settlement_is_tried_for_as_long_as_one_call_may_take_and_then_says_why() -> None:
+    """With pauses, and so that a group of too few copies is not called in a busy loop."""
+    made: list[MovingCalls] = []
+
+    def calls_of(clock: FakeClock) -> Calls:
+        made.append(MovingCalls(clock, HaNotAvailable("1 of 2 copies are in sync"), moves_after=1_000))
+        return made[-1]
+
+    async def story(clock: FakeClock, receiving: Receiving) -> None:
+        began_ms = clock.monotonic_ms()
+        with pytest.raises((HaNotAvailable, ConnectionFailed)):
+            await clock.during(receiving.ack(message("a")))
+        assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_500
+        assert len(made[-1].tries) < 30
+
+    play_move(story, calls_of)
+
+
+def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
+    for error, epoch in ((InvalidReceiptHandle("over"), 7), (ConnectionFailed("gone"), 0), (HaNotAvailable("?"), 0)):
+        made: list[MovingCalls] = []
+
+        def calls_of(
+            clock: FakeClock, error: Error = error, epoch: int = epoch, made: list[MovingCalls] = made
+        ) -> Calls:
+            made.append(MovingCalls(clock, error, moves_after=1_000, epoch=epoch))
+            return made[-1]
+
+        async def story(
+            clock: FakeClock, receiving: Receiving, error: Error = error, made: list[MovingCalls] = made
+        ) -> None:
+            with pytest.raises(type(error)):
+                await clock.during(receiving.ack(message("a")))
+            assert made[-1].tries == ["old:1"]
+
+        play_move(story, calls_of)
+
+
+class Silent(Calls):
+    """A leader that answers no receive any more, and its successor."""
+
+    epoch = 1
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, topic: str) -> Route:
+        queue = MessageQueue("t", "a", 0)
+        return Route(
+            topic=topic, writable=(queue,), readable=(queue,), addresses={"a": f"copy-{self.epoch}:1"},
+            epochs={"a": self.epoch},
+        )  # fmt: skip
+
+    async def receive(self, address: str, *_: Any, **__: Any) -> list[ReceivedMessage]:
+        self.asked.append(address)
+        if address == "copy-1:1":
+            await asyncio.sleep(30)
+        return [message("a")]
+
+
+def test_a_receive_at_a_silent_leader_goes_on_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenq.client.loops.routes.leader_watch.PARKED_MS", 20)
+    monkeypatch.setattr("evenq.client.loops.consumers.receiving.PARKED_MS", 20)
+
+    async def story() -> None:
+        calls = Silent(FakeClock())
+        receiving = Receiving(
+            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=SystemClock(), rng=random.Random(1),
+            options=SimpleOptions(),
+        )  # fmt: skip
+        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 2))
+        assert await asyncio.wait_for(receiving.receive(1, 1_000, 15_000), 5) == [message("a")]
+        assert calls.asked == ["copy-1:1", "copy-2:1"]
+        await receiving.routes.close()
+
+    asyncio.run(story())

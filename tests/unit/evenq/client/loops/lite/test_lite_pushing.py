@@ -1,0 +1,191 @@
+"""Listener calls of lite topics over a receiver that gives what the test sets; with whole brokers: tests/spec/test_lite.py."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.user_code import NotCalled
+from evenq.client.loops.lite.lite_pushing import LitePushing
+from evenq.client.options import LiteOptions
+from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle
+from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.clock import FakeClock
+
+
+def message(number: int) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="p", body=b"%d" % number, message_id=f"id{number}", tag=None, keys=(), properties={}, message_group=None,
+        queue=MessageQueue("p", "a", 0), queue_offset=QueueOffset(number), born_ms=0, store_ms=0,
+        lite_topic=f"x{number}", receipt_handle=f"h{number}",
+    )  # fmt: skip
+
+
+class Receiver:
+    """Gives what is put in, and notes how it was settled."""
+
+    def __init__(self) -> None:
+        self.ready: list[ReceivedMessage] = []
+        self.asked: list[int] = []
+        self.failures: list[Error] = []
+        self.settled: list[str] = []
+        self.more = asyncio.Event()
+
+    async def receive(self, max_messages: int, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]:
+        self.asked.append(max_messages)
+        self._fail()
+        while not self.ready:
+            self.more.clear()
+            await self.more.wait()
+        given, self.ready = self.ready[:max_messages], self.ready[max_messages:]
+        return given
+
+    async def ack(self, got: ReceivedMessage) -> None:
+        self._fail()
+        self.settled.append(f"ack {got.receipt_handle}")
+
+    async def change_invisible(self, got: ReceivedMessage, ms: int, *, suspend: bool = False) -> ReceivedMessage:
+        self._fail()
+        self.settled.append(f"hide {got.receipt_handle} {ms}")
+        return replace(got, receipt_handle=got.receipt_handle + "+")
+
+    def give(self, *numbers: int) -> None:
+        self.ready += map(message, numbers)
+        self.more.set()
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+Listen = Callable[[FakeClock, ReceivedMessage], Awaitable[object]]
+
+
+def play(story: Callable[[FakeClock, Receiver, LitePushing], Awaitable[None]], listen: Listen, slots: int = 4) -> None:
+    async def body() -> None:
+        clock, receiver = FakeClock(), Receiver()
+
+        async def run(messages: Sequence[ReceivedMessage]) -> object:
+            [one] = messages
+            return await listen(clock, one)
+
+        pushing = LitePushing(
+            receiver,  # type: ignore[arg-type]  # nothing is buried here
+            receiver,  # type: ignore[arg-type]  # the part of Receiving that it uses
+            receive=receiver.receive, group="g", slots=slots, clock=clock, rng=random.Random(1),
+            options=LiteOptions(invisible_ms=3_000, drain_ms=1_000), run_listener=run, topic="p",
+            troubles=Troubles(clock, who="group g"),
+        )  # fmt: skip
+        pushing.start()
+        await story(clock, receiver, pushing)
+        closing = asyncio.ensure_future(pushing.close())
+        while not closing.done():
+            await clock.advance(100)
+        await closing
+
+    asyncio.run(body())
+
+
+def test_no_more_is_received_than_listeners_are_free() -> None:
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        await clock.sleep_ms(100)
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(*range(5))
+        await clock.advance(10)
+        assert (receiver.asked, len(receiver.ready)) == ([2], 3)
+        for _turn in range(4):
+            await clock.advance(100)
+        assert receiver.settled == [f"ack h{number}" for number in range(5)]
+        assert max(receiver.asked) == 2
+
+    play(story, listen, slots=2)
+
+
+def test_an_acknowledgement_is_tried_again_unless_the_message_is_somebody_elses() -> None:
+    tried: list[bytes] = []
+
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        tried.append(one.body)
+        await clock.sleep_ms(100)
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1)
+        await clock.advance(50)
+        receiver.failures = [ConnectionFailed("away"), ConnectionFailed("away")]
+        await clock.advance(60)
+        assert (receiver.settled, len(receiver.failures)) == ([], 1)
+        await clock.advance(500)
+        assert receiver.settled == ["ack h1"]
+        receiver.give(2)
+        await clock.advance(50)
+        receiver.failures = [InvalidReceiptHandle("somebody else has it")]
+        await clock.advance(1_000)
+        assert (receiver.settled, receiver.failures, tried) == (["ack h1"], [], [b"1", b"2"])
+
+    play(story, listen)
+
+
+def test_a_listener_that_takes_long_keeps_its_message_and_settles_by_the_newest_handle() -> None:
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        await clock.sleep_ms(2_500)
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1)
+        for _turn in range(30):
+            await clock.advance(100)
+        assert receiver.settled == ["hide h1 3000", "hide h1+ 3000", "ack h1++"]
+
+    play(story, listen)
+
+
+def test_what_was_given_away_is_not_prolonged_for_ever() -> None:
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        await clock.sleep_ms(10_000)
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1)
+        await clock.advance(500)
+        receiver.failures = [InvalidReceiptHandle("somebody else has it")]
+        for _turn in range(60):
+            await clock.advance(100)
+        assert receiver.settled == []
+
+    play(story, listen)
+
+
+def test_closing_waits_for_listeners_but_not_for_ever() -> None:
+    ended: list[bytes] = []
+
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        await clock.sleep_ms(500 if one.body == b"1" else 60_000)
+        ended.append(one.body)
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1, 2)
+        await clock.advance(10)
+
+    play(story, listen)
+    assert ended == [b"1"]
+
+
+def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:
+    """The process ends: the message is delivered again when it is no longer hidden."""
+    calls: list[int] = []
+
+    async def listen(_clock: FakeClock, got: ReceivedMessage) -> object:
+        calls.append(got.queue_offset)
+        if got.queue_offset == 1:
+            raise NotCalled("cannot schedule new futures after interpreter shutdown")
+        return True
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1, 2)
+        await clock.until(lambda: receiver.settled)
+        await clock.advance(120_000)
+        assert (calls, receiver.settled) == ([1, 2], ["ack h2"])
+
+    play(story, listen)

@@ -1,0 +1,231 @@
+"""How one queue is pulled while its broker does not answer, and from which copy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from evenq.client.core.calls import Pulled
+from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.routes.route import Route
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.reading.pulling import LEADERLESS_MAX_MS, Pulling
+from evenq.client.loops.routes.leader_watch import LeaderWatch
+from evenq.client.loops.routes.route_book import RouteBook
+from evenq.client.options import PushOptions
+from evenq.errors import ConnectionFailed, Error, HaNotAvailable, IllegalOffset, TopicNotFound
+from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset
+from evenq.runtime.clock import FakeClock, SystemClock
+
+QUEUE = MessageQueue("t", "b", 0)
+
+
+def pulling_from(
+    calls: Any,
+    clock: FakeClock | SystemClock,
+    *,
+    at: int = 0,
+    committed: int = 0,
+    owner: bool = True,
+    any_copy: bool = False,
+) -> Pulling:
+    routes = RouteBook(calls, clock, refresh_ms=30_000)
+    return Pulling(
+        ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
+        calls=calls,
+        routes=routes,
+        leaders=LeaderWatch(routes, clock, random.Random(1)),
+        clock=clock,
+        rng=random.Random(1),
+        group="g",
+        options=PushOptions(),
+        expression=FilterExpression("*"),
+        generation=lambda: NO_GENERATION,
+        limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
+        committed=lambda: committed,
+        arrived=lambda _: None,
+        fenced=lambda: None,
+        replaced=lambda: None,
+        owner=owner,
+        troubles=Troubles(clock, who="group g"),
+        any_copy=any_copy,
+    )
+
+
+class Calls:
+    """A broker that is gone."""
+
+    def __init__(self, epochs: dict[str, int]) -> None:
+        self.route = Route(topic="t", writable=(), readable=(QUEUE,), addresses={"b": "b:1"}, epochs=epochs)
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, _topic: str) -> Route:
+        return self.route
+
+    async def pull(self, *_: Any, **__: Any) -> None:
+        raise ConnectionFailed("no server listens")
+
+
+@pytest.mark.parametrize(("epochs", "patient"), [({"b": 7}, False), ({}, True)])
+def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_seldom(
+    epochs: dict[str, int], *, patient: bool
+) -> None:
+    """Another copy leads within seconds; a pause that has grown to seconds is a second outage for readers."""
+
+    async def story() -> None:
+        calls, clock = Calls(epochs), FakeClock()
+        pulling = pulling_from(calls, clock)
+        pauses = [await pulling._once() for _ in range(12)]
+        assert (max(pauses) > LEADERLESS_MAX_MS) is patient
+        assert pauses[0] < LEADERLESS_MAX_MS, "it begins small"
+
+    asyncio.run(story())
+
+
+class Copies:
+    """A leader and two followers, each of which answers as it should: an error, or an answer."""
+
+    def __init__(self, **answers: Error | Pulled) -> None:
+        self.answers, self.asked = answers, list[str]()
+        self.leader = "leader"
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, _topic: str) -> Route:
+        return Route(
+            topic="t", writable=(), readable=(QUEUE,), addresses={"b": self.leader} if self.leader else {},
+            epochs={"b": 7}, followers={"b": ("one", "two")},
+        )  # fmt: skip
+
+    async def pull(self, address: str, _group: str, _queue: MessageQueue, offset: int, **options: Any) -> Pulled:
+        assert options["any_copy"] is True
+        assert options["owner"] is False
+        self.asked.append(address)
+        answer = self.answers[address]
+        if isinstance(answer, Error):
+            raise answer
+        return Pulled(answer.messages, max(answer.next_offset, offset), far_behind=answer.far_behind)
+
+
+def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
+    return pulling_from(copies, clock, at=at, committed=-1, owner=False, any_copy=True)
+
+
+GONE = ConnectionFailed("no server listens")
+BEFORE = IllegalOffset("it begins at 50", min_offset=50, max_offset=60)
+
+
+@pytest.mark.spec("HA-9")
+@pytest.mark.parametrize(
+    "error",
+    [GONE, HaNotAvailable("it leads"), TopicNotFound("it is behind"), BEFORE],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_a_follower_says_sends_a_reader_on_and_moves_it_nowhere(error: Error) -> None:
+    """A follower knows less than its leader: its errors are no reason to skip messages, or to give up."""
+
+    async def story() -> None:
+        copies, clock = Copies(leader=GONE, one=error, two=Pulled((), 12)), FakeClock()
+        pulling = any_copy(copies, clock)
+        await pulling._once()
+        assert copies.asked == ["leader", "one", "two"]
+        assert pulling.process.next == 12
+        await pulling._once()
+        assert copies.asked[3:] == ["two"], "who answered is asked again"
+        copies.answers["two"] = error
+        assert await pulling._once() > 0, "a pause, since no server answers"
+        assert pulling.process.next == 12
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("HA-9")
+def test_a_reader_is_moved_into_the_log_by_the_leader_alone() -> None:
+    async def story() -> None:
+        copies, clock = Copies(leader=BEFORE, one=BEFORE, two=BEFORE), FakeClock()
+        pulling = any_copy(copies, clock)
+        await pulling._once()
+        assert copies.asked == ["leader"]
+        assert pulling.process.next == 50
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("HA-9")
+def test_a_new_leader_is_found_while_a_follower_is_read_also_when_routes_lose_the_broker() -> None:
+    async def story() -> None:
+        copies, clock = Copies(leader=GONE, one=Pulled((), 0), two=GONE, other=Pulled((), 20)), FakeClock()
+        pulling = any_copy(copies, clock)
+        await pulling._once()
+        copies.leader = ""
+        for _ in range(3):
+            await clock.advance(1_000)
+            await pulling._once()
+        assert set(copies.asked[1:]) == {"one"}, "its address is remembered"
+        copies.leader = "other"
+        for _ in range(3):
+            await clock.advance(1_000)
+            await pulling._once()
+        assert copies.asked[-1] == "other"
+        assert pulling.process.next == 20
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("HA-9", "LQ-69")
+def test_a_reader_that_is_far_behind_goes_to_a_follower_and_back() -> None:
+    async def story() -> None:
+        copies = Copies(leader=Pulled((), 11, far_behind=True), one=Pulled((), 30), two=GONE)
+        pulling = any_copy(copies, FakeClock())
+        await pulling._once()
+        copies.answers["leader"] = Pulled((), 31)
+        for _ in range(2):
+            await pulling._once()
+        assert copies.asked == ["leader", "one", "leader"], "an empty answer: the follower has no more"
+        assert pulling.process.next == 31
+
+    asyncio.run(story())
+
+
+class Moving:
+    """A leader that is silent from the first pull on, and its successor."""
+
+    def __init__(self) -> None:
+        self.asked, self.epoch = list[str](), 7
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, _topic: str) -> Route:
+        return Route(
+            topic="t", writable=(), readable=(QUEUE,), addresses={"b": f"led-in-{self.epoch}"}, epochs={"b": self.epoch}
+        )
+
+    async def pull(self, address: str, *_: Any, **__: Any) -> Pulled:
+        self.asked.append(address)
+        if address == "led-in-7":
+            await asyncio.sleep(30)
+        return Pulled((), 20)
+
+
+def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that vanishes ends no connection; its clients would wait for their own TCP, ten seconds."""
+    monkeypatch.setattr("evenq.client.loops.routes.leader_watch.PARKED_MS", 20)
+
+    async def story() -> None:
+        calls, clock = Moving(), SystemClock()
+        pulling = pulling_from(calls, clock)
+        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 8))
+        assert await asyncio.wait_for(pulling._once(), 5) == 0
+        await asyncio.wait_for(pulling._once(), 5)
+        assert calls.asked == ["led-in-7", "led-in-8"]
+        assert pulling.process.next == 20
+        await pulling._routes.close()
+
+    asyncio.run(story())
