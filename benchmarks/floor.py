@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.program.run import run
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
-from evenq.serving.run import run
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 

@@ -23,9 +23,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from evenq import errors
-from evenq.serving.front_metrics import front_metrics
-from evenq.serving.metrics import BUILD_INFO, Metric, call_metrics
-from evenq.serving.settings import Setting, settings_of
+from evenq.serving.front.front_metrics import front_metrics
+from evenq.serving.program.metrics import BUILD_INFO, Metric, call_metrics
+from evenq.serving.program.settings import Setting, settings_of
 from evenq.wire.status import CLASS_OF_CODE, INTERNAL
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
@@ -227,9 +227,9 @@ class _Nothing:
 
 def metric_lists() -> dict[str, list[Metric]]:
     """Where -> its metrics. The lists are made without a server: numbers are only looked up at a scrape."""
-    from evenq_broker.backlog_metrics import single_queue_metrics
-    from evenq_broker.metrics import broker_metrics
-    from evenq_broker.replication_metrics import replication_metrics
+    from evenq_broker.metrics.backlog_metrics import single_queue_metrics
+    from evenq_broker.metrics.broker_metrics import broker_metrics
+    from evenq_broker.metrics.replication_metrics import replication_metrics
     from evenq_nameserver.metrics import metrics as nameserver_metrics
     from evenq_rebalancer.metrics import leading_metrics
     from evenq_rebalancer.metrics import metrics as rebalancer_metrics

@@ -92,7 +92,7 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/store/copies/copy_replay.py": {"threading"},  # it and the copy's own thread change one folder in turns
     "src/evenq/store/io/descriptors.py": {"threading"},  # its spares are for every thread of the store
     "src/evenq/store/io/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
-    "src/evenq/serving/kubernetes_api.py": {"threading"},  # its callers are worker threads
+    "src/evenq/serving/kubernetes/api.py": {"threading"},  # its callers are worker threads
     "services/broker/evenq_broker/loops/coordinators/lease.py": {"threading"},  # a watch sits in a read for minutes
     "services/rebalancer/evenq_rebalancer/loops/topology.py": {"threading"},  # a watch sits in a read for minutes
 }

@@ -1,7 +1,7 @@
 """What the small benchmarks share: folders that go away, rounds with their spread, a table, a line in a JSON file.
 
 A figure is taken in rounds, each beside its floor, so that a busy neighbour disturbs both; shown are the median and
-both ends. The collector is set as our servers set it (`evenq.serving.run`).
+both ends. The collector is set as our servers set it (`evenq.serving.program.run`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ PARTS = {"all": (True, True), "headers": (False, False), "heads": (True, False)}
 def serve(front: Any, block: int, count: int) -> None:
     """The floor's server: prints its port, answers each scan with `count` blocks of `block` bytes."""
     from evenq.runtime.clock import SystemClock
-    from evenq.serving.grpc_server import open_grpc_server
+    from evenq.serving.front.grpc_server import open_grpc_server
     from evenq.serving.grpc_server_options import GrpcServerOptions
     from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
     from evenq.wire.stubs.evenq.v1 import data_pb2

@@ -48,7 +48,7 @@ Work = Callable[[float], int]
 def serve(front: Front) -> None:
     """The floor's server: prints its port."""
     from evenq.runtime.clock import SystemClock
-    from evenq.serving.grpc_server import open_grpc_server
+    from evenq.serving.front.grpc_server import open_grpc_server
     from evenq.serving.grpc_server_options import GrpcServerOptions
     from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 

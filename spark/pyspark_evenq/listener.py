@@ -126,7 +126,7 @@ class EvenqProgressListener(StreamingQueryListener):
 
     def collect(self) -> Any:
         """What prometheus_client calls at a scrape."""
-        from evenq.serving.metrics import families
+        from evenq.serving.program.metrics import families
 
         return families(self._metrics)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Metric, MetricKind, Sample
 from pyspark_evenq.query_figures import QueryFigures
 
 __all__ = ["listener_metrics"]

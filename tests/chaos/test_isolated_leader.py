@@ -20,7 +20,7 @@ from evenq_proofs.replicated_group import listens
 import evenq
 from evenq.errors import Error
 from evenq.runtime.closing import Closing
-from evenq.serving.health import NOT_SERVING
+from evenq.serving.front.health import NOT_SERVING
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 pytest.importorskip("kubernetes")

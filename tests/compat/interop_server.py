@@ -18,8 +18,8 @@ from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
+from evenq.serving.program.run import run
 from evenq.serving.rpc import CallKind
-from evenq.serving.run import run
 
 INITIAL, TRAILING = "x-grpc-test-echo-initial", "x-grpc-test-echo-trailing-bin"
 SERVICE = "/grpc.testing.TestService/"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2

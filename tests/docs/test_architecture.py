@@ -151,7 +151,7 @@ async def played(folder: Path, calls: Calls) -> None:
 
 
 ELSEWHERE = {
-    "serving/guard.py",
+    "serving/auth/guard.py",
     "broker/core/sending/validation.py",
     "serving/http2/connection.py",
     "store/log/writer.py",
@@ -173,4 +173,4 @@ def test_a_message_goes_through_the_modules_of_the_page_in_their_order(tmp_path:
     expected = [path for step in steps for path in step if path not in ELSEWHERE]
     assert calls.not_in_order(expected) == ""
     assert calls.not_in_order(expected[::-1]) != ""  # the order is seen
-    assert {*expected, *ELSEWHERE} - {"serving/guard.py", "broker/core/sending/validation.py"} <= set(calls.passed)
+    assert {*expected, *ELSEWHERE} - {"serving/auth/guard.py", "broker/core/sending/validation.py"} <= set(calls.passed)

@@ -13,7 +13,7 @@ from evenq_proofs.forward import Forward
 from evenq_proofs.outside import outside
 
 import evenq
-from evenq.serving.settings import load
+from evenq.serving.program.settings import load
 
 PAGE = "docs/guides/outside.md"
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"

@@ -6,9 +6,9 @@ from evenq_broker.settings import BrokerSettings
 from evenq_nameserver.settings import NameserverSettings
 from evenq_rebalancer.settings import RebalancerSettings
 
+from evenq.serving.auth.users import UserResource, Users
+from evenq.serving.program.settings import load
 from evenq.serving.rpc import Action
-from evenq.serving.settings import load
-from evenq.serving.users import UserResource, Users
 
 
 def test_the_users_file_of_the_page_grants_what_it_tells(blocks):

@@ -9,7 +9,7 @@ import sys
 
 from evenq_broker.settings import BrokerSettings
 
-from evenq.serving.settings import load
+from evenq.serving.program.settings import load
 from evenq.testing.free_ports import FreePorts
 
 PAGE = "docs/guides/tls.md"

@@ -17,11 +17,11 @@ from evenq_helm.chart import CHART, environment, find, pods, refusal, render, st
 from evenq_nameserver.core.allowed_addresses import AllowedAddresses
 
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
+from evenq.serving.auth.users import UserResource, Users
 from evenq.serving.fields import write_bytes
-from evenq.serving.health import LIVENESS, READINESS, SERVING, Health
+from evenq.serving.front.health import LIVENESS, READINESS, SERVING, Health
+from evenq.serving.program.settings import settings_of
 from evenq.serving.rpc import Action, RpcContext, Unary
-from evenq.serving.settings import settings_of
-from evenq.serving.users import UserResource, Users
 from evenq.wire.credentials import Credentials
 
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))

@@ -15,7 +15,7 @@ from evenq_broker.settings import BrokerSettings
 from evenq_helm.chart import CHART, environment, find, pods, refusal, render, standing
 
 from evenq.cli.parser import make_parser
-from evenq.serving.settings import load
+from evenq.serving.program.settings import load
 
 pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
 

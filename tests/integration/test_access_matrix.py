@@ -39,8 +39,8 @@ import evenq.wire.stubs.apache.rocketmq.v2
 import evenq.wire.stubs.evenq.v1
 from evenq.errors import Error, NotFound
 from evenq.runtime.clock import SystemClock
-from evenq.serving.auth import Auth, AuthSettings
-from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.auth.server_auth import Auth, AuthSettings
+from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.wire.net import GrpcNet
 from evenq.wire.signature import Secret, authorization, date_time
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d

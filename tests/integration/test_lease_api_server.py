@@ -29,7 +29,7 @@ from evenq_proofs.cluster_binaries import BUILD_SECONDS, Program, program_path, 
 from evenq_proofs.etcd import Etcd
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, WatchStop
+from evenq.serving.kubernetes.api import Expired, KubernetesApi, Object, WatchStop
 from evenq.testing.free_ports import FreePorts
 
 # slow: a real API server that is killed and paused; the unit tests of leases play the same with one that answers as the test sets

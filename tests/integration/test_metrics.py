@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from evenq_broker.replication_metrics import replication_metrics
+from evenq_broker.metrics.replication_metrics import replication_metrics
 
 import evenq
 from evenq.model.retry import RetryKind, RetryPolicy

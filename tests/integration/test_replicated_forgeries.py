@@ -46,7 +46,7 @@ from evenq_proofs.replicated_group import until as within
 
 import evenq
 from evenq.runtime.clock import SystemClock
-from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.store import StoreOptions
 from evenq.store.copies.log_copy import LogCopy
 from evenq.store.io.disk import RealDisk

@@ -58,8 +58,8 @@ from evenq_proofs.bytes_in_hand import BytesInHand
 
 from evenq.errors import NotFound
 from evenq.runtime.clock import SystemClock
-from evenq.serving.auth import Auth, AuthSettings
-from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.auth.server_auth import Auth, AuthSettings
+from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet

@@ -22,7 +22,7 @@ import pytest
 import evenq
 from evenq.errors import Error, StoreFull, TooManyRequests
 from evenq.runtime.clock import SystemClock
-from evenq.serving.health import NOT_SERVING, SERVING
+from evenq.serving.front.health import NOT_SERVING, SERVING
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 from evenq.wire.net import GrpcNet

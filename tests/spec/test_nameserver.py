@@ -15,7 +15,7 @@ from evenq_nameserver.settings import NameserverSettings
 
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
-from evenq.serving.settings import load
+from evenq.serving.program.settings import load
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from evenq_broker.metrics import broker_metrics
+from evenq_broker.metrics.broker_metrics import broker_metrics
 
 import evenq
 from evenq.client.core.groups.lock_trust import LockTrust

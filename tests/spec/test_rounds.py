@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from evenq_broker.metrics import broker_metrics
+from evenq_broker.metrics.broker_metrics import broker_metrics
 
 import evenq
 from evenq.allocation import Config

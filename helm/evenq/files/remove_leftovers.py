@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from evenq.errors import ConnectionFailed, NotFound, PreconditionFailed
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 
 KINDS = (
     ("apis/apps/v1", "statefulsets"),

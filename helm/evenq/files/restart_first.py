@@ -15,7 +15,7 @@ from threading import Event
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import KubernetesApi, Object
+from evenq.serving.kubernetes.api import KubernetesApi, Object
 
 LOOK_S = 1.0
 COPIES_S, RESTART_S = 1_200.0, 3_600.0

@@ -22,7 +22,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
     from evenq.wire.net import GrpcNet
     from evenq_broker.app import BrokerApp
-    from evenq_broker.replicated_app import ReplicatedApp
+    from evenq_broker.replica.replicated_app import ReplicatedApp
 
     net = GrpcNet(tls=settings.tls.for_peers(), encrypted=settings.tls.peers)
     # The system's randomness: the key of receipt handles comes from it.
@@ -56,7 +56,7 @@ def main() -> int:
     """
     quiet_grpc()
     try:
-        from evenq.serving.run import run_program
+        from evenq.serving.program.run import run_program
         from evenq_broker.settings import BrokerSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-broker", error))

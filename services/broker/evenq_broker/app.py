@@ -16,23 +16,23 @@ from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
-from evenq.serving.auth import Auth
-from evenq.serving.edges import EDGES, Edges
-from evenq.serving.front_metrics import front_metrics
+from evenq.serving.auth.server_auth import Auth
+from evenq.serving.front.edges import EDGES, Edges
+from evenq.serving.front.front_metrics import front_metrics
+from evenq.serving.front.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers, usual_addresses
+from evenq.serving.front.health import LIVENESS
 from evenq.serving.grpc_server_options import GrpcServerOptions
-from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers, usual_addresses
-from evenq.serving.health import LIVENESS
 from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
-from evenq.serving.metrics import Metric, call_metrics, exposition, gathered
-from evenq.serving.page import MetricsPage
+from evenq.serving.program.metrics import Metric, call_metrics, exposition, gathered
+from evenq.serving.program.page import MetricsPage
 from evenq.store.io.disk import Disk
-from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
 from evenq_broker.core.cluster.listeners import advertised, parse_listeners
+from evenq_broker.core.replication.disk_messages import lead_elsewhere
 from evenq_broker.loops.replication.identity import must_be_alone
-from evenq_broker.metrics import broker_metrics, constant_labels
-from evenq_broker.replica_sentences import lead_elsewhere
+from evenq_broker.metrics.backlog_metrics import single_queue_metrics
+from evenq_broker.metrics.broker_metrics import broker_metrics, constant_labels
 from evenq_broker.runtime import ONE_COPY, Leadership
 from evenq_broker.settings import BrokerSettings
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 from evenq.errors import BadRequest, SettingsError
 from evenq.model.delay_levels import CLASSIC_TEXT, DelayLevels
 from evenq.model.names import broker_problem
-from evenq.serving.auth import AuthSettings
+from evenq.serving.auth.server_auth import AuthSettings
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
 from evenq_broker.core.cluster.listeners import check_shared, parse_listeners

@@ -28,7 +28,7 @@ def main() -> None:
     """Read settings, serve, exit; or say that the extra `server` is missing."""
     quiet_grpc()
     try:
-        from evenq.serving.run import run_program
+        from evenq.serving.program.run import run_program
         from evenq_nameserver.settings import NameserverSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-nameserver", error))

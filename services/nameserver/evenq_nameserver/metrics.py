@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Metric, MetricKind, Sample
 from evenq_nameserver.rpc.registry import RegistryService
 from evenq_nameserver.stats import NameserverStats
 

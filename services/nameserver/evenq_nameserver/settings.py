@@ -13,8 +13,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from evenq.errors import BadRequest
-from evenq.serving.auth import AuthSettings
-from evenq.serving.settings import ServerSettings
+from evenq.serving.auth.server_auth import AuthSettings
+from evenq.serving.program.settings import ServerSettings
 from evenq_nameserver.core.allowed_addresses import ANY, LOOPBACK, AllowedAddresses
 
 __all__ = ["NameserverSettings"]

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit code. A missing extra `server` is said."""
     quiet_grpc()
     try:
-        from evenq.serving.run import run_program
+        from evenq.serving.program.run import run_program
         from evenq_rebalancer.settings import RebalancerSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-rebalancer", error))

@@ -16,13 +16,13 @@ from typing import Any
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.auth import Auth
-from evenq.serving.edges import EDGES, Edges
-from evenq.serving.front_metrics import front_metrics
+from evenq.serving.auth.server_auth import Auth
+from evenq.serving.front.edges import EDGES, Edges
+from evenq.serving.front.front_metrics import front_metrics
+from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import GrpcServerOptions
-from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
-from evenq.serving.metrics import call_metrics, exposition
-from evenq.serving.page import MetricsPage
+from evenq.serving.program.metrics import call_metrics, exposition
+from evenq.serving.program.page import MetricsPage
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.loops.leading import UNKNOWN, Lease, LeaseCandidate, identity_of
 from evenq_rebalancer.loops.leases import lease_of

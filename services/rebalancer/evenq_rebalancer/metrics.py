@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from evenq.serving.metrics import Distribution, Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Distribution, Metric, MetricKind, Sample
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc.streams import ReportStreams
@@ -18,7 +18,7 @@ PAIR = ("consumer_group", "topic")
 
 
 def metrics(engine: AssignmentEngine, stats: RebalancerStats, streams: ReportStreams) -> list[Metric]:
-    """The list, for `evenq.serving.metrics.exposition`."""
+    """The list, for `evenq.serving.program.metrics.exposition`."""
     return [*_of_decisions(engine), *_of_troubles(engine), *_of_the_process(engine, stats, streams)]
 
 

@@ -10,8 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from evenq.serving.auth import AuthSettings
-from evenq.serving.settings import ServerSettings
+from evenq.serving.auth.server_auth import AuthSettings
+from evenq.serving.program.settings import ServerSettings
 from evenq_rebalancer.core.assignment_engine import EngineLimits
 from evenq_rebalancer.core.election import LeaseTiming
 

@@ -16,8 +16,8 @@ from evenq.cli.up_plan import plan_of
 from evenq.errors import Error, StoreError, StoreLocked
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.lock_file import LockHeld, lock_file
-from evenq.serving.logs import setup_logs
-from evenq.serving.run import run as run_loop
+from evenq.serving.program.logs import setup_logs
+from evenq.serving.program.run import run as run_loop
 
 __all__ = ["lock_folder", "run"]
 

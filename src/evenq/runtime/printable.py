@@ -1,8 +1,8 @@
 """Untrusted text made safe to show: bodies, tags, client ids, error texts of other programs.
 
 Called by everything that writes to a terminal or a log: the command line (`evenq.cli.output`) and the formatters of the
-servers' logs (`evenq.serving.logs`). Control characters move the cursor, set titles, clear lines or end them, and
-direction marks show a text in another order than it has; both become escapes. A newline inside a value is such a
+servers' logs (`evenq.serving.program.logs`). Control characters move the cursor, set titles, clear lines or end them;
+direction marks show a text in another order than it has. Both become escapes. A newline inside a value is such a
 character: it would let a value write lines of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Bounds of one gRPC server, and who speaks HTTP/2 for it: what `evenq.serving.grpc_server` is opened with."""
+"""Bounds of one gRPC server, and who speaks HTTP/2 for it: what `evenq.serving.front.grpc_server` is opened with."""
 
 from __future__ import annotations
 

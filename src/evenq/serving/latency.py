@@ -1,4 +1,4 @@
-"""How long calls took, counted in plain integers by the server and read at scrape by `evenq.serving.metrics`.
+"""How long calls took, counted in plain integers by the server and read at scrape by `evenq.serving.program.metrics`.
 
 The buckets are those of RocketMQ 5's `rocketmq_rpc_latency`, so existing dashboards fit. One `MethodStats` per
 method, owned by the loop; `add` costs a search among nine numbers and two additions.

@@ -1,9 +1,8 @@
 """What a handler is, without any word of gRPC.
 
 Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise `evenq.errors`.
-The server (`evenq.serving.grpc_server`) calls them; another front could, without a change in any handler. Every call
-has an `Access` row from the first day: a server that is given an `Rpc` without one does not exist, because the field
-has no default.
+The server (`evenq.serving.front.grpc_server`) calls them; another front could, without a change in any handler. Every
+call has an `Access` row from the first day: an `Rpc` cannot be made without one, because the field has no default.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ ACTS_FOR = "x-evenq-user"
 
 
 class Caller(Protocol):
-    """A user with grants; `evenq.serving.users.User` is one."""
+    """A user with grants; `evenq.serving.auth.users.User` is one."""
 
     @property
     def name(self) -> str:
@@ -165,8 +164,8 @@ class RpcContext:
         self.deadline_ms = deadline_ms
         """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
         self.decoded: tuple[bytes, Any, Any] | None = None
-        """A request of this call, with full names, and the same as a message (`evenq.serving.namespaces`); then its
-        `Resource`s, because what is still held is not made again.
+        """A request of this call, with full names, and the same as a message (`evenq.serving.auth.namespaces`); then
+        its `Resource`s, because what is still held is not made again.
         """
         self.plain: Plain | None = None
         """The request, where `Rpc.plain` could read it; then `decoded` is None."""
@@ -213,7 +212,7 @@ class RpcContext:
 
     @property
     def namespace(self) -> str:
-        """`x-mq-namespace`, or empty. For `evenq.serving.namespaces` alone: guard and handlers get full names."""
+        """`x-mq-namespace`, or empty. For `evenq.serving.auth.namespaces` alone: guard and handlers get full names."""
         return self._head.namespace
 
     def may_topic(self, action: Action, topic: str) -> bool:

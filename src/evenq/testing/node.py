@@ -21,7 +21,7 @@ from pathlib import Path
 from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.private_files import open_private
-from evenq.serving.run import PARENT
+from evenq.serving.program.run import PARENT
 
 __all__ = ["Node"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import evenq
 from evenq.client.options import PushOptions
 from evenq.runtime.clock import SystemClock
-from evenq.serving.logs import setup_logs
+from evenq.serving.program.logs import setup_logs
 from evenq.testing.history import HistoryAction, Op, Recorder
 
 COUNT_S = 0.5

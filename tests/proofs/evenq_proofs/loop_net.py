@@ -16,7 +16,7 @@ from evenq.errors import ConnectionFailed, Error, RequestTimeout
 from evenq.model import PLAIN_LISTENER, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.namespaces import resolved
+from evenq.serving.auth.namespaces import resolved
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import status_of
 

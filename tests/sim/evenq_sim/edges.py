@@ -15,7 +15,7 @@ from evenq_proofs.sim import ProcessClock, SimNet, SimProcess
 
 from evenq.errors import ConnectionFailed
 from evenq.model import PLAIN_LISTENER
-from evenq.serving.edges import Edges
+from evenq.serving.front.edges import Edges
 from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
 
 

@@ -31,7 +31,7 @@ from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import RpcConsumerCalls
 from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
-from evenq.serving.edges import Edges
+from evenq.serving.front.edges import Edges
 from evenq.store.io.memory_disk import MemoryDisk
 from evenq_sim.edges import SimLease, copied, edges_of
 from evenq_sim.scenario import Plan

@@ -21,7 +21,7 @@ from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import InvariantBroken, Role
 from evenq_broker.loops.replication.record_repair import RecordRepair
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.replicated_app import ReplicaMachine, ReplicatedApp
+from evenq_broker.replica.replicated_app import ReplicaMachine, ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import NameserverSettings

@@ -15,8 +15,8 @@ from evenq_proofs.loop_net import LoopNet
 
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
+from evenq.serving.auth.users import User, Users
 from evenq.serving.rpc import CallKind, RpcContext
-from evenq.serving.users import User, Users
 from evenq.wire.status import check
 
 Story = Callable[["Stage"], Awaitable[None]]

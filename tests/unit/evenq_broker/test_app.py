@@ -19,11 +19,11 @@ from evenq_proofs.fake_registry import FakeRegistry
 from evenq.errors import PortInUse, StoreCorrupted, StoreLocked
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
+from evenq.serving.auth.users import UserResource
 from evenq.serving.fields import write_bytes
-from evenq.serving.grpc_server import open_grpc_server
-from evenq.serving.health import NOT_SERVING, SERVING
+from evenq.serving.front.grpc_server import open_grpc_server
+from evenq.serving.front.health import NOT_SERVING, SERVING
 from evenq.serving.tls import TlsSettings
-from evenq.serving.users import UserResource
 from evenq.store import MessageStore, StoreOptions
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.replica_config import replica_config
+from evenq_broker.replica.config import replica_config
 from evenq_broker.replication_settings import ReplicationSettings
 from evenq_broker.settings import BrokerSettings, StoreSettings
 

@@ -6,7 +6,7 @@ import pytest
 from evenq_broker.settings import BODY_BYTES_MAX, BrokerSettings
 
 from evenq.errors import SettingsError
-from evenq.serving.settings import load, settings_of
+from evenq.serving.program.settings import load, settings_of
 
 BELOW_AND_ABOVE = [
     (setting.name, text)

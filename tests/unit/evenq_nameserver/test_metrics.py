@@ -10,7 +10,7 @@ from evenq_nameserver.settings import NameserverSettings
 from evenq_nameserver.stats import NameserverStats
 
 from evenq.runtime.clock import FakeClock
-from evenq.serving.metrics import MetricKind, exposition
+from evenq.serving.program.metrics import MetricKind, exposition
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 

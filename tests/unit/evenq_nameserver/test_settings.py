@@ -4,7 +4,7 @@ import pytest
 from evenq_nameserver.settings import NameserverSettings
 
 from evenq.errors import SettingsError
-from evenq.serving.settings import load, settings_of
+from evenq.serving.program.settings import load, settings_of
 
 
 def test_one_lost_heartbeat_never_drops_a_living_broker() -> None:

@@ -12,7 +12,7 @@ from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.stats import RebalancerStats
 
 from evenq.model.balance import BalancePolicy
-from evenq.serving.metrics import exposition
+from evenq.serving.program.metrics import exposition
 
 
 def tell(engine: AssignmentEngine, *ids: str, gone: tuple[str, ...] = ()) -> None:

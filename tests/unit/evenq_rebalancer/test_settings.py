@@ -7,7 +7,7 @@ from evenq_rebalancer.core.assignment_engine import EngineLimits
 from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.errors import SettingsError
-from evenq.serving.settings import load
+from evenq.serving.program.settings import load
 
 
 def test_limits_follow_the_settings() -> None:

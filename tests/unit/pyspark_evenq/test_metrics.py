@@ -6,7 +6,7 @@ from pyspark_evenq.metrics import listener_metrics
 from pyspark_evenq.query_figures import Failure, QueryFigures
 
 from evenq.model.queue import MessageQueue
-from evenq.serving.metrics import families
+from evenq.serving.program.metrics import families
 
 
 def series(*queries: QueryFigures, queues_max: int = 1_000) -> dict[str, dict[tuple[str, ...], float]]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from evenq.serving.users import User, UserResource, Users
+from evenq.serving.auth.users import User, UserResource, Users
 
 __all__ = ["Shares", "UsersNow", "has_share", "no_users", "within_share"]
 

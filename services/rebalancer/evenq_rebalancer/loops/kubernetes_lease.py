@@ -2,7 +2,7 @@
 
 `resourceVersion` is what a compare-and-set compares; a conflict is a lost race. The holder's epoch stands in
 `acquireTime`, to the millisecond. What others wrote into the object's metadata is kept
-(`evenq.serving.kubernetes_leases`). The calls run in a worker thread.
+(`evenq.serving.kubernetes.leases`). The calls run in a worker thread.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evenq.serving.kubernetes_api import KubernetesApi, Object
-from evenq.serving.kubernetes_leases import LeaseObject, version_of
+from evenq.serving.kubernetes.api import KubernetesApi, Object
+from evenq.serving.kubernetes.leases import LeaseObject, version_of
 from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["KubernetesLease", "lease_spec", "record_of"]

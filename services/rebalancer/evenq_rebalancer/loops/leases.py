@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evenq.errors import SettingsError
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 from evenq_rebalancer.loops.file_lease import FileLease
 from evenq_rebalancer.loops.kubernetes_lease import KubernetesLease
 from evenq_rebalancer.loops.leading import Lease

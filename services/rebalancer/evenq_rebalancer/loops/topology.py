@@ -15,7 +15,7 @@ from typing import Any
 
 from evenq.errors import Error, Forbidden
 from evenq.runtime.clock import Clock
-from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object
+from evenq.serving.kubernetes.api import Expired, KubernetesApi, Object
 from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.topology import Topology, node_of, pod_of
 from evenq_rebalancer.settings import RebalancerSettings

@@ -7,7 +7,7 @@ import pytest
 from evenq.errors import SettingsError
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.http2.limits import Http2Limits
-from evenq.serving.settings import ServerSettings, load, settings_of
+from evenq.serving.program.settings import ServerSettings, load, settings_of
 
 
 def loaded(*argv: str, **environ: str) -> FrontLimits:

@@ -11,8 +11,8 @@ import pytest
 
 from evenq.errors import ConnectionFailed, Error, SettingsError, TlsFailed
 from evenq.runtime.clock import SystemClock
+from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import GrpcServerOptions
-from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority, CertificatePair

@@ -13,8 +13,8 @@ import pytest
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.net import BlockingCalls
+from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
-from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority, CertificatePair

@@ -10,8 +10,8 @@ import pytest
 
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.runtime.clock import SystemClock
+from evenq.serving.front.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
-from evenq.serving.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.rpc import Access, Action, CallKind, Frames, MessagePieces, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority

@@ -16,8 +16,8 @@ import pytest
 from evenq.errors import BadRequest, ConnectionFailed, TlsFailed
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.runtime.clock import SystemClock
+from evenq.serving.front.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
-from evenq.serving.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.http2.messages import prefix
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings

@@ -9,7 +9,7 @@ import pytest
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.serving.grpc_server import GrpcServer, open_grpc_server
+from evenq.serving.front.grpc_server import GrpcServer, open_grpc_server
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 

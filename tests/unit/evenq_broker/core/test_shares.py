@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from evenq_broker.core.shares import Shares, within_share
 
-from evenq.serving.users import UserResource, Users
+from evenq.serving.auth.users import UserResource, Users
 from tests.unit.evenq_broker.conftest import users_of
 
 TOPIC, GROUP = UserResource.TOPIC, UserResource.GROUP

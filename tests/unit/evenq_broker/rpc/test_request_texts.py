@@ -60,7 +60,7 @@ ELSEWHERE = {
     "apache.rocketmq.v2.RecallMessageRequest.recall_handle": COMPARED,
     "apache.rocketmq.v2.RecoverOrphanedTransactionCommand.transaction_id": NEVER_READ,
     "apache.rocketmq.v2.Resource.name": "looked up, or made by rules for names; where it is kept, its request has a row",
-    "apache.rocketmq.v2.Resource.resource_namespace": "evenq.serving.namespaces: 64 characters",
+    "apache.rocketmq.v2.Resource.resource_namespace": "evenq.serving.auth.namespaces: 64 characters",
     "apache.rocketmq.v2.Settings.ClientPropertiesEntry.key": "sent back in the answer, and not kept",
     "apache.rocketmq.v2.Settings.ClientPropertiesEntry.value": "sent back in the answer, and not kept",
     "apache.rocketmq.v2.Status.message": PASSED_ON,

@@ -15,7 +15,7 @@ from evenq_rebalancer.loops.topology import TopologyWatch
 
 from evenq.errors import Error, Forbidden
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import Expired
+from evenq.serving.kubernetes.api import Expired
 
 
 def pod(uid: str, ip: str, *, node: str = "n1", version: str = "1", leaving: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from evenq.errors import LiteTopicQuotaExceeded
-from evenq.serving.users import UserResource
+from evenq.serving.auth.users import UserResource
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
 from evenq_broker.core.shares import Shares, UsersNow, no_users
 from evenq_broker.core.state.records import LiteClosed, LiteOpened

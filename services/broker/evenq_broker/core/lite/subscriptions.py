@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
-from evenq.serving.users import UserResource
+from evenq.serving.auth.users import UserResource
 from evenq_broker.core.shares import Shares, UsersNow, no_users
 
 __all__ = ["LiteSet", "LiteSubscribeAction", "LiteSubscriptions", "RequestedStart", "Subscriber"]

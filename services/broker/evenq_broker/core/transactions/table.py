@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum, IntEnum, auto
 
 from evenq.errors import InvalidTransition, TooManyRequests
-from evenq.serving.users import UserResource
+from evenq.serving.auth.users import UserResource
 from evenq_broker.core.shares import Shares, UsersNow, no_users
 from evenq_broker.core.state.records import HalfPut, HalvesEnded
 from evenq_broker.core.transactions.half_messages import HalfHeader

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
-from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, WatchStop
-from evenq.serving.kubernetes_leases import LeaseObject, version_of
+from evenq.serving.kubernetes.api import Expired, KubernetesApi, Object, WatchStop
+from evenq.serving.kubernetes.leases import LeaseObject, version_of
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
 

@@ -11,7 +11,7 @@ from evenq.errors import SettingsError
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.private_files import read_secret
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 from evenq.wire.tls import Tls
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark

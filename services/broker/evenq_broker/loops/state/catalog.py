@@ -25,7 +25,7 @@ from evenq.model import (
 )
 from evenq.model.names import RESERVED_TOPICS, RETRY_PREFIX, group_problem, is_system_topic, topic_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
-from evenq.serving.users import UserResource
+from evenq.serving.auth.users import UserResource
 from evenq_broker.core.cluster.routes import RouteTable
 from evenq_broker.core.shares import Shares
 from evenq_broker.core.state.name_table import NameTable

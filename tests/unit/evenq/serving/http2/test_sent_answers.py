@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from evenq.runtime.clock import SystemClock
+from evenq.serving.front.http2_grpc_server import Http2GrpcServer
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.http2 import sent_answers
 from evenq.serving.http2.connection import Connection
@@ -14,7 +15,6 @@ from evenq.serving.http2.events import AnswerRefused, StreamReset
 from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL
 from evenq.serving.http2.sent_answers import SentAnswers
-from evenq.serving.http2_grpc_server import Http2GrpcServer
 from evenq.serving.rpc import Access, Action, CallKind, Frames, Resource, Rpc, RpcContext
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode

@@ -18,7 +18,7 @@ from evenq_proofs.etcd import Etcd
 from evenq_proofs.lease_api import LeaseApi
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 from evenq.wire.net import GrpcNet
 from evenq.wire.tls import Tls
 

@@ -15,7 +15,7 @@ from evenq_proofs.cluster_binaries import BUILD_SECONDS
 from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 Make = Callable[[], Coordinator]

@@ -16,7 +16,7 @@ from evenq_broker.loops.coordinators.remote import RemoteTiming
 from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.lease_api import LeaseApi
 
-from evenq.serving.kubernetes_api import KubernetesApi
+from evenq.serving.kubernetes.api import KubernetesApi
 
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

@@ -10,13 +10,13 @@ import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.groups.sessions import REFUSED_MAX, REFUSED_MS
-from evenq_broker.metrics import broker_metrics, constant_labels
+from evenq_broker.metrics.broker_metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import ConnectionFailed, DuplicateClientId, PreconditionFailed
 from evenq.model import Generation, MessageQueue, Subscription
 from evenq.model.session_events import AssignmentChanged, BrokerLeaving, QueueWanted, SettingsChanged
-from evenq.serving.metrics import exposition
+from evenq.serving.program.metrics import exposition
 from evenq.serving.rpc import RpcContext
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]

@@ -10,8 +10,8 @@ from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward, mark, 
 from evenq.errors import ConnectionFailed
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.lanes import home_of
+from evenq.serving.auth.users import Users
 from evenq.serving.rpc import ACTS_FOR, RpcContext
-from evenq.serving.users import Users
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]

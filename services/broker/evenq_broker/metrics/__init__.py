@@ -1,0 +1,1 @@
+"""The metrics of the broker, by subject; `broker_metrics` lists them all."""

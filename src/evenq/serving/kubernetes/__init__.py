@@ -1,0 +1,1 @@
+"""The Kubernetes API, and Leases that several processes compare and set."""

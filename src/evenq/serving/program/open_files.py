@@ -1,0 +1,56 @@
+"""How many of its file descriptors a server uses: each connection is one, and gRPC has no limit of its own for them.
+
+Runs beside every server (`evenq.serving.program.run`). What a process may have open bounds its connections: at the
+limit gRPC accepts no more and tries again each second, and the system queues or refuses the rest. So a warning is
+logged before that, once, and a line when it is over. The figures are also the metrics `process_open_fds` and
+`process_max_fds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+from pathlib import Path
+
+from evenq.runtime.clock import Clock
+
+__all__ = ["open_files", "watch_open_files"]
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 5_000
+MANY = 0.9
+FEWER = 0.8
+FOLDER = Path("/proc/self/fd")
+"""Linux only; elsewhere nothing is counted."""
+
+
+def open_files() -> tuple[int, int]:
+    """Descriptors in use, and the most there may be; (0, limit) where they cannot be counted."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        return len(os.listdir(FOLDER)), limit
+    except OSError as error:
+        return (limit if error.errno == errno.EMFILE else 0), limit
+
+
+async def watch_open_files(clock: Clock) -> None:
+    """Log when few are left, and when there are enough again. Never ends."""
+    scarce = False
+    while True:
+        await clock.sleep_ms(LOOK_MS)
+        used, limit = await asyncio.to_thread(open_files)
+        if not scarce and used >= MANY * limit:
+            scarce = True
+            log.warning(
+                "%d of %d file descriptors are in use, each connection takes one: at the limit clients are not let in "
+                "any more; raise it (ulimit -n, LimitNOFILE) or spread the clients",
+                used,
+                limit,
+            )
+        elif scarce and used < FEWER * limit:
+            scarce = False
+            log.info("%d of %d file descriptors are in use: enough again", used, limit)

@@ -1,0 +1,162 @@
+"""Running a server process: settings, logs, the loop, signals, exit codes. Called by each program's `__main__`.
+
+SIGTERM and SIGINT set the `stop` event that the program waits for; it drains and returns. A second signal cancels it.
+An error of `evenq.errors` ends the process with one line that says what to do, anything else with a traceback in the
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from evenq.errors import Error, PortInUse, SettingsError
+from evenq.runtime.allocator import keep_freed_memory
+from evenq.runtime.clock import SystemClock
+from evenq.runtime.printable import printable
+from evenq.runtime.tasks import spawn
+from evenq.serving.program.logs import setup_logs
+from evenq.serving.program.open_files import watch_open_files
+from evenq.serving.program.settings import HelpWanted, load
+
+__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PARENT", "run", "run_program"]
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""A setting or port must be changed by a person; starting again as it is cannot help."""
+FILES_MAX = 1 << 20
+"""Open files a server asks for: each client is one, and many systems give a process 1024 unless it asks for more."""
+PARENT = "EVENQ_PARENT_PID"
+"""Set by `evenq up --processes` and test clusters for the servers that they start."""
+PARENT_MS = 1_000
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def run_program(
+    program: str,
+    kind: type[ModelT],
+    serve: Callable[[ModelT, asyncio.Event], Coroutine[Any, Any, None]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Load settings of class `kind` for `evenq-<program>`, set up logs, run `serve(settings, stop)`; the exit code."""
+    try:
+        settings = load(kind, program, sys.argv[1:] if argv is None else argv, os.environ)
+    except HelpWanted as wanted:
+        sys.stdout.write(f"{wanted}\n")
+        return EXIT_OK
+    except SettingsError as error:
+        sys.stderr.write(printable(f"evenq-{program}: {error}", keep="\n") + "\n")
+        return EXIT_USAGE
+    setup_logs(str(getattr(settings, "log_level", "INFO")), program=program)
+    return run(lambda stop: serve(settings, stop), program=program)
+
+
+def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
+    """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
+    _calm_collector()
+    keep_freed_memory()
+    _allow_files()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_with_signals(main))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001  the process's last stop: all it can do is to say why
+        return _exit_code(error, program)
+    return EXIT_OK
+
+
+def _calm_collector() -> None:
+    """Let the garbage collector look less often. What a server makes for a call dies by its reference count; tables and
+    cached messages live long, and looking through them after each 700 new objects costs a twentieth of the hot path.
+    """
+    gc.collect()
+    # What was imported lives as long as the process: no later collection needs to look at it.
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets the process have, up to FILES_MAX."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+
+
+async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    loop, task, stop = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            task.cancel()
+            return
+        log.info("stopping", extra={"signal": name})
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    watching = [spawn(watch_open_files(SystemClock()), name="open files")]
+    if (parent := os.environ.get(PARENT, "")).isdigit():
+        watching.append(spawn(_watch_parent(int(parent), lambda: on_signal("parent ended")), name="parent"))
+    try:
+        await main(stop)
+    finally:
+        for watch in watching:
+            watch.cancel()
+
+
+async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
+    """Stop in order when the process that started this one is gone: nothing else would end it, and its
+    port would stay taken.
+    """
+    clock = SystemClock()
+    while os.getppid() == parent:
+        await clock.sleep_ms(PARENT_MS)
+    end()
+
+
+def _exit_code(error: BaseException, program: str) -> int:
+    """Of a process that this error ends; the error is printed, or logged."""
+    known = _first_known(error)
+    if known is None:
+        log.critical("process ends after an internal error", exc_info=error)
+        return EXIT_FAILED
+    text = f"evenq-{program}: {known}" if program else str(known)
+    sys.stderr.write(printable(text, keep="\n") + "\n")
+    return EXIT_USAGE if isinstance(known, SettingsError | PortInUse) else EXIT_FAILED
+
+
+def _first_known(error: BaseException) -> Error | None:
+    """The error itself, or the only kind of error in a group of a TaskGroup."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        causes = [_first_known(inner) for inner in error.exceptions]
+        return causes[0] if all(inner is not None for inner in causes) else None
+    return None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
