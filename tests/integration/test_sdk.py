@@ -136,6 +136,55 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
             assert firsts == sorted(firsts)
 
 
+@pytest.mark.parametrize("assignment", ["client", "server"])
+@pytest.mark.slow
+def test_clients_whose_only_access_point_is_gone_for_good_learn_of_a_new_broker_and_forget_the_old_one(
+    assignment: str,
+) -> None:
+    topic, seen = "moved", Seen()
+    fast = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
+    with LocalCluster(brokers=2, nameserver_settings=fast) as running:
+        first, second = running.brokers
+        with evenq.Admin(endpoint=first.address) as admin:
+            admin.create_topic(topic, queues=1)
+        with (
+            evenq.Producer(endpoint=first.address, options=evenq.ProducerOptions(route_refresh_ms=200)) as producer,
+            evenq.PushConsumer(
+                group="movers", endpoint=first.address, listener=seen.listen, subscriptions={topic: "*"},
+                start_from="FIRST", assignment=assignment, options=evenq.PushOptions(route_refresh_ms=200),
+            ) as consumer,
+        ):  # fmt: skip
+            producer.send(evenq.Message(topic=topic, body=b"0"))  # now it has a route
+            eventually(lambda: len(consumer.queues) == 2, what="the group reads both brokers")
+            first.kill()
+            third = running._broker("c", 0, {})
+            running.brokers.append(third)
+            third.start()
+            third.wait_ready()
+            with evenq.Admin(endpoint=third.address) as admin:
+                admin.create_topic(topic, queues=1)
+
+            def names() -> list[str]:
+                return sorted(queue.broker_name for queue in consumer.queues)
+
+            eventually(lambda: names() == ["broker-b", "broker-c"], what="the consumer reads the new broker")
+            sent = 0
+
+            def on_new_broker() -> bool:
+                nonlocal sent
+                sent += 1
+                return producer.send(evenq.Message(topic=topic, body=b"%d" % sent)).queue.broker_name == "broker-c"
+
+            eventually(on_new_broker, what="the producer sends to the new broker")
+            second.kill()
+            for _ in range(4):
+                sent += 1
+                result = producer.send(evenq.Message(topic=topic, body=b"%d" % sent))
+                assert result.queue.broker_name == "broker-c", "only the broker that it learned of is left"
+            on_c = {b"%d" % number for number in range(sent - 3, sent + 1)}
+            eventually(lambda: on_c <= seen.bodies.keys(), what="what the new broker has is consumed")
+
+
 @pytest.mark.slow
 def test_a_message_given_back_comes_again_after_kill_9_of_its_broker(tmp_path: Path) -> None:
     """RD-8, RD-18: its delay is stored like any delayed message's."""

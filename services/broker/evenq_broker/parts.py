@@ -18,6 +18,7 @@ from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
+from evenq_broker.loops.delivery.ending import DeliveryShutdown
 from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.groups.settings import GroupSettings
@@ -48,6 +49,7 @@ class Parts(Protocol):
     membership: GroupTables
     clients: ConnectedClients
     departures: Departures
+    ending: DeliveryShutdown
     starts: GroupStarts
     """Where groups begin."""
     sessions: Sessions

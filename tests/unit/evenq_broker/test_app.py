@@ -202,7 +202,7 @@ def test_a_broker_that_waits_for_its_nameserver_ends_at_once_when_it_is_told_to(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterLink, "first_word", noted)
-        patch.setattr(DeliveryShutdown, "_in_hand", lambda _: 1)
+        patch.setattr(DeliveryShutdown, "_in_hand", lambda *_: 1)
         asyncio.run(body())
 
 

@@ -204,7 +204,7 @@ class RouteCalls(Protocol):
         ...
 
     async def query_route(self, topic: str) -> Route:
-        """Ask the access point. Raises TopicNotFound."""
+        """Query an access point; if none answers, brokers of the routes received before. Raises TopicNotFound."""
         ...
 
 

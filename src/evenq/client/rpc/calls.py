@@ -6,6 +6,7 @@ which servers lack the evenq.v1 services, so that the v2 way is used there from 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from evenq.client.core.calls import Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
@@ -25,6 +26,7 @@ from evenq.client.rpc.translation import (
 )
 from evenq.errors import (
     ConnectionFailed,
+    Error,
     IllegalOffset,
     InternalError,
     MessageNotFound,
@@ -45,6 +47,8 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2, data_pb2, groups_pb2, rout
 
 __all__ = ["AccessPointSilent", "Calls", "client_metadata", "silence"]
 
+log = logging.getLogger(__name__)
+
 V2 = "/apache.rocketmq.v2.MessagingService/"
 DATA = "/evenq.v1.Data/"
 GROUPS = "/evenq.v1.Groups/"
@@ -52,6 +56,8 @@ ASSIGNMENT = "/evenq.v1.Assignment/"
 
 SCHEMES_WANTED = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
 ROLE, READER = "x-evenq-role", "reader"
+BROKERS_MAX = 3
+"""At most this number of brokers is queried for one route while no access point answers."""
 ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = IllegalOffset.code, MessageNotFound.code
 
 
@@ -96,6 +102,10 @@ class Calls:
         self._no_assignment: set[str] = set()
         self._no_counts: set[str] = set()
         self._routing = Routing(one_address=points.one_address)
+        self._lost = False
+        """True from a query for a route that no access point answered to the next one that an access point answers."""
+        self._fallback = ""
+        """The broker that replaces the access points meanwhile; empty: no settled broker is known."""
 
     def publishes(self, address: str) -> bool:
         """False once the server there turned out to have no evenq.v1."""
@@ -134,7 +144,17 @@ class Calls:
     async def at_access_point(self, method: str, request: bytes) -> bytes:
         """One call to the access point; with several, the next one is tried when one does not answer. Raises
         AccessPointSilent, TlsFailed, RequestTimeout.
+
+        If none answers, the call goes to the broker that gives the routes meanwhile.
         """
+        try:
+            return await self._at_access_points(method, request)
+        except (ConnectionFailed, RequestTimeout):
+            if not self._fallback:
+                raise
+            return await self.unary(self._fallback, method, request)
+
+    async def _at_access_points(self, method: str, request: bytes) -> bytes:
         failure: ConnectionFailed | RequestTimeout | None = None
         targets = self._in_turn()
         for target in targets:
@@ -180,6 +200,8 @@ class Calls:
 
     def turn_away(self) -> None:
         self._pass_over(self._endpoints[self._turn])
+        if self._fallback:
+            self._routing.pass_over(self._fallback)
 
     @property
     def access_point(self) -> str:
@@ -200,15 +222,70 @@ class Calls:
         request.topic.name = topic
         # Fields of ours behind those of v2: servers of other makes pass over fields that they do not know.
         body = request.SerializeToString() + SCHEMES_WANTED
-        if len(self._endpoints) == 1:
-            return self._routing.read(topic, await self.at_access_point(V2 + "QueryRoute", body))
         try:
-            response = await first_answer(
-                self._in_turn(), lambda target: self.unary(target, V2 + "QueryRoute", body), passed_over=self._pass_over
-            )
-        except ConnectionFailed as error:
-            raise silence(error) from error
+            if len(self._endpoints) == 1:
+                response = await self._at_access_points(V2 + "QueryRoute", body)
+            else:
+                response = await first_answer(
+                    self._in_turn(),
+                    lambda target: self.unary(target, V2 + "QueryRoute", body),
+                    passed_over=self._pass_over,
+                )
+        except (ConnectionFailed, RequestTimeout) as error:
+            failure = silence(error) if isinstance(error, ConnectionFailed) else error
+            return await self._route_of_brokers(topic, body, failure)
+        if self._lost:
+            log.info("an access point of %s answers again", ";".join(self._endpoints))
+            self._lost, self._fallback = False, ""
         return self._routing.read(topic, response)
+
+    async def _route_of_brokers(self, topic: str, body: bytes, failure: ConnectionFailed | RequestTimeout) -> Route:
+        """The route as a known broker answers it: a client may outlive all of its access points. Raises `failure`, the
+        error of the access points, if no broker answers.
+
+        A broker that fails, or does not know every live broker, is queried after the others the next time.
+        """
+        brokers, passed = self._routing.brokers(besides=self._endpoints)[:BROKERS_MAX], list[str]()
+        if not brokers:
+            raise failure
+
+        async def query(broker: str) -> bytes:
+            try:
+                return await self.unary(broker, V2 + "QueryRoute", body)
+            except Error as error:  # another broker may answer also where this one refuses
+                raise ConnectionFailed(str(error)) from error
+
+        try:
+            response = await first_answer(brokers, query, passed_over=passed.append)
+        except ConnectionFailed as error:
+            passed = brokers
+            raise failure from error
+        finally:
+            for broker in passed:
+                self._pass_over_broker(broker)
+        answerer = brokers[len(passed)]
+        if not self._lost:
+            log.warning(
+                "no access point of %s answers; routes come from broker %s. Start the client with addresses of live "
+                "brokers the next time: %s",
+                ";".join(self._endpoints), answerer, failure,
+            )  # fmt: skip
+        self._lost = True
+        try:
+            route = self._routing.read_of_broker(topic, response)
+        except Error:  # another broker may know the topic
+            self._routing.pass_over(answerer)
+            raise
+        if route.partial:
+            self._pass_over_broker(answerer)
+        else:
+            self._fallback = answerer
+        return route
+
+    def _pass_over_broker(self, broker: str) -> None:
+        self._routing.pass_over(broker)
+        if self._fallback == broker:
+            self._fallback = ""
 
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False

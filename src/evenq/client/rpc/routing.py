@@ -6,10 +6,14 @@ and again; nearly always it is what it was.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import count
+
 from evenq.client.core.routes.route import Route
 from evenq.errors import TopicNotFound
 from evenq.model import BrokerAddress, MessageQueue
-from evenq.wire.addresses import address_for
+from evenq.wire.addresses import PLAIN, TLS, address_for, meant_broker
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -29,6 +33,9 @@ class Routing:
         """`one_address`: brokers are reached through the access point alone, whatever addresses they tell."""
         self._one_address = one_address
         self._last: dict[str, tuple[bytes, Route]] = {}
+        self._passed_over: dict[str, int] = {}
+        """By broker address: a number that is higher the later the broker was passed over."""
+        self._numbers = count(1)
 
     def read(self, topic: str, response: bytes) -> Route:
         """The route in this answer; the same object as long as the bytes are the same. Raises what its status says,
@@ -41,6 +48,31 @@ class Routing:
         if len(self._last) < KEPT_MAX or topic in self._last:
             self._last[topic] = (response, route)
         return route
+
+    def read_of_broker(self, topic: str, response: bytes) -> Route:
+        """The same for the answer of a broker that replaces the access points; partial unless the broker is settled.
+
+        A partial route is not kept: `brokers` would lose those that it does not name.
+        """
+        if routes_pb2.RouteSchemes.FromString(response).settled:
+            return self.read(topic, response)
+        return replace(route_of(topic, response, one_address=self._one_address), partial=True)
+
+    def brokers(self, *, besides: Collection[str]) -> list[str]:
+        """The addresses of the brokers in the kept routes, the one that was passed over last at the end. `besides`:
+        targets to leave out.
+        """
+        routes = [route for _, route in self._last.values()]
+        named = {meant_broker(address)[0] for route in routes for address in route.addresses.values()}
+        known = {one for one in named if one and one.removeprefix(TLS).removeprefix(PLAIN) not in besides}
+        self._passed_over = {one: number for one, number in self._passed_over.items() if one in known}
+        return sorted(known, key=lambda one: (self._passed_over.get(one, 0), one))
+
+    def pass_over(self, broker: str) -> None:
+        """Puts this broker behind the others. Several calls may pass over one broker at the same time: if each of them
+        moved an index into a list, the index could point to the same broker again.
+        """
+        self._passed_over[broker] = next(self._numbers)
 
 
 def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route:

@@ -176,9 +176,12 @@ class ClusterLink:
         """True if no broker has the topic, and none that is away had it when it was there last. False while that is not
         known, as after a start.
         """
-        routes = self._catalog.routes
-        known = not self.nameservers or routes.sure
-        return known and not routes.route(topic) and not self.known.away(topic)
+        return self.settled and not self._catalog.routes.route(topic) and not self.known.away(topic)
+
+    @property
+    def settled(self) -> bool:
+        """True if the routes name every live broker: a settled nameserver sends them, or there are no nameservers."""
+        return not self.nameservers or self._catalog.routes.sure
 
     def leads_anywhere(self, context: RpcContext) -> bool:
         """True if the address that the caller came through leads to any broker, and the call names none."""

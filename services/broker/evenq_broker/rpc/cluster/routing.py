@@ -211,8 +211,9 @@ class _Routing:
             if at.broker.is_replaced
         ]
         return routes_pb2.RouteSchemes(
-            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole, leaders=leaders
-        ).SerializeToString()
+            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole, leaders=leaders,
+            settled=self._cluster.settled,
+        ).SerializeToString()  # fmt: skip
 
     def _remembered(self, topic: str) -> bytes:
         """For another broker: what this one alone knows of brokers that are away."""

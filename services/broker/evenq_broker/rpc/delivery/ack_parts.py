@@ -15,7 +15,7 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.rpc.answers import for_caller, several
-from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of_handle
+from evenq_broker.rpc.cluster.forwarding import MARK, owner_of_handle
 from evenq_broker.runtime import Runtime
 
 __all__ = ["ack_parts", "is_mixed"]
@@ -43,26 +43,22 @@ async def ack_parts(
     catalog: Catalog,
     request: service_pb2.AckMessageRequest,
     context: RpcContext,
-    ack_here: Callable[[bytes, RpcContext], Awaitable[bytes]],
+    ack: Callable[[bytes, RpcContext], Awaitable[bytes]],
     *,
     cluster: ClusterLink,
 ) -> bytes:
-    """The answer to a mixed request."""
+    """The answer to a mixed request. `ack` answers a request whose handles are of one broker."""
     places: dict[str | None, list[int]] = {}
     for at, entry in enumerate(request.entries):
         places.setdefault(owner_of_handle(runtime, catalog, entry.receipt_handle, context, cluster=cluster), []).append(
             at
         )
 
-    async def part(address: str | None, places_of: list[int]) -> list[definition_pb2.Status]:
+    async def part(places_of: list[int]) -> list[definition_pb2.Status]:
         part_request = service_pb2.AckMessageRequest(group=request.group, topic=request.topic)
         part_request.entries.extend(request.entries[at] for at in places_of)
-        data = part_request.SerializeToString()
         try:
-            if address is None:
-                raw = await ack_here(data, context)
-            else:
-                raw = await forward(runtime, address, data, context)
+            raw = await ack(part_request.SerializeToString(), context)
         except Error as error:
             return [status_of(for_caller(error), context.language)] * len(places_of)
         reply = service_pb2.AckMessageResponse.FromString(raw)
@@ -70,7 +66,7 @@ async def ack_parts(
             return [reply.status] * len(places_of)
         return [entry.status for entry in reply.entries]
 
-    parts = await asyncio.gather(*(part(address, places_of) for address, places_of in places.items()))
+    parts = await asyncio.gather(*map(part, places.values()))
     statuses: dict[int, definition_pb2.Status] = {}
     for places_of, part_statuses in zip(places.values(), parts, strict=True):
         statuses.update(zip(places_of, part_statuses, strict=True))

@@ -8,8 +8,10 @@ once; for a push consumer also if that is seen after the whole answer left (`unt
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from evenq.errors import Error, Forbidden, IllegalInvisibleTime, MessageNotFound, TopicNotFound
 from evenq.model import NO_GENERATION, GroupConfig, MessageQueue, MessageType, Permission, TopicConfig
@@ -24,7 +26,7 @@ from evenq_broker.core.state.frames import field, varint
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.delivery.ending import hold
+from evenq_broker.loops.delivery.ending import FetchedMessages, hold
 from evenq_broker.loops.delivery.receive_wish import Batch
 from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.groups.sessions import Sessions
@@ -83,6 +85,7 @@ class ReceiveHandler:
         *,
         cluster: ClusterLink,
         clients: ConnectedClients,
+        fetched: FetchedMessages,
         sessions: Sessions,
         long_polls: LongPolls,
         cluster_polls: ClusterPolls,
@@ -92,7 +95,7 @@ class ReceiveHandler:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._clients, self._sessions = cluster, clients, sessions
         self._long_polls, self._cluster_polls, self._grants = long_polls, cluster_polls, grants
-        self._lite = lite
+        self._lite, self._fetched = lite, fetched
         self._taker = taker
         self._lite_receiving = LiteReceiver(runtime, catalog, taker, cluster=cluster)
         settings = runtime.settings
@@ -114,7 +117,7 @@ class ReceiveHandler:
             )
         )
         # A receive that came from another broker is told of there: here its answer is always taken.
-        by_life = request.auto_renew and MARK not in context.headers and bool(context.client_id)
+        by_life = request.auto_renew and _is_clients_own(context)
         if address is not None:
             passed = PassedOn(self._runtime, address, request) if by_life else None
             async for frame in forward_stream(self._runtime, address, data, context, for_all=topic is None):
@@ -139,11 +142,9 @@ class ReceiveHandler:
             yield _NOTHING
             return
         if isinstance(batch, Fetched):
-            async for frame in batch.frames():
-                yield frame
-            self._remember(receive, source=batch.source)
-            if by_life:
-                context.untaken = batch.passed_on()
+            async with aclosing(self._of_other_broker(receive, batch, context)) as frames:
+                async for frame in frames:
+                    yield frame
             return
         complete = False
         try:
@@ -165,6 +166,32 @@ class ReceiveHandler:
         finally:
             if not complete:
                 self._taker.give_back(batch)
+
+    async def _of_other_broker(
+        self, receive: _Receive, batch: Fetched, context: RpcContext
+    ) -> AsyncGenerator[bytes, None]:
+        if self._runtime.closing:  # since the fetch began: the ack would come too late
+            await batch.given_back()
+            yield _NOTHING
+            return
+        passed, taken = batch.passed_on(), False
+        if _is_clients_own(context):
+            self._fetched.add(context.client_id, passed.handles, self._runtime.now_ms())
+        try:
+            async with aclosing(batch.frames()) as frames:
+                async for frame in frames:
+                    yield frame
+            taken = True
+        finally:
+            if not taken:
+                self._fetched.settled(passed.handles)
+        self._remember(receive, source=batch.source)
+        if receive.auto_renew and _is_clients_own(context):
+            context.untaken = partial(self._not_taken, passed)
+
+    def _not_taken(self, passed: PassedOn) -> None:
+        self._fetched.settled(passed.handles)
+        passed()
 
     def _trace(self, receive: _Receive, batch: Batch) -> None:
         # The journal names the client only where its life holds the delivery.
@@ -377,6 +404,11 @@ def _queue(queue_id: int, topic: TopicConfig, *, push: bool) -> int:
     # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
     whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
     return ANY if whole or not 0 <= queue_id < topic.read_queues else queue_id
+
+
+def _is_clients_own(context: RpcContext) -> bool:
+    """False for a call without a client id, and for one that another broker passes on: its client answers there."""
+    return bool(context.client_id) and MARK not in context.headers
 
 
 def _is_everywhere(topic: TopicConfig | None, request: service_pb2.ReceiveMessageRequest) -> bool:

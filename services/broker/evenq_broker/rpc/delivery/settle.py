@@ -20,6 +20,7 @@ from evenq_broker.core.state.handles import Handle
 from evenq_broker.core.state.records import encode_acked
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import HOLD_MS, DeadLetterMover
+from evenq_broker.loops.delivery.ending import FetchedMessages
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -47,11 +48,13 @@ class Acknowledger:
         ledger: Ledger,
         *,
         cluster: ClusterLink,
+        fetched: FetchedMessages,
         long_polls: LongPolls,
         dead_letter_mover: DeadLetterMover,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._long_polls, self._dead_letter_mover = cluster, long_polls, dead_letter_mover
+        self._fetched = fetched
 
     # ------------------------------------------------------------------------------------------------ ack
 
@@ -73,7 +76,7 @@ class Acknowledger:
         if not self._ledger.handles.is_own(handles[0]):
             address = owner_of_handle(self._runtime, self._catalog, handles[0], context, cluster=self._cluster)
             if address is not None:
-                return await forward(self._runtime, address, data, context)
+                return await self._settled_elsewhere(address, data, context, handles)
         ids = [entry.message_id for entry in entries]
         statuses: list[bytes | None] = [None] * len(handles)
         try:
@@ -149,7 +152,7 @@ class Acknowledger:
                 else None
             )
             if address is not None:
-                return await forward(self._runtime, address, data, context)
+                return await self._settled_elsewhere(address, data, context, [text])
             fresh = await self._change(request, context)
         except InvalidReceiptHandle as error:
             if context.language == "RUST":
@@ -224,7 +227,7 @@ class Acknowledger:
                 self._runtime, self._catalog, request.receipt_handle, context, cluster=self._cluster
             )
             if address is not None:
-                return await forward(self._runtime, address, data, context)
+                return await self._settled_elsewhere(address, data, context, [request.receipt_handle])
         try:
             if request.receipt_handle:
                 handle, queue = self._own(request.receipt_handle, request.group, request.topic)
@@ -260,6 +263,11 @@ class Acknowledger:
         return None
 
     # ------------------------------------------------------------------------------------------------ inside
+
+    async def _settled_elsewhere(self, address: str, data: bytes, context: RpcContext, handles: Sequence[str]) -> bytes:
+        answer = await forward(self._runtime, address, data, context)
+        self._fetched.settled(handles)
+        return answer
 
     def _own(self, text: str, group: Resource, topic: Resource) -> tuple[Handle, QueueProgress]:
         handle = self._ledger.handles.read(text)

@@ -50,14 +50,15 @@ class PassedOn:
     def __call__(self) -> None:
         """The client saw nothing of it: the messages are ready again, and the attempt does not count."""
         if self.handles:
-            self._runtime.spawn(self._give_back(self.handles), name="give back")
+            self._runtime.spawn(self.give_back(), name="give back")
 
-    async def _give_back(self, handles: list[str]) -> None:
+    async def give_back(self) -> None:
+        """Make the messages ready again at their broker; returns when that is done."""
         request = service_pb2.ChangeInvisibleDurationRequest(suspend=True)
         request.group.CopyFrom(self._request.group)
         request.topic.CopyFrom(self._request.message_queue.topic)
         set_duration_ms(request.invisible_duration, 0)
-        for handle in handles:
+        for handle in self.handles:
             request.receipt_handle = handle
             try:
                 await self._runtime.net.unary(
@@ -84,6 +85,10 @@ class Fetched:
     def give_back(self) -> None:
         """No caller takes it."""
         self._fetching.give_back(self._frames)
+
+    async def given_back(self) -> None:
+        """No caller takes it; returns when its broker has it back."""
+        await self.passed_on().give_back()
 
     def passed_on(self) -> PassedOn:
         """To be called if its caller did not take it, after all."""

@@ -48,6 +48,9 @@ class Route:
     fifo: bool = False
     """True: the topic takes messages with a message group and no others."""
 
+    partial: bool = False
+    """True: from a broker that may not know every live broker."""
+
     def leader_of(self, broker_name: str) -> RouteLeader:
         """Who answers for the broker."""
         return RouteLeader(self.addresses.get(broker_name, ""), self.epochs.get(broker_name, 0))
@@ -58,6 +61,24 @@ class Route:
             self,
             addresses={**self.addresses, **{name: leader.address for name, leader in leaders.items()}},
             epochs={**self.epochs, **{name: leader.epoch for name, leader in leaders.items()}},
+        )
+
+    def completed_by(self, known: Route) -> Route:
+        """The same route with the brokers of `known` that it does not name, and their queues."""
+        lost = known.addresses.keys() - self.addresses.keys()
+        if not lost:
+            return self
+
+        def queues(own: tuple[MessageQueue, ...], before: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+            return tuple(sorted((*own, *(queue for queue in before if queue.broker_name in lost))))
+
+        return replace(
+            self,
+            writable=queues(self.writable, known.writable),
+            readable=queues(self.readable, known.readable),
+            addresses={**known.addresses, **self.addresses},
+            epochs={**{name: epoch for name, epoch in known.epochs.items() if name in lost}, **self.epochs},
+            followers={**{name: them for name, them in known.followers.items() if name in lost}, **self.followers},
         )
 
     def address_of(self, broker_name: str) -> str:

@@ -151,18 +151,18 @@ class Receiving:
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.gather(self._beats, return_exceptions=True)
-        for address in await self.addresses():
-            try:
-                await self._calls.terminate(address, self._group)
-            except Error as error:
-                log.info(
-                    "group %s: broker %s could not be notified that this consumer stops: %s",
-                    self._group,
-                    address,
-                    error,
-                )
+        # All at the same time: a broker that does not answer must not delay the end at the others.
+        await asyncio.gather(*map(self._terminate, await self.addresses()))
         await self._leaders.close()
         await self.routes.close()
+
+    async def _terminate(self, address: str) -> None:
+        try:
+            await self._calls.terminate(address, self._group)
+        except Error as error:
+            log.info(
+                "group %s: broker %s could not be notified that this consumer stops: %s", self._group, address, error
+            )
 
     async def _ask(
         self, places: list[MessageQueue], max_messages: int, invisible_ms: int, wait_ms: int
@@ -249,11 +249,13 @@ class Receiving:
 
     async def _beat(self) -> None:
         while True:
-            for address in await self.addresses():
-                try:
-                    await self._calls.heartbeat(address, self._group)
-                except Error as error:
-                    self._troubles.failed(f"the heartbeat to {address}", error)
-                else:
-                    self._troubles.well(f"the heartbeat to {address}")
+            await asyncio.gather(*map(self._beat_at, await self.addresses()))
             await self._clock.sleep_ms(self._options.heartbeat_interval_ms)
+
+    async def _beat_at(self, address: str) -> None:
+        try:
+            await self._calls.heartbeat(address, self._group)
+        except Error as error:
+            self._troubles.failed(f"the heartbeat to {address}", error)
+        else:
+            self._troubles.well(f"the heartbeat to {address}")

@@ -17,7 +17,7 @@ from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
 from evenq.client.loops.routes.route_book import RouteBook
-from evenq.errors import Error, PreconditionFailed
+from evenq.errors import Error, PreconditionFailed, RequestTimeout
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 from evenq.runtime.private_files import make_private, open_private
@@ -88,11 +88,25 @@ class BrokerStore:
         *,
         backward: bool = False,
     ) -> Iterable[MessageQueue]:
-        by_place: dict[tuple[str, str], dict[MessageQueue, QueueOffset]] = {}
+        brokers: dict[str, dict[str, dict[MessageQueue, QueueOffset]]] = {}
         for queue, offset in offsets.items():
-            by_place.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
+            brokers.setdefault(queue.broker_name, {}).setdefault(queue.topic, {})[queue] = offset
+        # Each broker by itself: one that does not answer must not delay the progress at the others.
+        done = await asyncio.gather(
+            *(self._save_at(name, topics, uids, backward=backward) for name, topics in brokers.items())
+        )
+        return [queue for queues in done for queue in queues]
+
+    async def _save_at(
+        self,
+        broker_name: str,
+        topics: Mapping[str, Mapping[MessageQueue, QueueOffset]],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool,
+    ) -> list[MessageQueue]:
         done: list[MessageQueue] = []
-        for (broker_name, topic), some in by_place.items():
+        for topic, some in topics.items():
             try:
                 address = await self._routes.address(topic, broker_name)
                 generation = self._generation(topic)
@@ -103,6 +117,8 @@ class BrokerStore:
                     self._fenced(broker_name)
                 stored = f"the progress of topic {topic} at broker {broker_name}"
                 self._troubles.failed(stored if is_permanent(error) else f"broker {broker_name}", error)
+                if isinstance(error, RequestTimeout):  # the other topics would time out one after another
+                    break
             else:
                 self._troubles.well(f"the progress of topic {topic} at broker {broker_name}")
                 done += some

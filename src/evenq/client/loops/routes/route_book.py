@@ -235,11 +235,15 @@ class RouteBook:
         self._on_moved()
 
     def _newer(self, route: Route) -> Route:
-        """The answered route; with the known leaders where it names older ones."""
+        """The answered route; with the known leaders where it names older ones, and with the known brokers that a
+        partial one lacks.
+        """
         known, now_ms = self._routes.get(route.topic), self._clock.monotonic_ms()
+        if known is not None and route.partial:
+            route = route.completed_by(known)
         # Two access points hear of an election at different times: an older answer must not send us back to the old
-        # leader.
-        if known is not None and now_ms - self._led_ms.get(route.topic, 0) < OLD_MS:
+        # leader. A partial answer never does.
+        if known is not None and (route.partial or now_ms - self._led_ms.get(route.topic, 0) < OLD_MS):
             kept = {name for name, epoch in route.epochs.items() if epoch < known.epochs.get(name, 0)}
             if kept:
                 return route.led_by({name: known.leader_of(name) for name in kept})

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.polls.interest import Want
+from evenq_broker.loops.delivery.ending import FetchedMessages
 from evenq_broker.loops.polls.cluster_polls import _Line
+from evenq_broker.rpc.polls.fetching import fetch
 
+from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
@@ -311,3 +315,149 @@ def test_one_request_settles_messages_of_several_brokers(run: Run) -> None:
             assert broker.ledger.progress.inflight(group.group_id, topic.topic_id, 0) == 0
 
     run(story)
+
+
+async def settle(stage: Any, how: str, *handles: str) -> None:
+    """One call at broker `a` that ends these deliveries."""
+    request: Any
+    match how:
+        case "AckMessage":
+            request = service_pb2.AckMessageRequest()
+            for handle in handles:
+                request.entries.add(receipt_handle=handle)
+        case "ChangeInvisibleDuration":
+            request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handles[0])
+            set_duration_ms(request.invisible_duration, 10_000)
+        case _:
+            request = service_pb2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handles[0])
+    request.group.name, request.topic.name = "g", "t"
+    answer = await stage.ask(how, request, getattr(service_pb2, f"{how}Response"))
+    assert answer.status.code == 20000
+
+
+async def fetched(stage: Any, b: Any, *, push: bool = True) -> str:
+    """The handle of a message of `b` that a client received at `a`."""
+    waiting = receiving(stage, "a", auto_renew=push)
+    await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+    await send(stage, "b")
+    [got] = await stage.during(waiting)
+    handle: str = got.system_properties.receipt_handle
+    assert handle.startswith("e1.b.")
+    return handle
+
+
+@pytest.mark.parametrize("push", [False, True])
+@pytest.mark.parametrize("how", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"])
+def test_a_broker_that_ends_waits_for_the_acks_of_what_it_fetched(run: Run, push: bool, how: str) -> None:
+    """The client acknowledges at the address that it received from, which may never answer again."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        handle = await fetched(stage, b, push=push)
+        a.ending.begin()
+        waiting = asyncio.ensure_future(a.ending.nothing_in_hand(10_000))
+        await stage.clock.advance(1_000)
+        assert not waiting.done()
+        await settle(stage, how, handle)
+        began_ms = stage.clock.monotonic_ms()
+        assert await stage.during(waiting) == 0
+        assert stage.clock.monotonic_ms() - began_ms < 1_000
+
+    run(story)
+
+
+def test_a_broker_that_ends_waits_until_an_ack_of_several_brokers_has_arrived(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        away = await fetched(stage, b)
+        await send(stage, "a")
+        [here] = await stage.during(receiving(stage, "a", auto_renew=True))
+        a.ending.begin()
+        waiting = asyncio.ensure_future(a.ending.nothing_in_hand(10_000))
+        await stage.clock.advance(1_000)
+        assert not waiting.done()
+        await settle(stage, "AckMessage", here.system_properties.receipt_handle, away)
+        began_ms = stage.clock.monotonic_ms()
+        assert await stage.during(waiting) == 0
+        assert stage.clock.monotonic_ms() - began_ms < 1_000
+
+    run(story)
+
+
+def test_a_broker_that_ends_waits_for_no_client_that_is_gone_and_for_nothing_old(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        await fetched(stage, b)
+        await stage.clock.advance(3_000)
+        assert await stage.during(a.ending.nothing_in_hand(2_000)) == 0
+        assert a.ending.fetched.clients_since(0) == ["c"]
+        a.clients.end("c")
+        began_ms = stage.clock.monotonic_ms()
+        assert await stage.during(a.ending.nothing_in_hand(10_000)) == 0
+        assert stage.clock.monotonic_ms() - began_ms < 100
+
+    run(story)
+
+
+def test_a_fetch_that_is_under_way_when_its_broker_ends_gives_the_message_back(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+
+        async def slowly(*parts: Any, **more: Any) -> Any:
+            found = await fetch(*parts, **more)
+            a.ending.begin()
+            return found
+
+        monkeypatch.setattr("evenq_broker.rpc.delivery.receive.fetch", slowly)
+        waiting = receiving(stage, "a", auto_renew=True)
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        await send(stage, "b")
+        assert await stage.during(waiting) == []
+        assert a.ending.fetched.clients_since(0) == []
+        [again] = await stage.during(receiving(stage, "b", auto_renew=True))
+        assert again.system_properties.delivery_attempt == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("told_later", [False, True])
+def test_a_broker_that_ends_waits_for_no_fetched_message_that_its_client_did_not_take(
+    run: Run, told_later: bool
+) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        [receive] = [rpc for rpc in a.rpcs() if rpc.method == V2 + "ReceiveMessage"]
+        request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
+        request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+        set_duration_ms(request.long_polling_timeout, 10_000)
+        context = RpcContext(receive.method, [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+        frames = receive.handler(request.SerializeToString(), context)
+        first = asyncio.ensure_future(anext(frames))
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        await send(stage, "b")
+        await stage.during(first)
+        assert a.ending.fetched.clients_since(0) == ["c"]
+        if told_later:
+            assert len([frame async for frame in frames]) == 2
+            context.untaken()
+        else:
+            await frames.aclose()
+        assert a.ending.fetched.clients_since(0) == []
+        await settled(stage)
+        [again] = await stage.during(receiving(stage, "b", auto_renew=True))
+        assert again.system_properties.delivery_attempt == 1
+
+    run(story)
+
+
+def test_only_the_newest_fetched_messages_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenq_broker.loops.delivery.ending.FETCHED_MAX", 3)
+    messages = FetchedMessages()
+    messages.add("one", ["h1", "h2"], 10)
+    messages.add("two", ["h3", "h4"], 20)
+    assert messages.clients_since(0) == ["one", "two", "two"]
+    assert messages.clients_since(11) == ["two", "two"]
+    messages.settled(["h3", "unknown"])
+    assert messages.clients_since(0) == ["one", "two"]

@@ -217,6 +217,45 @@ def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_la
     run(story)
 
 
+def test_an_answer_says_whether_a_settled_nameserver_sends_the_routes(run: Run) -> None:
+    """A client without any access point removes no broker from its route otherwise."""
+
+    async def story(stage: Any) -> None:
+        resource = definition_pb2.Resource(name="t")
+        request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
+        request += routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+
+        async def settled(port: int = 8081) -> bool:
+            call = stage.net.unary(f"a:{port}", V2 + "QueryRoute", request, timeout_ms=60_000)
+            return routes_pb2.RouteSchemes.FromString(await stage.during(call)).settled
+
+        broker = await stage.broker(nameservers="ns:1")
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        routes = broker.catalog.routes
+        assert not await settled(), "no nameserver has answered"
+        routes.snapshot("ns:1", "x", [other(1, 1)], stage.clock.monotonic_ms(), settling=True)
+        assert not await settled()
+        routes.snapshot("ns:1", "x", [other(1, 1)], stage.clock.monotonic_ms())
+        assert await settled()
+        routes.away("ns:1", stage.clock.monotonic_ms())
+        assert not await settled()
+
+    run(story)
+
+
+def test_a_broker_without_nameservers_knows_all_that_there_is(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await broker.catalog.create_topic("t", queues=1)
+        resource = definition_pb2.Resource(name="t")
+        request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
+        request += routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+        response = await stage.during(stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=60_000))
+        assert routes_pb2.RouteSchemes.FromString(response).settled
+
+    run(story)
+
+
 def test_our_own_sdk_is_told_which_brokers_speak_tls_or_have_copies_and_others_get_the_public_answer_alone(
     run: Run,
 ) -> None:

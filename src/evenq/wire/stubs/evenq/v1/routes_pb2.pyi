@@ -40,6 +40,7 @@ class RouteSchemes(_Message):
     whole: builtins.bool
     @builtins.property
     def leaders(self) -> _containers.RepeatedCompositeFieldContainer[GroupLeader]: ...
+    settled: builtins.bool
 
     def __init__(
         self,
@@ -49,8 +50,9 @@ class RouteSchemes(_Message):
         away: Iterable[AwayBroker] | None = ...,
         whole: builtins.bool | None = ...,
         leaders: Iterable[GroupLeader] | None = ...,
+        settled: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole", "leaders"]) -> None: ...
+    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole", "leaders", "settled"]) -> None: ...
 
 class GroupLeader(_Message):
     DESCRIPTOR: Descriptor

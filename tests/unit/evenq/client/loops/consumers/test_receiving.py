@@ -265,6 +265,28 @@ def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
         play_move(story, calls_of)
 
 
+def test_a_broker_that_does_not_answer_delays_neither_heartbeats_nor_the_end_at_the_others() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        reached: list[tuple[str, str, int]] = []
+        began_ms = clock.monotonic_ms()
+
+        async def call(what: str, address: str) -> None:
+            if address == "a:1":
+                await clock.sleep_ms(3_000)
+                raise RequestTimeout("a does not answer")
+            reached.append((what, address, clock.monotonic_ms() - began_ms))
+
+        calls.heartbeat = lambda address, _: call("heartbeat", address)  # type: ignore[attr-defined]
+        calls.terminate = lambda address, _: call("goodbye", address)  # type: ignore[attr-defined]
+        receiving.start()
+        await clock.advance(1_000)
+        await clock.during(receiving.close())
+        assert reached == [("heartbeat", "b:1", 0), ("goodbye", "b:1", 1_000)]
+        assert clock.monotonic_ms() - began_ms <= 4_100
+
+    play(story, anywhere=False)
+
+
 class Silent(Calls):
     """A leader that answers no receive any more, and its successor."""
 

@@ -1,16 +1,18 @@
-"""Broadcasting progress in its file."""
+"""Broadcasting progress in its file, and that of a group at its brokers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from evenq.client.loops.reading.progress import FileStore, GroupProgress
-from evenq.errors import StoreCorrupted
-from evenq.model import MessageQueue, QueueOffset
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress
+from evenq.errors import RequestTimeout, StoreCorrupted
+from evenq.model import NO_GENERATION, MessageQueue, QueueOffset
 from evenq.runtime.clock import FakeClock
 
 QUEUE = MessageQueue("t", "b", 0)
@@ -79,5 +81,47 @@ def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Pat
         assert [list(done) for done in saved] == [[queue] for queue in queues]
         again = FileStore(tmp_path, "g")
         assert await asyncio.gather(*(again.load(queue) for queue in queues)) == list(range(1, 41))
+
+    asyncio.run(story())
+
+
+class Calls:
+    """Brokers of which `stuck` does not answer."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.stored: list[tuple[str, int]] = []
+        """Topic, and when."""
+        self.stuck_calls = 0
+
+    async def commit(self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], **_: object) -> None:
+        if address == "stuck":
+            self.stuck_calls += 1
+            await self.clock.sleep_ms(3_000)
+            raise RequestTimeout("no answer within 3,000 ms")
+        self.stored += [(queue.topic, self.clock.monotonic_ms()) for queue in offsets]
+
+
+class Routes:
+    """Addresses are the brokers' names."""
+
+    async def address(self, topic: str, broker_name: str) -> str:
+        return broker_name
+
+
+def test_a_broker_that_does_not_answer_delays_no_progress_at_the_others_and_costs_one_call() -> None:
+    async def story() -> None:
+        clock = FakeClock()
+        calls = Calls(clock)
+        store = BrokerStore(
+            calls, Routes(), "g", lambda _: NO_GENERATION, fenced=print, troubles=Troubles(clock, who="group g"),  # type: ignore[arg-type]
+        )  # fmt: skip
+        queues = [MessageQueue(topic, broker, 0) for broker in ("stuck", "well") for topic in ("t", "u")]
+        began_ms = clock.monotonic_ms()
+        done = await clock.during(store.save(dict.fromkeys(queues, QueueOffset(7)), {}))
+        assert list(done) == queues[2:]
+        assert calls.stored == [("t", began_ms), ("u", began_ms)]
+        assert calls.stuck_calls == 1
+        assert clock.monotonic_ms() - began_ms <= 3_100
 
     asyncio.run(story())
