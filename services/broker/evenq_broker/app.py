@@ -68,7 +68,7 @@ class BrokerApp:
         edges: Edges = EDGES,
         disk: Disk | None = None,
         leadership: Leadership | None = None,
-        before_listening: Callable[[], None] = lambda: None,
+        before_listening: Callable[[], Coroutine[Any, Any, None]] = nothing,
         after_listening: Callable[[], Coroutine[Any, Any, None]] = nothing,
     ) -> None:
         """`disk` stands in for the data folder of the settings. With a `leadership` this is one term of a replica,
@@ -132,7 +132,7 @@ class BrokerApp:
         places = client_addresses(settings)
         # Behind the opening of the log: until then a replica's forwarder holds connections, which would else be refused
         # (decision 83).
-        self._before_listening()
+        await self._before_listening()
         servers = await open_grpc_servers(
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
         )

@@ -5,16 +5,17 @@ A name or a wildcard may stand for several addresses; all get one port. Always t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from evenq import errors
 
-__all__ = ["UNIX", "bind", "port_in_use", "resolve"]
+__all__ = ["UNIX", "bind", "close_listening", "port_in_use", "resolve"]
 
 UNIX = "unix:"
 """In front of a path: a socket of this machine, instead of host and port."""
@@ -46,6 +47,24 @@ def bind(host: str, port: int) -> list[socket.socket]:
         if port:
             break
     return _bind_all(host, port)  # port 0: another one may be free for all addresses
+
+
+async def close_listening(servers: Iterable[asyncio.Server]) -> None:
+    """Close the ports; they are free when it returns, a turn of the loop later. Connections that came before are open.
+
+    asyncio makes a connection in the turn after the one in which it accepts it. If the server is closed between the
+    two, the connection is lost without being closed, and its client waits (Python 3.11; uvloop is not affected).
+    """
+    loop, closed = asyncio.get_running_loop(), list(servers)
+    for server in closed:
+        for bound in server.sockets:
+            with contextlib.suppress(RuntimeError):  # uvloop accepts by itself
+                loop.remove_reader(bound.fileno())
+    turn = loop.create_future()
+    loop.call_soon(turn.set_result, None)
+    await turn
+    for server in closed:
+        server.close()
 
 
 def _bind_all(host: str, port: int) -> list[socket.socket]:

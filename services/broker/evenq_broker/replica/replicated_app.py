@@ -312,9 +312,9 @@ class ReplicatedApp:
         self._watching = spawn(self._watch(term), name="term of leadership")
         self._watching.add_done_callback(self._ended)
 
-    def _stop_forwarding(self) -> None:
+    async def _stop_forwarding(self) -> None:
         if self._forwarder is not None:
-            self._forwarder.stop_listening()
+            await self._forwarder.stop_listening()
 
     async def _forward_again(self) -> None:
         if self._forwarder is not None and not self._closed:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import cast
 
 from evenq.runtime.tasks import spawn
-from evenq.serving.binding import bind
+from evenq.serving.binding import bind, close_listening
 from evenq.serving.front.grpc_servers import ListenAddress
 from evenq.serving.program.open_files import open_files
 
@@ -99,17 +99,16 @@ class ConnectionForwarder:
             self.close()
             raise
 
-    def stop_listening(self) -> None:
-        """Close the ports; connections go on. Idempotent."""
-        for listening in self._listening:
-            listening.close()
-        self._listening.clear()
+    async def stop_listening(self) -> None:
+        """Close the ports; connections stay. Idempotent."""
+        listening, self._listening = self._listening, []
+        await close_listening(listening)
 
     async def leave(self) -> None:
         """Close ports and connections; what the leader answered before it saw that arrives at the clients, for
         `LEAVE_S` at most. Idempotent.
         """
-        self.stop_listening()
+        await self.stop_listening()
         for pair in list(self._pairs):
             pair.leave()
         try:
@@ -124,7 +123,9 @@ class ConnectionForwarder:
 
     def close(self) -> None:
         """Close ports and connections, now. Idempotent."""
-        self.stop_listening()
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
         for pair in list(self._pairs):
             pair.end()
 

@@ -74,7 +74,7 @@ class Http2GrpcServer:
         others up to `grace_ms`.
         """
         self.health.close()
-        self._server.close_ports()
+        await self._server.close_ports()
         # A turn of the loop for calls that came with the GOAWAY: they are begun, so that they are ended in order.
         await self._clock.sleep_ms(0)
         self._server.end_calls(endless=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.binding import UNIX, bind
+from evenq.serving.binding import UNIX, bind, close_listening
 from evenq.serving.http2.addresses import Address, IdleConnections
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
@@ -66,7 +66,7 @@ class Http2Server:
         self._tls = tls
         self._addresses: dict[str, Address] = {}
         self._idle = IdleConnections()
-        self._listening: list[asyncio.AbstractServer] = []
+        self._listening: list[asyncio.Server] = []
         self._handshakes: dict[asyncio.Transport, None] = {}
         self._ticker: asyncio.Task[Any] | None = None
         self._empty = asyncio.Event()
@@ -199,12 +199,11 @@ class Http2Server:
 
     # ----------------------------------------------------------------------------------------------------------- end
 
-    def close_ports(self) -> None:
-        """Accept no more connections, and tell the peers of those that stand to open no more calls."""
+    async def close_ports(self) -> None:
+        """Accept no more connections, and send the peers of those that are open that they must open no more calls."""
         self.stopping = True
-        for listening in self._listening:
-            listening.close()
-        self._listening = []
+        listening, self._listening = self._listening, []
+        await close_listening(listening)
         self.drain()
 
     def drain(self) -> None:
@@ -223,7 +222,7 @@ class Http2Server:
 
     async def stop(self, grace_ms: int) -> None:
         """Wait up to `grace_ms` for the calls that run, then end them. Idempotent."""
-        self.close_ports()
+        await self.close_ports()
         for transport in list(self._handshakes):
             transport.abort()
         if self.totals.connections and grace_ms > 0:

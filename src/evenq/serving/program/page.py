@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from evenq.errors import PortInUse, SettingsError
+from evenq.serving.binding import close_listening
 
 __all__ = ["MetricsPage", "open_page"]
 
@@ -67,7 +68,7 @@ class MetricsPage:
     async def close(self) -> None:
         """Stop listening; who has not asked yet is closed, running answers get `TIMEOUT_S`."""
         if self._server is not None:
-            self._server.close()
+            await close_listening([self._server])
             for writer in list(self._silent):
                 writer.transport.abort()
             tasks = [task for task in self._tasks if task is not None]

@@ -326,7 +326,7 @@ def test_a_stream_that_ends_early_ends_its_handler() -> None:
 def test_no_other_module_of_a_server_knows_a_namespace() -> None:
     """One place: what reads the header or a Resource's own namespace elsewhere would be a second rule."""
     allowed = {"namespaces.py", "rpc.py"}
-    kubernetes = {"kubernetes_api.py", "kubernetes_leases.py", "lease.py"}  # whose namespaces are others
+    kubernetes = {"api.py", "leases.py", "lease.py"}  # whose namespaces are others
     result = []
     for file in [*(ROOT / "services").rglob("*.py"), *(ROOT / "src/evenq/serving").rglob("*.py")]:
         if file.name in allowed | kubernetes or "evenq_rebalancer/loops" in str(file):

@@ -255,7 +255,7 @@ def test_held_connections_go_to_who_listens_at_the_ports_next(played: Play) -> N
             await old.readexactly(len(LEADER) + 1)
             stage.forwarder.lead_to("")
             held, _ = await stage.client()
-            stage.forwarder.stop_listening()
+            await stage.forwarder.stop_listening()
             own = await asyncio.start_server(stage.served, HERE, stage.port)
             stage.forwarder.lead_to(connection_forwarder.HERE)
             assert await held.readexactly(len(HERE) + 1) == f"{HERE} ".encode()

@@ -10,8 +10,9 @@ from contextlib import suppress
 import pytest
 
 from evenq.client.core.routes.route import Route, RouteLeader
+from evenq.client.loops.routes import leader_watch
 from evenq.client.loops.routes.leader_watch import LeaderMoved, LeaderWatch
-from evenq.client.loops.routes.route_book import RouteBook, leader_watch
+from evenq.client.loops.routes.route_book import RouteBook
 from evenq.model import MessageQueue
 from evenq.runtime.clock import FakeClock, SystemClock
 
