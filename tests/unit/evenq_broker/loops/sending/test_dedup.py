@@ -263,8 +263,9 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
 
 
 @pytest.mark.parametrize("way", ["v2", "evenq.v1"])
-def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
-    run: Run, monkeypatch: Any, way: str
+@pytest.mark.parametrize("records", ["taken", "refused"])
+def test_a_call_that_was_broken_off_is_looked_for_after_what_was_queued_before_it_has_its_outcome(
+    run: Run, monkeypatch: Any, way: str, records: str
 ) -> None:
     """A leader that lacks copies refuses records, but may still commit what it took before."""
 
@@ -282,7 +283,12 @@ def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
             raise HaNotAvailable("nothing is taken now: 1 of 2 copies are in sync; try again")
 
         store, settled = broker.ledger.store, False
-        settle, read_at = store.settle, store.read_at
+        append_state, settle, read_at = store.append_state, store.settle, store.read_at
+
+        async def append_first(data: bytes) -> None:
+            nonlocal settled
+            await append_state(data)
+            settled = True
 
         async def settle_first(within_ms: int) -> None:
             nonlocal settled
@@ -292,7 +298,7 @@ def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
         async def read_committed(*place: Any) -> Any:
             return await read_at(*place) if settled else []
 
-        monkeypatch.setattr(store, "append_state", refused)
+        monkeypatch.setattr(store, "append_state", append_first if records == "taken" else refused)
         monkeypatch.setattr(store, "settle", settle_first)
         monkeypatch.setattr(store, "read_at", read_committed)
         call.cancel()
