@@ -305,8 +305,7 @@ async def restarted(stage: Any, path: Path, *, client: Callable[[], Awaitable[ob
     await send(stage)
     assert await receive(stage) == 1
     stage.net.stop("b:8081")
-    stage.brokers.remove(b)
-    await stage.during(b.close())
+    await stage.end(b)
     await client()
     again = stage.made("b", **settings)
     await again.open()

@@ -101,8 +101,7 @@ def test_lite_topics_are_where_they_were_after_a_crash(run: Run, tmp_path: Path)
         for name in ("x", "y"):
             await scene.send(name)
         shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it: no snapshot, no goodbye
-        await stage.during(scene.broker.close())
-        stage.brokers.remove(scene.broker)
+        await stage.end(scene.broker)
         again = Scene(stage, await stage.broker("a", store=StoreSettings(path=tmp_path / "after")))
         assert again.lite.place(again.parent, "y") == LITE_QUEUES_FROM + 1
         assert sorted(again.lite.sizes(again.parent)) == [("x", 1), ("y", 1)]
@@ -254,8 +253,7 @@ def test_an_idle_lite_topic_expires_and_one_with_a_subscriber_or_messages_stays(
         shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
         for restarted in (False, True):
             if restarted:
-                await stage.during(scene.broker.close())
-                stage.brokers.remove(scene.broker)
+                await stage.end(scene.broker)
                 scene = Scene(stage, await stage.broker("a", store=StoreSettings(path=tmp_path / "after")))
             assert scene.committed(queue_id) is None, "no group has begun the new one"
             scene.lite.begin(scene.group, scene.parent, [queue_id])

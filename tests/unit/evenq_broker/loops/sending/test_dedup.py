@@ -405,8 +405,7 @@ def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: P
         await send(stage, request("old"))
         await stage.clock.advance(61_000)
         first = await send(stage, request("one"))
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         assert await send(stage, request("one")) == first
         assert len(broker.deduplicator.recent) == 1, "only what the window holds is read back"
@@ -449,8 +448,7 @@ def test_a_message_of_any_kind_is_known_after_a_restart_with_its_first_answer(
         first = await send(stage, sent)
         assert first.status.code == definition_pb2.OK
         records = stored(broker, kind), len(broker.ledger.store.timers.pending)
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         assert await send(stage, sent) == first, "with its offset, its transaction id, its recall handle"
         assert (stored(broker, kind), len(broker.ledger.store.timers.pending)) == records
@@ -479,8 +477,7 @@ def test_a_half_message_that_was_committed_before_a_restart_is_not_stored_again(
         first = await send(stage, sent)
         await decide(stage, first.entries[0].transaction_id, definition_pb2.COMMIT)
         assert stored(broker, "half") == 1
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         again = await send(stage, sent)
         assert again.entries[0].transaction_id
@@ -508,8 +505,7 @@ def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
         sent = [block(f"id{queue_id}", queue_id=queue_id) for queue_id in range(6)]
         for one in sent:
             await publish(stage, one)
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         monkeypatch.setattr(MessageStore, "read_block", waits)
         broker = stage.made("a", **settings)
         await stage.during(broker.open())
@@ -536,8 +532,7 @@ def test_ids_are_known_after_a_restart_whatever_the_next_clock_says(run: Run, tm
         delayed = request("delayed")
         delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(stage.clock.now_ms() + 7_200_000)
         firsts = [await send(stage, request("one")), await send(stage, delayed)]
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         stage.clock.jump_wall(hours * 3_600_000)
         broker = await stage.broker(**settings)
         assert [await send(stage, request("one")), await send(stage, delayed)] == firsts

@@ -109,8 +109,7 @@ def test_staged_rows_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -
         await staged(scene, block(["one"]), batch=1, token="b")
         await staged(scene, block(["lost"]), batch=1, token="c")
         for _ in range(2):  # once from the log, once from a snapshot
-            await scene.during(broker.close())
-            scene.brokers.remove(broker)
+            await scene.end(broker)
             broker = await scene.broker(poll_default_ms=1, **settings)
             broker.staging.table.check()
             assert broker.staging.table.rows == 2
@@ -128,8 +127,7 @@ def test_a_decision_that_a_crash_left_is_carried_out_by_the_next_start(run: Run,
         await staged(scene, block(["one"]))
         await scene.during(broker.staging.deciding.decide("q", 0, {named("a").hex(): ["a"]}))
         assert await bodies(scene, broker) == []
-        await scene.during(broker.close())
-        scene.brokers.remove(broker)
+        await scene.end(broker)
         broker = await scene.broker(poll_default_ms=1, **settings)
         await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
         assert await bodies(scene, broker) == ["one"]
@@ -338,8 +336,7 @@ def test_retention_moves_staged_rows_and_takes_neither_them_nor_what_was_publish
         assert [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()] != before
         for restarting in (True, False):
             if restarting:
-                await scene.during(broker.close())
-                scene.brokers.remove(broker)
+                await scene.end(broker)
                 broker = await scene.broker(poll_default_ms=1, **settings)
         deleted = broker.ledger.store.stats.deleted_files
         await decided(scene, {"a": ["a"]})
