@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -229,6 +230,40 @@ def test_a_consumer_that_is_closed_waits_for_no_commit(world: Any) -> None:
     one.close()
     with consumer(world) as two:
         assert bodies(two.poll(1, wait_ms=20_000)) == [b"1"]
+
+
+def test_a_consumer_that_is_closed_while_a_queue_moves_away_waits_for_no_commit(world: Any) -> None:
+    world.create("t", queues=2)
+    one = manual(world, drain_ms=60_000)
+    world.until(lambda: len(one.queues) == 2)
+    for number in range(6):
+        world.publish("t", b"%d" % number)
+    polled(one, 6)
+    two = manual(world)
+    world.until(lambda: len(one.queues) == 1)
+    began = time.monotonic()
+    one.close()
+    assert time.monotonic() - began < 30
+    world.until(lambda: len(two.queues) == 2)
+
+
+def test_a_poll_that_waits_gets_what_is_in_hand_when_its_queue_goes_on(world: Any, in_threads: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1", b"2")
+    one = consumer(world, options=PullOptions(pull_wait_ms=60_000)).start()
+    assert bodies(one.poll(1, wait_ms=20_000)) == [b"1"]
+    one.pause(one.queues)
+
+    def work(number: int) -> None:
+        if number:
+            world.until(lambda: one._polling._task is not None)
+            one.resume(one.queues)
+        else:
+            began = time.monotonic()
+            assert bodies(one.poll(1, wait_ms=60_000)) == [b"2"]
+            assert time.monotonic() - began < 30
+
+    assert in_threads(2, work) == []
 
 
 def test_what_another_thread_closes_ends_a_poll_within_its_time(world: Any, in_threads: Any) -> None:

@@ -8,8 +8,9 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,30 +84,58 @@ def in_sync(apps: list[ReplicatedApp]) -> bool:
     return all(one.driver.in_sync or one.port for one in apps) and any(one.port for one in apps)
 
 
+@dataclass
+class Group:
+    """Copies of one broker, which have the same ports."""
+
+    folder: Path
+    net: GrpcNet
+    port: int
+    links: int
+    settings: dict[str, Any]
+    apps: list[ReplicatedApp] = field(default_factory=list)
+
+    def made(self, number: int) -> ReplicatedApp:
+        """Returns a new copy that is not started, on the files of the last one with this number."""
+        return copy(number, self.folder, self.port, self.links, self.net, **self.settings)
+
+    @property
+    def leader(self) -> ReplicatedApp:
+        """The only copy that serves clients."""
+        (leader,) = [one for one in self.apps if one.port]
+        return leader
+
+
+@asynccontextmanager
+async def three_copies(folder: Path, **settings: Any) -> AsyncIterator[Group]:
+    """Starts three copies and waits until they are in sync. Closes everything in `apps` at the end."""
+    net = GrpcNet()
+    with FreePorts() as ports:
+        group = Group(folder, net, ports.take(2), ports.take(), settings)
+        group.apps = [group.made(number) for number in range(3)]
+        try:
+            for one in group.apps:
+                await one.start()
+            await until(lambda: in_sync(group.apps))
+            yield group
+        finally:
+            await asyncio.gather(*(one.close() for one in group.apps))
+            await net.close()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
-            try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: in_sync(apps))
-                (leader,) = [one for one in apps if one.port]
-                for host in HOSTS:
-                    for each in (port, port + 1):
-                        await answered(net, f"{host}:{each}")
-                await leader._control.hand_over(None)
-                await until(lambda: in_sync(apps) and not leader.port)
-                for host in HOSTS:
-                    await answered(net, f"{host}:{port + 1}")
-            finally:
-                for one in apps:
-                    await one.close()
-                await net.close()
+        async with three_copies(tmp_path) as group:
+            leader = group.leader
+            for host in HOSTS:
+                for each in (group.port, group.port + 1):
+                    await answered(group.net, f"{host}:{each}")
+            await leader._control.hand_over(None)
+            await until(lambda: in_sync(group.apps) and not leader.port)
+            for host in HOSTS:
+                await answered(group.net, f"{host}:{group.port + 1}")
 
     asyncio.run(story())
 
@@ -119,11 +148,10 @@ def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> None:
     """
 
     async def story() -> None:
-        net = GrpcNet()
         codes: Counter[int] = Counter()
         over = asyncio.Event()
 
-        async def send(address: str) -> None:
+        async def send(net: GrpcNet, address: str) -> None:
             request = service_pb2.SendMessageRequest(messages=[definition_pb2.Message(body=b"x")])
             request.messages[0].topic.name = "t"
             while not over.is_set():
@@ -132,32 +160,24 @@ def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> None:
                     answer = await net.unary(address, V2 + "SendMessage", request.SerializeToString(), timeout_ms=5_000)
                     codes[service_pb2.SendMessageResponse.FromString(answer).status.code] += 1
 
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
+        async with three_copies(tmp_path) as group:
+            leader = group.leader
+            assert leader._log is not None
+            assert leader._log._store is not None
+            commit_log = leader._log._store._log
+            sync = commit_log.sync
+            commit_log.sync = lambda: (time.sleep(0.1), sync())[1]  # type: ignore[method-assign]
+            address = f"{leader.settings.host}:{group.port}"
+            senders = [asyncio.ensure_future(send(group.net, address)) for _ in range(32)]
             try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: in_sync(apps))
-                (leader,) = [one for one in apps if one.port]
-                assert leader._log is not None
-                assert leader._log._store is not None
-                commit_log = leader._log._store._log
-                sync = commit_log.sync
-                commit_log.sync = lambda: (time.sleep(0.1), sync())[1]  # type: ignore[method-assign]
-                senders = [asyncio.ensure_future(send(f"{HOSTS[apps.index(leader)]}:{port}")) for _ in range(32)]
                 await until(lambda: codes[20000] > 200)
                 await leader._control.hand_over(None)
                 await until(lambda: not leader.port)
-                over.set()
-                await asyncio.gather(*senders)
-                assert codes[50002] > 0
-                assert codes[50401] == 0, codes
             finally:
                 over.set()
-                for one in apps:
-                    await one.close()
-                await net.close()
+            await asyncio.gather(*senders)
+            assert codes[50002] > 0
+            assert codes[50401] == 0, codes
 
     asyncio.run(story())
 
@@ -171,17 +191,8 @@ def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(t
     headers = {"x-mq-client-id": "phone"}
 
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            address = f"{HOSTS[1]}:{port}"  # whichever leads
-            apps = [
-                copy(
-                    number, tmp_path, port, links, net,
-                    auto_create_groups=True, default_start_from="FIRST",
-                )
-                for number in range(3)
-            ]  # fmt: skip
+        async with three_copies(tmp_path, auto_create_groups=True, default_start_from="FIRST") as group:
+            net, address = group.net, f"{HOSTS[1]}:{group.port}"  # whichever leads
 
             async def call(method: str, request: Any, response: Any) -> None:
                 await answered(net, address)
@@ -207,29 +218,21 @@ def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(t
                 message.system_properties.message_id = message.system_properties.lite_topic = body
                 await call(V2 + "SendMessage", request, service_pb2.SendMessageResponse)
 
-            try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: in_sync(apps))
-                (leader,) = [one for one in apps if one.port]
-                wish = service_pb2.SyncLiteSubscriptionRequest(
-                    action=definition_pb2.COMPLETE_ADD, lite_topic_set=["first", "second"]
-                )
-                wish.topic.name, wish.group.name = "chats", "phones"
-                made = admin_pb2.CreateTopicRequest(topic="chats", queues=1, message_type=definition_pb2.LITE)
-                await call("/evenq.v1.Admin/CreateTopic", made, admin_pb2.CreateTopicResponse)
-                await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
-                await send("first")
-                assert await read() == ["first"]
-                await until(lambda: all(one._lite_sets.newest() for one in apps if one is not leader))
-                await leader._control.hand_over(None)
-                await until(lambda: in_sync(apps) and not leader.port)
-                await send("second")
-                assert await read() == ["second"]
-            finally:
-                for one in apps:
-                    await one.close()
-                await net.close()
+            leader = group.leader
+            wish = service_pb2.SyncLiteSubscriptionRequest(
+                action=definition_pb2.COMPLETE_ADD, lite_topic_set=["first", "second"]
+            )
+            wish.topic.name, wish.group.name = "chats", "phones"
+            made = admin_pb2.CreateTopicRequest(topic="chats", queues=1, message_type=definition_pb2.LITE)
+            await call("/evenq.v1.Admin/CreateTopic", made, admin_pb2.CreateTopicResponse)
+            await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
+            await send("first")
+            assert await read() == ["first"]
+            await until(lambda: all(one._lite_sets.newest() for one in group.apps if one is not leader))
+            await leader._control.hand_over(None)
+            await until(lambda: in_sync(group.apps) and not leader.port)
+            await send("second")
+            assert await read() == ["second"]
 
     asyncio.run(story())
 
@@ -282,36 +285,26 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
         monkeypatch.setattr(Broker, name, slowly)
 
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
-            knocker = None
+        async with three_copies(tmp_path) as group:
+            leader = group.leader
+            knocker = Knocker(*((host, group.port) for host in HOSTS))
             try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: in_sync(apps))
-                (leader,) = [one for one in apps if one.port]
-                knocker = Knocker(*((host, port) for host in HOSTS))
                 await leader._control.hand_over(None)
-                await until(lambda: in_sync(apps) and not leader.port)
+                await until(lambda: in_sync(group.apps) and not leader.port)
                 assert max(knocker.longest_ms.values()) < slow_ms * 0.8
-                await answered(net, f"{HOSTS[0]}:{port}")
-                (stopped,) = [one for one in apps if one.port]
+                await answered(group.net, f"{HOSTS[0]}:{group.port}")
+                stopped = group.leader
                 began_ms = SystemClock().monotonic_ms()
                 ending = asyncio.ensure_future(stopped.close())
                 await until(lambda: not stopped.driver.leads)
                 assert stopped._why_not_ready() == "it stops"
-                await answered(net, f"{stopped.settings.host}:{port}")
+                await answered(group.net, f"{stopped.settings.host}:{group.port}")
                 assert not ending.done()
                 await ending
                 assert SystemClock().monotonic_ms() - began_ms >= leave_ms
             finally:
-                if knocker is not None:
-                    await knocker.end()
-                await asyncio.gather(*(one.close() for one in apps))
-                await net.close()
-                await SystemClock().sleep_ms(200)  # connections that were aborted are gone
+                await knocker.end()
+        await SystemClock().sleep_ms(200)  # connections that were aborted are gone
 
     asyncio.run(story())
     gc.collect()  # it warns here, not in another test
@@ -358,25 +351,15 @@ def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_
     """Where all stop at once there is none to lead clients to, and each moment delays the next start."""
 
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
-            try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
-                follower = next(one for one in apps if not one.driver.leads)
-                began_ms = SystemClock().monotonic_ms()
-                await follower.close()
-                assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
-                rest = [one for one in apps if one is not follower]
-                began_ms = SystemClock().monotonic_ms()
-                await asyncio.gather(*(one.close() for one in rest))
-                assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
-            finally:
-                await asyncio.gather(*(one.close() for one in apps))
-                await net.close()
+        async with three_copies(tmp_path) as group:
+            follower = next(one for one in group.apps if not one.driver.leads)
+            began_ms = SystemClock().monotonic_ms()
+            await follower.close()
+            assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
+            rest = [one for one in group.apps if one is not follower]
+            began_ms = SystemClock().monotonic_ms()
+            await asyncio.gather(*(one.close() for one in rest))
+            assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
 
     asyncio.run(story())
 
@@ -386,33 +369,23 @@ def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in_sync(
     """A rolling restart goes on to the next copy when this one is ready."""
 
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
-            try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
-                follower = next(one for one in apps if not one.port)
-                await follower.close()
-                number = apps.index(follower)
-                back = apps[number] = copy(number, tmp_path, port, links, net)
-                early: list[str] = []
+        async with three_copies(tmp_path) as group:
+            follower = next(one for one in group.apps if not one.port)
+            await follower.close()
+            number = group.apps.index(follower)
+            back = group.apps[number] = group.made(number)
+            early: list[str] = []
 
-                async def look() -> None:
-                    while back._driver is None or not back.driver.in_sync:
-                        if back._driver is not None and not back._why_not_ready():
-                            early.append(f"ready, {back.driver.replica.role}")
-                        await asyncio.sleep(0)
+            async def look() -> None:
+                while back._driver is None or not back.driver.in_sync:
+                    if back._driver is not None and not back._why_not_ready():
+                        early.append(f"ready, {back.driver.replica.role}")
+                    await asyncio.sleep(0)
 
-                looking = asyncio.create_task(look())
-                await back.start()
-                await asyncio.wait_for(looking, 60)
-                assert not early
-            finally:
-                await asyncio.gather(*(one.close() for one in apps))
-                await net.close()
+            looking = asyncio.create_task(look())
+            await back.start()
+            await asyncio.wait_for(looking, 60)
+            assert not early
 
     asyncio.run(story())
 
@@ -424,43 +397,32 @@ def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_
     """All copies of a group ended, and one is back: clients wait there for the leader, and are not refused."""
 
     async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
-            try:
-                for one in apps:
-                    await one.start()
-                await until(lambda: all(one.driver.in_sync for one in apps) and any(one.port for one in apps))
-                await asyncio.gather(*(one.close() for one in apps))
-                records = [record for one in apps if (record := one.driver.replica.record) is not None]
-                first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
-                apps = [copy(first.broker_id, tmp_path, port, links, net)]
-                (back,) = apps
-                await back.start()
-                await until(lambda: back._why_not_ready() == "")
-                end_ms = SystemClock().monotonic_ms() + 2_000
-                while SystemClock().monotonic_ms() < end_ms:
-                    assert back._why_not_ready() == ""
-                    await SystemClock().sleep_ms(20)
-                assert not back.port, "a second copy is needed"
-                reader, writer = await asyncio.open_connection(back.settings.host, port)
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(reader.read(1), 0.5)
-                writer.close()
-                apps.append(copy(second.broker_id, tmp_path, port, links, net))
-                await apps[1].start()
-                await answered(net, f"{back.settings.host}:{port}")
-                await apps[1].close()
-                monkeypatch.setattr(replica_driver, "AWAIT_MS", 0)
-                await back.close()
-                apps = [copy(first.broker_id, tmp_path, port, links, net)]
-                await apps[0].start()
-                await until(lambda: apps[0].driver.replica.record is not None)
-                assert apps[0]._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
-            finally:
-                await asyncio.gather(*(one.close() for one in apps))
-                await net.close()
+        async with three_copies(tmp_path) as group:
+            await asyncio.gather(*(one.close() for one in group.apps))
+            records = [record for one in group.apps if (record := one.driver.replica.record) is not None]
+            first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
+            group.apps = [back := group.made(first.broker_id)]
+            await back.start()
+            await until(lambda: back._why_not_ready() == "")
+            end_ms = SystemClock().monotonic_ms() + 2_000
+            while SystemClock().monotonic_ms() < end_ms:
+                assert back._why_not_ready() == ""
+                await SystemClock().sleep_ms(20)
+            assert not back.port, "a second copy is needed"
+            reader, writer = await asyncio.open_connection(back.settings.host, group.port)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 0.5)
+            writer.close()
+            group.apps.append(beside := group.made(second.broker_id))
+            await beside.start()
+            await answered(group.net, f"{back.settings.host}:{group.port}")
+            await beside.close()
+            monkeypatch.setattr(replica_driver, "AWAIT_MS", 0)
+            await back.close()
+            group.apps = [alone := group.made(first.broker_id)]
+            await alone.start()
+            await until(lambda: alone.driver.replica.record is not None)
+            assert alone._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
 
     asyncio.run(story())
 

@@ -129,9 +129,8 @@ class Sessions:
 
     def broken(self, session: Session) -> None:
         """The stream ended without a goodbye: the member has the grace to come back."""
-        # The member may have a newer stream already: the end of the old one, which is often seen late, says nothing of
-        # it.
-        if session.ended or self._sessions.get(session.group, {}).get(session.client_id) is not session:
+        # A newer stream of the member has ended this one (`join`), whose break is often seen late: the member is there.
+        if session.ended:
             return
         session.end()
         self._forget(session.group, session.client_id)

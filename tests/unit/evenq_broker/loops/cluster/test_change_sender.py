@@ -49,8 +49,7 @@ class Cluster:
     async def stop(self, *names: str) -> None:
         for name in names:
             broker = self.brokers.pop(name)
-            await self.stage.during(broker.close())
-            self.stage.brokers.remove(broker)
+            await self.stage.end(broker)
         for broker in self.brokers.values():
             await self.stage.until(lambda one=broker: set(names) <= {gone.name for gone in one.cluster.known.missing()})
 

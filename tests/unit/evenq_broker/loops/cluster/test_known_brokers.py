@@ -94,8 +94,7 @@ def test_a_nameserver_that_has_not_heard_from_everybody_makes_nobody_missing(run
         store = StoreSettings(path=tmp_path)
         broker = await stage.broker(store=store)
         routes(broker, seen("b", t=4))
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         again = await stage.broker(store=store)
         routes(again, settling=True)
         assert missing(again) == []
@@ -128,8 +127,7 @@ def test_what_is_known_is_recorded_when_it_changes_and_known_after_a_restart(run
             assert len(recorded) == 2, "nothing new"
             assert "a" not in broker.cluster.known.brokers, "never itself"
             routes(broker)
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         again = await stage.broker(store=store)
         assert missing(again) == ["b"]
         assert [(away.name, away.read_queues) for away in again.cluster.known.away("t")] == [("b", 4)]
@@ -231,8 +229,7 @@ def test_a_forgotten_broker_is_forgotten_after_a_restart(run: Run, tmp_path: Pat
         routes(broker)
         await stage.during(broker.cluster.known.forget("b"))
         assert BrokerForgotten("b") not in list(broker.cluster.known.brokers.dump())
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         assert missing(await stage.broker(store=store)) == []
 
     run(story)

@@ -1,9 +1,12 @@
 """A delivery that no member finished is a dead letter after the last attempt, at once, or counts as failed (RD-3, D3)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_broker.core.dead_letters.letter import Reason
+from evenq_broker.core.delivery.queue_progress import SettleStatus
 from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.loops.dead_letters.mover import HOLD_MS
 
@@ -98,6 +101,53 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again_and_moved_once(run: 
         await stage.until(lambda: one.letters == 1, limit_ms=500)
         await stage.clock.advance(3 * HOLD_MS)
         assert one.letters == 1
+
+    run(story)
+
+
+def test_a_late_ack_of_a_message_on_its_way_to_the_dead_letters_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await stand(stage)
+        append, disk = one.broker.ledger.store.append, asyncio.Event()
+
+        async def slowly(entries: Any, **options: Any) -> None:
+            await disk.wait()
+            await append(entries, **options)
+
+        expires_ms = one.broker.runtime.now_ms() + 1_000
+        await one.pop()
+        number = one.queue.pending[0].number
+        one.broker.ledger.store.append = slowly
+        await stage.clock.advance(1_100)
+        now_ms = one.broker.runtime.now_ms()
+        verdict = one.broker.ledger.progress.ack(one.queue, 0, number, expires_ms=expires_ms, now_ms=now_ms)
+        assert verdict is SettleStatus.INVALID
+        disk.set()
+        await stage.until(lambda: one.letters == 1)
+        one.broker.ledger.store.append = append
+
+    run(story)
+
+
+def test_a_message_that_could_not_be_moved_is_not_held_for_the_time_of_its_delivery(run: Run) -> None:
+    """A message that its client cannot receive may be hidden for hours."""
+
+    async def story(stage: Any) -> None:
+        one = await stand(stage, max_attempts=3)
+        append, tries = one.broker.ledger.store.append, 0
+
+        async def full(entries: Any, **options: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            raise TooManyRequests("the disk is full")
+
+        await one.pop(invisible_ms=3_600_000)
+        one.broker.ledger.store.append = full
+        one.broker.dead_letter_mover.add(one.queue, 0, one.queue.pending[0], Reason.TOO_LARGE)
+        await stage.until(lambda: tries == 1, limit_ms=500)
+        one.broker.ledger.store.append = append
+        await stage.clock.advance(HOLD_MS + 100)
+        assert await one.pop() == [0]
 
     run(story)
 

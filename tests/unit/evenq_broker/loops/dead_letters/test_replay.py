@@ -117,8 +117,7 @@ def test_a_replay_that_broke_off_goes_on_where_it_was_also_after_a_restart(run: 
         scene = await scene_of(stage, 5, store=store)
         assert (await scene.run(max_count=2)).replayed == 2
         assert scene.waiting() == (5, 3)
-        await stage.during(scene.broker.close())
-        stage.brokers.remove(scene.broker)
+        await stage.end(scene.broker)
         again = Scene(stage, await stage.broker(default_queues=1, store=store))
         assert again.waiting() == (5, 3)
         assert (await again.run()).replayed == 3
@@ -132,8 +131,7 @@ def test_a_crash_in_the_middle_repeats_no_letter(run: Run, tmp_path: Path) -> No
         scene = await scene_of(stage, 5, store=StoreSettings(path=tmp_path / "before"))
         await scene.run(max_count=2)
         shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it: no snapshot, no goodbye
-        await stage.during(scene.broker.close())
-        stage.brokers.remove(scene.broker)
+        await stage.end(scene.broker)
         again = Scene(stage, await stage.broker(default_queues=1, store=StoreSettings(path=tmp_path / "after")))
         assert again.waiting() == (5, 3)
         assert (await again.run()).replayed == 3

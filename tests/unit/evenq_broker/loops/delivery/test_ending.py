@@ -117,6 +117,18 @@ def test_a_simple_consumer_in_the_group_makes_it_wait_for_no_retry_of_a_push_con
     run(story)
 
 
+def test_it_does_not_wait_for_a_client_that_is_lost(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        assert len(await receive(stage, push=True)) == 2
+        broker.clients.table.lose("c")
+        started = stage.clock.monotonic_ms()
+        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+        assert stage.clock.monotonic_ms() - started < 100
+
+    run(story)
+
+
 def test_its_wait_ends_at_its_limit_with_what_is_still_in_hand(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, 2)

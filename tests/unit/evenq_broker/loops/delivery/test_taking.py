@@ -30,6 +30,25 @@ class Reader:
             )
         )  # fmt: skip
 
+    async def add(self, count: int) -> None:
+        """More messages in the first queue."""
+        entries = [Append(self.topic.topic_id, 0, 0, 0, b"", b"") for _ in range(count)]
+        await self.stage.during(self.broker.ledger.store.append(entries))
+
+    def poll(self, wait_ms: int) -> asyncio.Future[str | None]:
+        """A long poll of the group."""
+        deadline_ms = self.broker.runtime.now_ms() + wait_ms
+        ids = self.group.group_id, self.topic.topic_id
+        return asyncio.ensure_future(
+            self.broker.long_polls.for_messages(*ids, deadline_ms=deadline_ms, client_id="waiting")
+        )
+
+    async def waited_ms(self, poll: asyncio.Future[str | None]) -> int:
+        """Waits until a poll is woken; the time from now until then."""
+        began_ms = self.stage.clock.monotonic_ms()
+        assert await self.stage.during(poll) == ""
+        return int(self.stage.clock.monotonic_ms() - began_ms)
+
     def places(self, batch: Any) -> list[tuple[int, int]]:
         return [(queue.queue_id, offset) for queue, offset, _ in batch.held]
 
@@ -82,6 +101,62 @@ def test_what_is_given_back_comes_again_as_if_it_had_not_been_seen(run: Run) -> 
     run(story)
 
 
+def test_what_is_given_back_wakes_a_waiting_poll(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage)
+        batch = await one.pop(invisible_ms=60_000)
+        poll = one.poll(60_000)
+        await stage.clock.advance(10)
+        one.popping.give_back(batch)
+        assert await one.waited_ms(poll) < 1_000
+
+    run(story)
+
+
+def test_a_full_batch_wakes_the_next_poll_for_the_rest(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, start=StartFrom.LAST)
+        assert await one.pop() is None
+        first, second = one.poll(60_000), one.poll(60_000)
+        await stage.clock.advance(10)
+        await one.add(3)
+        assert await one.waited_ms(first) < 1_000
+        assert not second.done(), "one poll for one growth of the queue"
+        assert one.places(await one.pop(count=1, invisible_ms=60_000)) == [(0, 3)]
+        assert await one.waited_ms(second) < 1_000
+
+    run(story)
+
+
+def test_a_delivery_that_ends_before_all_polls_wakes_one_at_its_end(run: Run) -> None:
+    """The timer sleeps until the end of a poll that was answered early. The delivery must wake it before that."""
+
+    async def story(stage: Any) -> None:
+        one = await reader(stage, start=StartFrom.LAST)
+        assert await one.pop() is None
+        first = one.poll(60_000)
+        await stage.clock.advance(10)
+        await one.add(1)
+        await one.waited_ms(first)
+        assert one.places(await one.pop(invisible_ms=1_000)) == [(0, 3)]
+        assert 500 < await one.waited_ms(one.poll(70_000)) < 2_000
+
+    run(story)
+
+
+@pytest.mark.parametrize("gone", ["group", "topic"])
+def test_deliveries_of_a_group_or_topic_that_was_deleted_are_not_repeated(run: Run, gone: str) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage)
+        batch = await one.pop()
+        catalog = one.broker.catalog
+        await stage.during(catalog.delete_group("g") if gone == "group" else catalog.delete_topic("t"))
+        again = one.popping.again(one.group, one.topic, batch.held, invisible_ms=1_000, client_id="")
+        assert await stage.during(again) is None
+
+    run(story)
+
+
 def test_a_take_that_breaks_off_leaves_nothing_behind(run: Run) -> None:
     async def story(stage: Any) -> None:
         one = await reader(stage, queues=2)
@@ -106,7 +181,7 @@ def test_a_group_that_begins_at_the_end_sees_what_comes_later_only(run: Run) -> 
     async def story(stage: Any) -> None:
         one = await reader(stage, start=StartFrom.LAST)
         assert await one.pop() is None
-        await stage.during(one.broker.ledger.store.append([Append(one.topic.topic_id, 0, 0, 0, b"", b"")]))
+        await one.add(1)
         assert one.places(await one.pop()) == [(0, 3)]
 
     run(story)

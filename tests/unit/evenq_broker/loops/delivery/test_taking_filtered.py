@@ -188,13 +188,17 @@ def test_a_tag_that_only_shares_the_hash_is_not_delivered(run: Run) -> None:
     run(story)
 
 
-def test_a_topic_deleted_under_a_filter_that_looks_is_told(run: Run) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_topic_deleted_under_a_filter_that_looks_is_told(run: Run, begun: bool) -> None:
     async def story(stage: Any) -> None:
         one = await Numbers.of(stage, 40 * LOOK_AHEAD)
+        if begun:
+            assert await one.pop("n = 0", count=1) == [0]
         task = one.broker.runtime.spawn(one.popped("n = -1", wait_ms=LONG_MS), name="pop")
         deleting = one.broker.runtime.spawn(one.broker.catalog.delete_topic("t"), name="delete")
         await stage.during(deleting)
         with pytest.raises(TopicNotFound, match="was deleted"):
             await stage.during(task)
+        assert not list(one.broker.ledger.progress.queues()), "the group did not begin on it again"
 
     run(story)

@@ -131,6 +131,22 @@ def test_a_goodbye_reaches_a_broker_that_knows_the_client_by_receives_only(run: 
     run(story)
 
 
+@pytest.mark.parametrize("knows_it", ["b", "d"])
+def test_a_goodbye_is_reported_to_every_other_broker(run: Run, knows_it: str) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        d = await stage.broker("d")
+        know(a, b, d)
+        broker = b if knows_it == "b" else d
+        broker.clients.table.seen("c", broker.runtime.now_ms())
+        await beat(stage)
+        await goodbye(stage)
+        await stage.clock.advance(SOON_MS)
+        assert broker.clients.table.get("c") is None
+
+    run(story)
+
+
 def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives_only(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await pair(stage)
@@ -305,8 +321,7 @@ async def restarted(stage: Any, path: Path, *, client: Callable[[], Awaitable[ob
     await send(stage)
     assert await receive(stage) == 1
     stage.net.stop("b:8081")
-    stage.brokers.remove(b)
-    await stage.during(b.close())
+    await stage.end(b)
     await client()
     again = stage.made("b", **settings)
     await again.open()

@@ -310,3 +310,31 @@ def test_a_closing_broker_waits_for_holders_and_counts_those_that_stay(run: Run)
         assert await stage.during(scene.locking.let_go(holders, 500)) == 1
 
     run(story)
+
+
+def test_a_closing_broker_does_not_wait_for_a_holder_that_is_gone(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        scene = await scene_of(stage)
+        await scene.locked("x", QUEUE)
+        started_ms = stage.clock.monotonic_ms()
+        closing = asyncio.ensure_future(scene.locking.let_go([("g", "x")], 60_000))
+        await stage.clock.advance(1_000)
+        scene.broker.sessions.leave(scene.sessions["x"])
+        assert await stage.during(closing) == 0
+        assert stage.clock.monotonic_ms() - started_ms < 10_000
+
+    run(story)
+
+
+def test_a_holder_that_lets_go_commits_what_its_filter_left_out(run: Run) -> None:
+    """The group would lag behind in a queue that no member reads any more."""
+
+    async def story(stage: Any) -> None:
+        scene = await scene_of(stage)
+        progress = scene.progress()
+        await scene.locked("x", QUEUE)
+        progress.passed = (0, 3)
+        scene.locking.unlock("g", "x", [QUEUE])
+        assert progress.committed == 3
+
+    run(story)

@@ -18,6 +18,7 @@ from evenq.model import Generation, MessageQueue, Subscription
 from evenq.model.session_events import AssignmentChanged, BrokerLeaving, QueueWanted, SettingsChanged
 from evenq.serving.program.metrics import exposition
 from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import common_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PUSH_CONSUMER, PRODUCER = 2, 1
@@ -57,6 +58,17 @@ def test_producers_and_calls_without_a_client_id_are_no_members(run: Run) -> Non
         broker.sessions.seen_v2(context("x"), "g", PRODUCER)
         broker.sessions.seen_v2(context(""), "g", PUSH_CONSUMER)
         assert ids(broker, "g") == []
+
+    run(story)
+
+
+def test_a_v2_client_that_leaves_one_group_stays_in_the_others(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        for group in ("g", "h"):
+            broker.sessions.seen_v2(context("x"), group, PUSH_CONSUMER, [Subscription("t")])
+        broker.sessions.left_v2("x", "g")
+        assert (ids(broker, "g"), ids(broker, "h")) == ([], ["x"])
 
     run(story)
 
@@ -130,6 +142,40 @@ def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None
         (news,) = await stage.during(reader.take(sessions))
         assert news.topic == "t"
         assert other.waiting_since_ms is None
+
+    run(story)
+
+
+def test_facts_that_a_member_changes_on_its_stream_are_sent_to_the_group(run: Run) -> None:
+    """Members that divide by themselves would leave the queues of the new topic unread."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions = broker.sessions
+        one, two = (sessions.join("g", Member(client_id=name, protocol=Protocol.EVENQ)) for name in ("one", "two"))
+        await one.take(sessions)
+        changed = Member(client_id="two", protocol=Protocol.EVENQ, subscriptions=(Subscription("t"),))
+        sessions.update(two, changed)
+        (news,) = await stage.during(one.take(sessions))
+        assert [member.subscriptions for member in news.members] == [(), (Subscription("t"),)]
+
+    run(story)
+
+
+def test_a_member_that_comes_back_under_its_id_is_sent_its_share_without_delay(run: Run) -> None:
+    """Only a member that keeps its queues can wait for the next decision."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        share = common_pb2.Share(strategy="AVG")
+        share.queues.add(broker_name="a", queue_ids=[0])
+        for counter in (1, 2):
+            session = sessions.join("g", me)
+            sessions.assignment_changed("g", "t", Generation(1, counter), {"x": share})
+            assert session.waiting_since_ms is not None
+            sessions.leave(session)
+        assert len(broker.membership.answers) == 0
 
     run(story)
 

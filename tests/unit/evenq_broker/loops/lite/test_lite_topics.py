@@ -101,8 +101,7 @@ def test_lite_topics_are_where_they_were_after_a_crash(run: Run, tmp_path: Path)
         for name in ("x", "y"):
             await scene.send(name)
         shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it: no snapshot, no goodbye
-        await stage.during(scene.broker.close())
-        stage.brokers.remove(scene.broker)
+        await stage.end(scene.broker)
         again = Scene(stage, await stage.broker("a", store=StoreSettings(path=tmp_path / "after")))
         assert again.lite.place(again.parent, "y") == LITE_QUEUES_FROM + 1
         assert sorted(again.lite.sizes(again.parent)) == [("x", 1), ("y", 1)]
@@ -206,6 +205,57 @@ def test_a_start_moves_a_group_that_nobody_was_subscribed_for(run: Run) -> None:
     run(story)
 
 
+def test_a_start_that_is_found_after_the_lite_topic_ended_moves_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next lite topic may get the same queue, and the group would read messages of the old one there."""
+
+    async def story(stage: Any) -> None:
+        scene = await scene_of(stage)
+        queue_id = await scene.send("x", 5)
+
+        async def ended_meanwhile(*_: Any) -> int:
+            scene.lite.topics.closed(scene.parent.topic_id, queue_id)
+            scene.broker.ledger.progress.forget_queue(scene.parent.topic_id, queue_id)
+            return 2
+
+        monkeypatch.setattr(scene.broker.ledger.store, "offset_at", ended_meanwhile)
+        await scene.sync("x", start=RequestedStart("timestamp", 1))
+        assert scene.committed(queue_id) is None
+        monkeypatch.undo()
+
+    run(story)
+
+
+def test_a_start_wakes_a_client_of_the_group_that_subscribed_while_it_was_searched_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Any) -> None:
+        scene, other = await scene_of(stage), Subscriber("other", "g", "p")
+        queue_id = await scene.send("x", 5)
+        await scene.sync("x", start=RequestedStart("policy", MAX))
+        await scene.sync("x", action=REMOVE)
+        waiting: list[asyncio.Future[bool]] = []
+
+        async def slowly(*_: Any) -> int:
+            await scene.lite.sync(other, ADD, ["x"], None)
+            waiting.append(asyncio.ensure_future(scene.lite.ready(other, 20_000)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert scene.broker.long_polls.table.waits("other")
+            return 2
+
+        monkeypatch.setattr(scene.broker.ledger.store, "offset_at", slowly)
+        await scene.sync("x", start=RequestedStart("timestamp", 1))
+        began_ms = stage.clock.monotonic_ms()
+        assert await stage.during(waiting[0])
+        assert stage.clock.monotonic_ms() - began_ms < 1_000
+        assert scene.committed(queue_id) == 2
+        monkeypatch.undo()
+
+    run(story)
+
+
 @pytest.mark.parametrize("start", [RequestedStart("offset", -1), RequestedStart("policy", 7)])
 def test_a_start_without_a_meaning_is_refused_and_subscribes_to_nothing(run: Run, start: RequestedStart) -> None:
     async def story(stage: Any) -> None:
@@ -254,8 +304,7 @@ def test_an_idle_lite_topic_expires_and_one_with_a_subscriber_or_messages_stays(
         shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
         for restarted in (False, True):
             if restarted:
-                await stage.during(scene.broker.close())
-                stage.brokers.remove(scene.broker)
+                await stage.end(scene.broker)
                 scene = Scene(stage, await stage.broker("a", store=StoreSettings(path=tmp_path / "after")))
             assert scene.committed(queue_id) is None, "no group has begun the new one"
             scene.lite.begin(scene.group, scene.parent, [queue_id])

@@ -131,6 +131,26 @@ def test_a_group_that_waits_at_one_broker_has_begun_at_all(run: Run) -> None:
     run(story)
 
 
+def test_a_poll_gets_the_first_message_of_a_topic_that_another_broker_makes_while_it_waits(run: Run) -> None:
+    """No member is connected to that broker: the parked poll alone tells that the group waited."""
+
+    async def story(stage: Any) -> None:
+        a, b = [await stage.broker(name, default_queues=1) for name in ("a", "b")]
+        await stage.during(a.catalog.create_topic("t"))
+        know(a, b)
+        await stage.until(lambda: all(len(one.cluster_polls._listeners) == 1 for one in (a, b)))
+        waiting = receiving(stage)
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        await stage.during(b.catalog.create_topic("t"))
+        began_ms = stage.clock.monotonic_ms()
+        await send(stage, "b")
+        [got] = await stage.during(waiting)
+        assert got.system_properties.receipt_handle.startswith("e1.b.")
+        assert stage.clock.monotonic_ms() - began_ms <= 20
+
+    run(story)
+
+
 def test_one_message_wakes_one_poll_and_who_polls_there_comes_first(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b, c = await pair(stage, "a", "b", "c")

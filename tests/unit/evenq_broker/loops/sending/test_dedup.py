@@ -263,8 +263,9 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
 
 
 @pytest.mark.parametrize("way", ["v2", "evenq.v1"])
-def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
-    run: Run, monkeypatch: Any, way: str
+@pytest.mark.parametrize("records", ["taken", "refused"])
+def test_a_call_that_was_broken_off_is_looked_for_after_what_was_queued_before_it_has_its_outcome(
+    run: Run, monkeypatch: Any, way: str, records: str
 ) -> None:
     """A leader that lacks copies refuses records, but may still commit what it took before."""
 
@@ -282,7 +283,12 @@ def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
             raise HaNotAvailable("nothing is taken now: 1 of 2 copies are in sync; try again")
 
         store, settled = broker.ledger.store, False
-        settle, read_at = store.settle, store.read_at
+        append_state, settle, read_at = store.append_state, store.settle, store.read_at
+
+        async def append_first(data: bytes) -> None:
+            nonlocal settled
+            await append_state(data)
+            settled = True
 
         async def settle_first(within_ms: int) -> None:
             nonlocal settled
@@ -292,7 +298,7 @@ def test_a_call_that_was_broken_off_is_waited_for_where_no_record_is_taken(
         async def read_committed(*place: Any) -> Any:
             return await read_at(*place) if settled else []
 
-        monkeypatch.setattr(store, "append_state", refused)
+        monkeypatch.setattr(store, "append_state", append_first if records == "taken" else refused)
         monkeypatch.setattr(store, "settle", settle_first)
         monkeypatch.setattr(store, "read_at", read_committed)
         call.cancel()
@@ -399,8 +405,7 @@ def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: P
         await send(stage, request("old"))
         await stage.clock.advance(61_000)
         first = await send(stage, request("one"))
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         assert await send(stage, request("one")) == first
         assert len(broker.deduplicator.recent) == 1, "only what the window holds is read back"
@@ -443,8 +448,7 @@ def test_a_message_of_any_kind_is_known_after_a_restart_with_its_first_answer(
         first = await send(stage, sent)
         assert first.status.code == definition_pb2.OK
         records = stored(broker, kind), len(broker.ledger.store.timers.pending)
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         assert await send(stage, sent) == first, "with its offset, its transaction id, its recall handle"
         assert (stored(broker, kind), len(broker.ledger.store.timers.pending)) == records
@@ -473,8 +477,7 @@ def test_a_half_message_that_was_committed_before_a_restart_is_not_stored_again(
         first = await send(stage, sent)
         await decide(stage, first.entries[0].transaction_id, definition_pb2.COMMIT)
         assert stored(broker, "half") == 1
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         broker = await stage.broker(**settings)
         again = await send(stage, sent)
         assert again.entries[0].transaction_id
@@ -502,8 +505,7 @@ def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
         sent = [block(f"id{queue_id}", queue_id=queue_id) for queue_id in range(6)]
         for one in sent:
             await publish(stage, one)
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         monkeypatch.setattr(MessageStore, "read_block", waits)
         broker = stage.made("a", **settings)
         await stage.during(broker.open())
@@ -530,8 +532,7 @@ def test_ids_are_known_after_a_restart_whatever_the_next_clock_says(run: Run, tm
         delayed = request("delayed")
         delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(stage.clock.now_ms() + 7_200_000)
         firsts = [await send(stage, request("one")), await send(stage, delayed)]
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         stage.clock.jump_wall(hours * 3_600_000)
         broker = await stage.broker(**settings)
         assert [await send(stage, request("one")), await send(stage, delayed)] == firsts

@@ -415,8 +415,7 @@ def test_decisions_are_known_after_a_restart(run: Run, tmp_path: Path) -> None:
         deciding = broker.staging.deciding
         await stage.during(deciding.decide("q", 3, {TOKEN: ["away"]}))
         await stage.during(deciding.outcome("q", 4, "a", [OTHER], [OTHER]))
-        await stage.during(broker.close())
-        stage.brokers.remove(broker)
+        await stage.end(broker)
         deciding = (await stage.broker(store=store)).staging.deciding
         assert await stage.during(deciding.decide("q", 3, {OTHER: ["a"]})) is True
         assert deciding.table.behind("q") == {"away": [3]}

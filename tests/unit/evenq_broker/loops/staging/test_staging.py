@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.staging.staged import StagedRows
 from evenq_broker.core.state.records import decode
+from evenq_broker.core.state.staging_records import StagedEnded
 from evenq_broker.loops.staging.staging import _groups
 from evenq_broker.settings import StagingSettings, StoreSettings
 
@@ -109,8 +110,7 @@ def test_staged_rows_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -
         await staged(scene, block(["one"]), batch=1, token="b")
         await staged(scene, block(["lost"]), batch=1, token="c")
         for _ in range(2):  # once from the log, once from a snapshot
-            await scene.during(broker.close())
-            scene.brokers.remove(broker)
+            await scene.end(broker)
             broker = await scene.broker(poll_default_ms=1, **settings)
             broker.staging.table.check()
             assert broker.staging.table.rows == 2
@@ -128,8 +128,7 @@ def test_a_decision_that_a_crash_left_is_carried_out_by_the_next_start(run: Run,
         await staged(scene, block(["one"]))
         await scene.during(broker.staging.deciding.decide("q", 0, {named("a").hex(): ["a"]}))
         assert await bodies(scene, broker) == []
-        await scene.during(broker.close())
-        scene.brokers.remove(broker)
+        await scene.end(broker)
         broker = await scene.broker(poll_default_ms=1, **settings)
         await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
         assert await bodies(scene, broker) == ["one"]
@@ -338,8 +337,7 @@ def test_retention_moves_staged_rows_and_takes_neither_them_nor_what_was_publish
         assert [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()] != before
         for restarting in (True, False):
             if restarting:
-                await scene.during(broker.close())
-                scene.brokers.remove(broker)
+                await scene.end(broker)
                 broker = await scene.broker(poll_default_ms=1, **settings)
         deleted = broker.ledger.store.stats.deleted_files
         await decided(scene, {"a": ["a"]})
@@ -467,6 +465,59 @@ def test_staged_rows_are_acknowledged_only_when_their_record_is_durable(
     run(story)
 
 
+def test_the_end_of_the_broker_waits_for_blocks_under_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="a")
+        written = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.ledger.journal, "record", lambda *_: written)
+            answer = asyncio.ensure_future(staged(scene, block(["one"])))
+            await scene.clock.advance(50)
+        closing = asyncio.ensure_future(broker.staging.close())
+        await scene.clock.advance(50)
+        assert not closing.done()
+        written.set_result(None)
+        await scene.during(closing)
+        await scene.during(answer)
+        assert broker.staging.stats.staged_rows == 1
+
+    run(story)
+
+
+def test_a_block_that_was_not_stored_is_forgotten_also_by_the_journal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that found its record alone could not publish the batch."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="a")
+        recorded: list[Any] = []
+        record = broker.ledger.journal.record
+
+        def refused(*_: Any, timers: Any, **__: Any) -> asyncio.Future[None]:
+            timers[0].log_offset = 1 << 40
+            stored = asyncio.get_running_loop().create_future()
+            stored.set_exception(StoreFull("the disk is full"))
+            return stored
+
+        def noted(*ops: Any) -> asyncio.Future[None]:
+            recorded.extend(ops)
+            made: asyncio.Future[None] = record(*ops)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.ledger.store, "append", refused)
+            patch.setattr(broker.ledger.journal, "record", noted)
+            with pytest.raises(TooManyRequests, match="the disk is full"):
+                await staged(scene, block(["one"]))
+        assert recorded[-1] == StagedEnded((1 << 40,))
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
 def test_what_was_recorded_of_a_block_stands_before_its_end_in_the_log(run: Run) -> None:
     """42: in the other order a start would find the block there again."""
 
@@ -532,8 +583,10 @@ def test_what_a_full_disk_refuses_stays_staged_and_undecided(run: Run) -> None:
         assert broker.staging.table.rows == 1
         broker.staging.table.check()
         broker.ledger.store.append = append
+        await staged(scene, block(["two"]), sequence=1)
+        assert broker.staging.table.rows == 2, "its attempt is not over"
         await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
-        assert await bodies(scene, broker) == ["one"]
+        assert await bodies(scene, broker) == ["one", "two"]
 
     run(story)
 

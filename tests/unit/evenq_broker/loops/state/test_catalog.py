@@ -1,6 +1,7 @@
 """Topics and groups: widened, never narrowed, gone with all that belongs to them."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -103,11 +104,54 @@ def test_a_group_takes_its_retry_topic_with_it_and_never_gets_one_that_was_left(
         names = [f"{prefix}g" for prefix in ("%RETRY%", "%DLQ%")]
         if not left:
             await stage.during(broker.catalog.create_group("g"))
-        for name in names:
-            await stage.during(broker.catalog.create_topic(name, queues=1, system=True))
+        made = [await stage.during(broker.catalog.create_topic(name, queues=1, system=True)) for name in names]
         if not left:
             await stage.during(broker.catalog.delete_group("g"))
         await stage.during(broker.catalog.create_group("g"))
         assert [broker.catalog.topics.get(name) is not None for name in names] == [False, True]
+        assert [broker.catalog.uids.ended(topic.uid) for topic in made] == [True, False], "routes name it for a moment"
+
+    run(story)
+
+
+@pytest.mark.parametrize("change", ["make a topic", "delete a topic", "make a group", "delete a group"])
+def test_a_change_that_is_made_already_is_answered_when_its_record_is_safe(
+    run: Run, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The first call may still wait for the disk: a crash would break what the second one was answered (decision 62)."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        catalog = broker.catalog
+        if change == "delete a topic":
+            await stage.during(catalog.create_topic("t"))
+        if change == "delete a group":
+            await stage.during(catalog.create_group("g"))
+
+        def again() -> asyncio.Future[Any]:
+            calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+                "make a topic": lambda: catalog.create_topic("t"),
+                "delete a topic": lambda: catalog.delete_topic("t"),
+                "make a group": lambda: catalog.create_group("g"),
+                "delete a group": lambda: catalog.delete_group("g"),
+            }
+            return asyncio.ensure_future(calls[change]())
+
+        append_state, disk = broker.ledger.store.append_state, asyncio.Event()
+
+        async def slowly(data: bytes) -> None:
+            await disk.wait()
+            await append_state(data)
+
+        monkeypatch.setattr(broker.ledger.store, "append_state", lambda data: asyncio.ensure_future(slowly(data)))
+        first = again()
+        await stage.clock.advance(50)
+        second = again()
+        await stage.clock.advance(50)
+        assert not first.done()
+        assert not second.done()
+        disk.set()
+        await stage.during(asyncio.gather(first, second))
+        monkeypatch.undo()
 
     run(story)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Locked
+from evenq_broker.loops.resizing.resizing import permit, scale
 
 from evenq.errors import Error
-from evenq.model import MessageQueue
+from evenq.model import MessageQueue, Permission
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, diagnosis_pb2, groups_pb2
@@ -114,6 +115,32 @@ def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run
         response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
         assert response.queues[0].granted
         broker.ledger.journal.record = kept
+
+    run(story)
+
+
+@pytest.mark.parametrize("closed_by", ["fewer queues", "its permission"])
+def test_a_queue_that_is_closed_while_a_member_waits_for_its_lock_is_not_granted(run: Run, closed_by: str) -> None:
+    """The member would report the queue as gained to its listener, and lose it at its first pull."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        broker.sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+        await lock(stage, queue(1))
+        request = groups_pb2.LockQueuesRequest(group="g", client_id="y", queues=[queue(1)], wait_ms=10_000)
+        answer = asyncio.ensure_future(
+            stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
+        )
+        wanted = MessageQueue("t", "a", 1)
+        await stage.until(lambda: broker.membership.locks.waiters("g", wanted) == ["y"])
+        parts = broker.runtime, broker.catalog, broker.ledger
+        if closed_by == "fewer queues":
+            await stage.during(scale(*parts, "t", 1, membership=broker.membership))
+        else:
+            await stage.during(permit(*parts, "t", Permission.WRITE))
+        broker.sessions.locking.unlock("g", "x", [wanted])
+        response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+        assert [(one.granted, one.committed, one.uid) for one in response.queues] == [(False, -1, "")]
 
     run(story)
 

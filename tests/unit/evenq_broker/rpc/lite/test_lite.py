@@ -539,8 +539,7 @@ def test_lite_topics_and_progress_survive_a_restart(run: Run, tmp_path: Any) -> 
         await ack(stage, got)
         before = list(a.lite.topics.dump())
         assert [one.name for one in before] == ["x", "y"]
-        await stage.during(a.close())
-        stage.brokers.remove(a)
+        await stage.end(a)
         again = Broker(a.runtime.settings, clock=stage.clock, rng=random.Random(2), net=stage.net)
         await again.open()
         stage.net.serve("a:8081", again.rpcs())

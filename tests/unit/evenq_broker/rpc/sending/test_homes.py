@@ -190,8 +190,7 @@ def test_a_broker_that_is_alone_or_has_copies_takes_messages_of_groups_until_it_
         await stage.during(alone.catalog.create_topic("t", queues=4, message_type=MessageType.FIFO))
         alone.ending.begin()
         assert (await send(stage, "a", message(1, "order-1"))).status.code == OK
-        stage.brokers.remove(alone)
-        await stage.during(alone.close())
+        await stage.end(alone)
         a, _ = await pair(stage)
         a.runtime.leadership = Leadership(copies=3)
         a.ending.begin()

@@ -292,8 +292,7 @@ def test_whose_a_query_is_and_what_it_wrote_last_survive_a_restart(run: Run, tmp
         await query.stage("three", 3)
         await query.decide(3, rows=1, checksum=9)
         for _ in range(2):  # once from the log, once from a snapshot
-            await scene.during(broker.close())
-            scene.brokers.remove(broker)
+            await scene.end(broker)
             broker = await scene.broker(poll_default_ms=1, **settings)
             errors: list[type[Error]] = []
             for attempt in (

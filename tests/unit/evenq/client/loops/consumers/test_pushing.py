@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ from evenq.model import (
     StartFrom,
     StartPolicy,
 )
-from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, SettingsChanged
+from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, QueueWanted, SettingsChanged
 from evenq.runtime.clock import SystemClock
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(4)]
@@ -584,6 +585,47 @@ def test_a_member_whose_lock_went_to_another_stops_without_a_commit() -> None:
     asyncio.run(story())
 
 
+def test_a_queue_that_another_member_wants_is_kept_while_it_is_assigned() -> None:
+    """Members may see the group differently for a moment. The lock is released after the last commit only."""
+
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        one = group.member("one")
+        await until(lambda: len(owned(one)) == 4)
+        broker.mail["one"].put_nowait(QueueWanted(QUEUES[0]))
+        await turns()
+        assert broker.holders.get(QUEUES[0]) == "one"
+        await one.close()
+
+    asyncio.run(story())
+
+
+def test_a_queue_that_is_granted_while_its_broker_leaves_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker waits for its holders, and would wait for its whole drain time."""
+
+    async def story() -> None:
+        broker, answered = Broker(), asyncio.Event()
+        group, lock = Group(broker), Calls.lock
+
+        async def slowly(calls: Calls, *args: Any, **options: Any) -> list[LockAnswer]:
+            answers = await lock(calls, *args, **options)
+            await answered.wait()
+            return answers
+
+        monkeypatch.setattr(Calls, "lock", slowly)
+        one = group.member("one")
+        await until(lambda: len(broker.holders) == 4)
+        broker.mail["one"].put_nowait(BrokerLeaving(5_000))
+        await turns()
+        answered.set()
+        await until(lambda: not broker.holders)
+        assert owned(one) == []
+        await one.close()
+
+    asyncio.run(story())
+
+
 def test_last_starts_at_the_end_and_commits_that_at_once() -> None:
     async def story() -> None:
         broker = Broker()
@@ -671,6 +713,23 @@ def test_lost_commits_go_again() -> None:
         broker.store(b"y")
         await until(lambda: broker.committed.get(QUEUES[0]) == 2)
         await one.close()
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_is_lost_while_a_member_leaves_is_tried_again() -> None:
+    """The next owner begins where it is committed, and would be given finished messages."""
+
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        one = group.member("one", commit_interval_ms=60_000)
+        await until(lambda: len(owned(one)) == 4)
+        broker.store(b"x")
+        await until(lambda: group.seen[b"x"] == 1)
+        broker.fail["commit"] = [ConnectionFailed("down"), ConnectionFailed("down")]
+        await one.close()
+        assert (broker.fail["commit"], broker.committed.get(QUEUES[0])) == ([], 1)
 
     asyncio.run(story())
 

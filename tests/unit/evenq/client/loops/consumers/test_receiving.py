@@ -42,6 +42,7 @@ class Calls:
         self.away: dict[str, Error] = {}
         self.asked: list[str] = []
         self.settled: list[str] = []
+        self.left: list[str] = []
         self.together: list[int] = []
         self.expired: set[str] = set()
         self.has: dict[str, ReceivedMessage] = {}
@@ -59,6 +60,11 @@ class Calls:
         if queue.broker_name not in self.has:
             await self.clock.sleep_ms(asked["wait_ms"])
         return [self.has[queue.broker_name]] if queue.broker_name in self.has else []
+
+    async def terminate(self, address: str, group: str) -> None:
+        self.left.append(address)
+        if address[0] in self.away:
+            raise self.away[address[0]]
 
     async def ack(self, address: str, group: str, *got: ReceivedMessage) -> None:
         if address[0] in self.away:
@@ -88,6 +94,17 @@ def test_where_each_broker_has_messages_of_its_own_all_are_asked_in_turn() -> No
         assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
         assert sorted(calls.asked[:2]) == ["a:1", "b:1"]
         assert len(calls.asked) == 6, "once without waiting, then a second at each"
+
+    play(story, anywhere=False)
+
+
+def test_every_broker_is_notified_that_a_consumer_stops_also_behind_one_that_is_away() -> None:
+    """A broker that is not would keep the messages in hand until their invisible time ends."""
+
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        calls.away["a"] = ConnectionFailed("gone")
+        await clock.during(receiving.close())
+        assert calls.left == ["a:1", "b:1"]
 
     play(story, anywhere=False)
 

@@ -52,11 +52,13 @@ class Sessions:
     def __init__(self) -> None:
         self.configured = ""
         self.topics: dict[str, set[str]] = {"m": set(), "n": set()}
+        self.v2: list[str] = []
 
     def members(self) -> list[MemberInfo] | None:
         if self.configured != "":
             return None
-        return [MemberInfo(name, "evenq", frozenset(topics)) for name, topics in self.topics.items()]
+        others = [MemberInfo(name, "v2", frozenset()) for name in self.v2]
+        return [MemberInfo(name, "evenq", frozenset(topics)) for name, topics in self.topics.items()] + others
 
     def strategy(self) -> str:
         return self.configured
@@ -85,6 +87,16 @@ class Desk:
     def part(self) -> list[int] | None:
         found = asyncio.run(self.assignment.assigned("t"))
         return None if found is None else [queue.queue_id for queue in found]
+
+
+def test_members_that_own_queues_divide_them_among_themselves() -> None:
+    """Clients that receive own none: a share of theirs would not be read."""
+    desk = Desk(ask_server=False)
+    assert desk.part() == [0]
+    desk.sessions.v2 = ["a", "z"]
+    assert desk.part() == [0]
+    del desk.sessions.topics["n"]
+    assert desk.part() == [0, 1]
 
 
 def test_what_a_broker_told_is_not_asked_for_and_counts_for_the_fence() -> None:

@@ -7,11 +7,11 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
-from evenq.client.core.calls import GroupTerms, Join, Welcome
+from evenq.client.core.calls import GroupTerms, Join, Leave, MemberInfo, SessionEvent, Welcome
 from evenq.client.loops.clients.troubles import Troubles
-from evenq.client.loops.groups.sessions import BrokerSessions
+from evenq.client.loops.groups.sessions import GHOST_MS, BrokerSessions
 from evenq.model import FilterExpression, MessageModel
-from evenq.model.session_events import MembersChanged
+from evenq.model.session_events import BrokerLeaving, MembersChanged
 from evenq.runtime.clock import FakeClock
 
 HANG_S = 30
@@ -35,11 +35,38 @@ class SlowBroker:
                 yield MembersChanged([])
 
 
+class Script:
+    """A broker that sends what the test puts into `mail`, and ends the session at None and after a goodbye."""
+
+    def __init__(self) -> None:
+        self.client_id = "me"
+        self.heard: list[object] = []
+        self.mail: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
+
+    async def session(self, _: str, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async def read() -> None:
+            async for request in requests:
+                self.heard.append(request)
+                if isinstance(request, Leave):
+                    self.mail.put_nowait(None)
+
+        reading = asyncio.ensure_future(read())
+        try:
+            while (event := await self.mail.get()) is not None:
+                yield event
+        finally:
+            reading.cancel()
+
+    def welcome(self, *client_ids: str) -> None:
+        members = [MemberInfo(client_id, "evenq", frozenset()) for client_id in client_ids]
+        self.mail.put_nowait(Welcome(1_000, members, GroupTerms(16, "LAST")))
+
+
 class Member:
     """One that subscribes to `topics`."""
 
-    def __init__(self, broker: SlowBroker, *topics: str) -> None:
-        clock = FakeClock()
+    def __init__(self, broker: SlowBroker | Script, *topics: str) -> None:
+        self.clock = clock = FakeClock()
         self.topics = list(topics)
         self.events: asyncio.Queue[object] = asyncio.Queue()
         self.sessions = BrokerSessions(
@@ -67,6 +94,10 @@ class Member:
     async def event(self) -> object:
         async with asyncio.timeout(HANG_S):
             return await self.events.get()
+
+    def known(self) -> list[str]:
+        """Client ids of the group, as this member sees it."""
+        return sorted(one.client_id for one in self.sessions.members() or ())
 
 
 async def said(broker: SlowBroker) -> list[str]:
@@ -111,6 +142,81 @@ def test_who_has_said_all_is_not_introduced_again() -> None:
         assert isinstance(await member.event(), Welcome)
         assert isinstance(await member.event(), MembersChanged)
         assert broker.heard.empty()
+        await member.sessions.leave()
+
+    asyncio.run(play())
+
+
+def test_a_session_that_breaks_leaves_no_heartbeats_behind() -> None:
+    async def play() -> None:
+        broker = Script()
+        member = Member(broker, "t")
+        for _ in range(3):
+            broker.welcome("me")
+            assert isinstance(await member.event(), Welcome)
+            await member.clock.advance(10)
+            beats = [task for task in asyncio.all_tasks() if task.get_name() == "evenq-beats-b"]
+            assert len(beats) == 1
+            broker.mail.put_nowait(None)
+            await member.clock.advance(2_000)
+        await member.sessions.leave()
+
+    asyncio.run(play())
+
+
+def test_a_broker_that_left_is_up_again_when_it_takes_the_member_in() -> None:
+    async def play() -> None:
+        broker = Script()
+        member = Member(broker, "t")
+        broker.welcome("me")
+        broker.mail.put_nowait(BrokerLeaving(1_000))
+        broker.mail.put_nowait(None)
+        await member.clock.advance(10)
+        assert (member.sessions.up("b"), member.sessions.closing("b")) == (False, True)
+        broker.welcome("me")
+        await member.clock.advance(2_000)
+        assert (member.sessions.up("b"), member.sessions.closing("b")) == (True, False)
+        await member.sessions.leave()
+
+    asyncio.run(play())
+
+
+def test_members_that_did_not_come_back_to_a_restarted_broker_end_with_an_event() -> None:
+    """Without the event their queues would wait for the next periodic round."""
+
+    async def play() -> None:
+        broker = Script()
+        member = Member(broker, "t")
+        broker.welcome("me", "other")
+        broker.mail.put_nowait(None)
+        await member.clock.advance(10)
+        broker.welcome("me")
+        await member.clock.advance(2_000)
+        assert member.known() == ["me", "other"]
+        while not member.events.empty():
+            member.events.get_nowait()
+        await member.clock.advance(GHOST_MS + 1_000)
+        assert member.known() == ["me"]
+        event = await member.event()
+        assert isinstance(event, MembersChanged)
+        assert [one.client_id for one in event.members] == ["me"]
+        await member.sessions.leave()
+
+    asyncio.run(play())
+
+
+def test_a_member_that_is_renamed_before_it_is_taken_in_leaves_under_its_old_name() -> None:
+    """The old name would keep its share of the queues until the broker takes it for dead."""
+
+    async def play() -> None:
+        broker = Script()
+        member = Member(broker, "t")
+        await member.clock.advance(10)
+        broker.client_id = "me-2"
+        member.sessions.rename()
+        broker.welcome("me")
+        await member.clock.advance(2_000)
+        assert [type(request) for request in broker.heard] == [Join, Leave, Join]
         await member.sessions.leave()
 
     asyncio.run(play())

@@ -1,4 +1,4 @@
-"""Broadcasting progress in its file, and that of a group at its brokers."""
+"""Progress of a member: in its file, and at brokers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress
-from evenq.errors import RequestTimeout, StoreCorrupted
+from evenq.errors import PreconditionFailed, RequestTimeout, StoreCorrupted
 from evenq.model import NO_GENERATION, MessageQueue, QueueOffset
 from evenq.runtime.clock import FakeClock
 
@@ -123,5 +125,66 @@ def test_a_broker_that_does_not_answer_delays_no_progress_at_the_others_and_cost
         assert calls.stored == [("t", began_ms), ("u", began_ms)]
         assert calls.stuck_calls == 1
         assert clock.monotonic_ms() - began_ms <= 3_100
+
+    asyncio.run(story())
+
+
+class Brokers:
+    """Brokers that take commits and resets; those in `refusing` think that the queues are not ours."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, int]] = []
+        self.refusing: set[str] = set()
+        self.fenced: list[str] = []
+
+    async def address(self, _topic: str, broker_name: str) -> str:
+        return broker_name
+
+    async def commit(self, address: str, _group: str, offsets: Mapping[MessageQueue, QueueOffset], **_: Any) -> None:
+        if address in self.refusing:
+            raise PreconditionFailed("another member holds the queue")
+        self.heard += [("commit", address, offset) for offset in offsets.values()]
+
+    async def reset(self, address: str, _group: str, offsets: Mapping[MessageQueue, QueueOffset], **_: Any) -> None:
+        self.heard += [("reset", address, offset) for offset in offsets.values()]
+
+    def progress(self) -> GroupProgress:
+        clock = FakeClock()
+        calls: Any = SimpleNamespace(commit=self.commit, reset=self.reset)
+        routes: Any = SimpleNamespace(address=self.address)
+        store = BrokerStore(
+            calls, routes, "g", lambda _: NO_GENERATION, fenced=self.fenced.append, troubles=Troubles(clock, who="g")
+        )
+        return GroupProgress(store, clock, interval_ms=5_000)
+
+
+def test_a_broker_that_refuses_a_commit_is_asked_for_the_locks_and_others_get_theirs() -> None:
+    """Until then the member would work on messages that another one is given, too."""
+
+    async def story() -> None:
+        brokers, other = Brokers(), MessageQueue("t", "c", 0)
+        progress = brokers.progress()
+        brokers.refusing.add("b")
+        for queue in (QUEUE, other):
+            progress.table.begin(queue, QueueOffset(7), stored=False)
+        await progress.report()
+        assert brokers.fenced == ["b"]
+        assert brokers.heard == [("commit", "c", 7)]
+        assert progress.table.due() == {QUEUE: 7}
+
+    asyncio.run(story())
+
+
+def test_a_queue_goes_back_once_and_forward_by_commits_again() -> None:
+    async def story() -> None:
+        brokers = Brokers()
+        progress = brokers.progress()
+        progress.table.begin(QUEUE, QueueOffset(7), stored=True)
+        progress.table.rewind(QUEUE, QueueOffset(3))
+        for offset in (3, 4):
+            progress.table.advance(QUEUE, QueueOffset(offset))
+            await progress.report()
+        assert brokers.heard == [("reset", "b", 3), ("commit", "b", 4)]
+        assert progress.table.due() == {}
 
     asyncio.run(story())

@@ -73,6 +73,25 @@ def test_tasks_wait_for_room_in_turn() -> None:
     asyncio.run(story())
 
 
+def test_all_tasks_that_fit_go_on_when_there_is_room() -> None:
+    """A large message that still has no room must not hold back those behind it."""
+
+    async def story() -> None:
+        gate = TaskGate(messages_max=10, bytes_max=10)
+        await gate.enter(1)
+        await gate.enter(9)
+        waiting = [asyncio.ensure_future(gate.enter(size)) for size in (10, 1, 1)]
+        await asyncio.sleep(0)
+        gate.leave(1, 9)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [task.done() for task in waiting] == [False, True, True]
+        gate.leave(3, 3)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("block_ms", [0, 20])
 def test_without_room_within_the_time_a_sender_is_told(block_ms: int) -> None:
     gate = ThreadGate(messages_max=1, bytes_max=10, block_ms=block_ms)

@@ -117,6 +117,24 @@ def test_replies_are_read_where_a_broker_is_led_from_by_then() -> None:
     run(story)
 
 
+def test_a_request_works_after_one_that_met_no_route() -> None:
+    async def story(topic: Topic, replies: Replies) -> None:
+        route = topic.route
+
+        async def none(_: str) -> Route:
+            raise ConnectionFailed("down")
+
+        replies._route = none
+        with pytest.raises(ConnectionFailed):
+            await replies.ask(QUESTION, 5_000)
+        replies._route = route
+        asked = await replies.ask(QUESTION, 5_000)
+        topic.reply(asked, b"!")
+        assert (await replies.wait(asked)).body == b"!"
+
+    run(story)
+
+
 def test_old_replies_are_not_read() -> None:
     async def story(topic: Topic, replies: Replies) -> None:
         old = PendingRequest(
