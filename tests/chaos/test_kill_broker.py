@@ -11,12 +11,12 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from evenq_proofs.kill_loop.verifying import verified
 from evenq_proofs.tolerance import tolerances
+from evenq_proofs.waiting import until
 
 from evenq.cli.demo.flights import flights
 from evenq.cli.demo.members import MemberProcess
@@ -87,7 +87,7 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
         producer.start()
         for number in range(ROUNDS):
             mark = FLIGHTS * (number + 1) // (ROUNDS + 1) + rng.randrange(200)
-            wait_until(lambda mark=mark: published.acknowledged >= mark, 60, f"{mark} acknowledgements")
+            until(lambda mark=mark: published.acknowledged >= mark, f"{mark} acknowledgements", seconds=60)
             victim = cluster.brokers[rng.randrange(len(cluster.brokers))]
             recorder.fault("kill -9", target=victim.name)
             victim.kill()
@@ -96,7 +96,7 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
         producer.join(180)
         assert not producer.is_alive()
         assert published.acknowledged == FLIGHTS
-        wait_until(lambda: asyncio.run(lag(cluster.endpoint)) == 0, 120, "the group has read everything")
+        until(lambda: asyncio.run(lag(cluster.endpoint)) == 0, "the group has read everything", seconds=120)
         for member in members:
             member.leave()
         recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=HistoryAction.DRAIN))
@@ -146,12 +146,3 @@ async def scan_all(cluster: LocalCluster, recorder: Recorder) -> None:
                 recorder.ok(operation, messages=found, offset=0)
     finally:
         await net.close()
-
-
-def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
-    pause = threading.Event()
-    for _ in range(int(seconds * 20)):
-        if ready():
-            return
-        pause.wait(0.05)
-    raise AssertionError(f"not in {seconds:.0f} s: {what}")

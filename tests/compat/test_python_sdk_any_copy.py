@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.peer import Peer
-from evenq_proofs.replicated_group import OneAddress, group_at_one_address, in_sync, leader_of, number_of, until
+from evenq_proofs.replicated_group import OneAddress, group_at_one_address, in_sync, leader_of, number_of
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing.node import Node

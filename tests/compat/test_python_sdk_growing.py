@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.peer import Peer
-from evenq_proofs.replicated_group import FAST, OneAddress, in_sync, members_of, readiness, until
+from evenq_proofs.replicated_group import FAST, OneAddress, in_sync, members_of, readiness
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing.free_ports import FreePorts

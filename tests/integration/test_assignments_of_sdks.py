@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
@@ -144,15 +145,8 @@ class Stage:
             ids = [queue for share in shares for queue in share]
             return sorted(ids) == sorted((b, n) for b in ("broker-a", "broker-b") for n in range(4))
 
-        await until(shared, what=f"{len(sdks)} clients share 8 queues")
+        await until_async(shared, what=f"{len(sdks)} clients share 8 queues")
         return await self.shares(*sdks)
-
-
-async def until(state: Callable[[], Awaitable[bool]], *, seconds: float = 60, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not await state():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 async def parked(cluster: LocalCluster, count: int) -> bool:
@@ -220,7 +214,7 @@ def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_come
         await stage.until_shared(one)
         places = await one.assigned()
         polls = {queue: asyncio.ensure_future(one.receive(place, poll_ms=60_000)) for queue, place in places.items()}
-        await until(lambda: parked(cluster, 8), what="every poll waits")
+        await until_async(lambda: parked(cluster, 8), what="every poll waits")
         began = time.monotonic()
         two = await stage.join("two")
         _, moved = await stage.until_shared(one, two)
@@ -232,7 +226,7 @@ def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_come
 
         queue = min(moved)
         late = asyncio.ensure_future(one.receive(places[queue], poll_ms=10_000))
-        await until(lambda: parked(cluster, 5), what="the four that stayed, and the late one")
+        await until_async(lambda: parked(cluster, 5), what="the four that stayed, and the late one")
         await stage.send(queue, b"for two")
         got = await two.receive((await two.assigned())[queue], poll_ms=50_000)
         assert got == (definition_pb2.OK, [b"for two"])

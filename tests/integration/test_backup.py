@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error
@@ -38,13 +39,6 @@ def assert_clean(folder: Path) -> None:
     command = [sys.executable, "-m", "evenq.cli", "store", "verify", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def eventually(check: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < end, f"not within {WAIT_S} s: {what}"
-        time.sleep(0.05)
 
 
 class Sender(threading.Thread):
@@ -101,7 +95,7 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
             admin.create_group("billing", max_attempts=1, start_from="FIRST")
         sender = Sender(endpoint)
         sender.start()
-        eventually(lambda: len(sender.acknowledged) >= 300, "some sends")
+        until(lambda: len(sender.acknowledged) >= 300, "some sends")
         first = set(read(endpoint, "orders", "audit", lambda bodies: len(bodies) >= 100))
         with evenq.Producer(endpoint=endpoint) as producer:
             producer.send(evenq.Message(topic="calls", body=b"later", delivery_ms=int(time.time() * 1000) + 15_000))
@@ -115,12 +109,12 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
             assert handle is not None
             consumer.change_invisible(handle, 0)
         with evenq.Admin(endpoint=endpoint) as admin:
-            eventually(lambda: len(admin.list_dead_letters("billing").letters) == 1, "the dead letter")
+            until(lambda: len(admin.list_dead_letters("billing").letters) == 1, "the dead letter")
         before = list(sender.acknowledged)
         [made] = tool("create", "--to", target, "--endpoint", endpoint)
         assert made["copied_bytes"] == made["until"] - made["log_start"]
         grown = len(sender.acknowledged)
-        eventually(lambda: len(sender.acknowledged) >= grown + 200, "more sends")
+        until(lambda: len(sender.acknowledged) >= grown + 200, "more sends")
         between = list(sender.acknowledged)
         [again] = tool("create", "--to", target, "--endpoint", endpoint, "--max-rate", "50M")
         sender.stop()
@@ -167,7 +161,7 @@ def test_a_group_of_three_is_backed_up_and_begins_anew_from_one_restored_copy(tm
         send(old.endpoints, 50)
         [first] = tool("create", "--to", target, "--endpoint", old.endpoints.replace(";", ","))
         next(node for node in old.brokers if serves(node.address)).kill()
-        eventually(lambda: any(serves(node.address) for node in old.brokers), "another copy leads")
+        until(lambda: any(serves(node.address) for node in old.brokers), "another copy leads")
         send(old.endpoints, 50)
         [second] = tool("create", "--to", target, "--endpoint", old.endpoints.replace(";", ","))
         assert 0 < second["copied_bytes"] == second["until"] - first["until"], "the other copy's log is the same"
@@ -177,7 +171,7 @@ def test_a_group_of_three_is_backed_up_and_begins_anew_from_one_restored_copy(tm
     assert_clean(tmp_path / "new" / "broker-a-0")
     assert done["epoch"] >= 3, "above both leaders'"
     with LocalCluster(replicas=3, rebalancer=False, folder=tmp_path / "new", broker_settings=SEGMENT) as new:
-        eventually(lambda: serves(new.brokers[0].address), "the restored copy leads")
+        until(lambda: serves(new.brokers[0].address), "the restored copy leads")
         got = read(new.endpoints, "orders", "fresh", lambda bodies: set(bodies) >= set(sent), ack=False)
         assert sorted(got) == sorted(sent)
         with evenq.Admin(endpoint=new.endpoints) as admin:
@@ -186,9 +180,9 @@ def test_a_group_of_three_is_backed_up_and_begins_anew_from_one_restored_copy(tm
                 [group] = admin.describe_cluster().broker_groups
                 return group.in_sync == 3 and group.epoch > done["epoch"]
 
-            eventually(whole, "three in sync, in a higher epoch")
+            until(whole, "three in sync, in a higher epoch")
         new.brokers[0].kill()
-        eventually(lambda: any(serves(node.address) for node in new.brokers[1:]), "another copy leads")
+        until(lambda: any(serves(node.address) for node in new.brokers[1:]), "another copy leads")
         send(new.endpoints, 1)
         got = read(new.endpoints, "orders", "others", lambda bodies: set(bodies) >= set(sent), ack=False)
         assert sorted(got) == sorted(sent)
@@ -225,7 +219,7 @@ def test_a_broker_that_is_killed_in_the_middle_is_asked_again_behind_what_came(t
             [sys.executable, "-m", "evenq.cli", "backup", *words], stdout=subprocess.PIPE, text=True
         ) as backup:
             try:
-                eventually(lambda: bool(list(target.rglob("*.new"))), "a piece has begun")
+                until(lambda: bool(list(target.rglob("*.new"))), "a piece has begun")
                 old.brokers[0].kill()
                 old.brokers[0].restart(timeout_ms=100_000)
                 out, _ = backup.communicate(timeout=200)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.testing import LocalCluster
 from evenq.wire.net import GrpcNet
@@ -75,12 +76,6 @@ async def is_route(net: GrpcNet, address: str, topic: str, queues: list[tuple[st
     return await route(net, address, topic) == queues
 
 
-async def until(state: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await state():  # noqa: ASYNC110  other processes have no event to wait for
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_until_it_is_back() -> None:
     """TQ-2, RT-10, NS-8."""
@@ -92,18 +87,18 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
         assert [(p.broker_name, p.entry.write_queues) for p in created.placements] == [("broker-a", 2), ("broker-b", 2)]
         both = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
         # Routes are pushed, so the other broker has a topic a moment later.
-        await until(lambda: is_route(net, second.address, "flights", both))
+        await until_async(lambda: is_route(net, second.address, "flights", both))
 
         async def made() -> bool:
             asked = await route(net, second.address, "made-by-asking")
             return {name for name, _ in asked} == {"broker-a", "broker-b"}
 
-        await until(made)
+        await until_async(made)
 
         second.kill()
-        await until(lambda: is_route(net, first.address, "flights", both[:2]))
+        await until_async(lambda: is_route(net, first.address, "flights", both[:2]))
         second.restart()
-        await until(lambda: is_route(net, first.address, "flights", both))
+        await until_async(lambda: is_route(net, first.address, "flights", both))
         second.stop()
         assert await route(net, first.address, "flights") == both[:2], "who says goodbye is gone at once"
 
@@ -254,7 +249,7 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
         async def alone() -> bool:
             return await shares(second, "one") == [everything]
 
-        await until(alone)
+        await until_async(alone)
         twos = [Session(net, address, "two") for address in (first, second)]
         for session in twos:
             assert (await session.next()).HasField("welcome")
@@ -262,7 +257,7 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
         async def shared() -> bool:
             return await shares(first, "one", "two") == [everything[:2], everything[2:]]
 
-        await until(shared)
+        await until_async(shared)
         events = set()
         while "assignment_changed" not in events:
             events.add((await ones[0].next()).WhichOneof("event"))
@@ -272,7 +267,7 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
         for _ in range(3):
             assert await shares(second, "one", "two") == before
         cluster.rebalancer.restart()
-        await until(shared)
+        await until_async(shared)
         for session in (*ones, *twos):
             await session.close()
 

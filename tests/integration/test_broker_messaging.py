@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import BrokerSettings
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import Error, RequestTimeout
 from evenq.runtime.clock import SystemClock
@@ -212,7 +213,7 @@ async def test_a_parked_poll_wakes_for_any_queue(talk: Talk, app: BrokerApp) -> 
     await begun(talk)
     for number in range(8):  # all queues in turn; 31
         poll = asyncio.ensure_future(talk.receive(poll_ms=50_000, queue_id=0))
-        await _until(lambda: len(app.broker.long_polls.table) > 0)
+        await until_async(lambda: len(app.broker.long_polls.table) > 0)
         await talk.send(message(number))
         [got] = await asyncio.wait_for(poll, 60)
         assert (await talk.ack(handle_of(got))).status.code == OK
@@ -387,10 +388,10 @@ async def _dead_letters(talk: Talk, app: BrokerApp) -> None:
     assert await talk.receive() == []
     app.broker.catalog.groups.get("g")
     await app.broker.catalog.create_group("undertaker")
-    await _until(lambda: app.broker.catalog.topics.get("%DLQ%g") is not None)
+    await until_async(lambda: app.broker.catalog.topics.get("%DLQ%g") is not None)
     dead = app.broker.catalog.topics.get("%DLQ%g")
     assert dead is not None
-    await _until(lambda: app.broker.ledger.store.queue_range(dead.topic_id, 0) == (0, 1))
+    await until_async(lambda: app.broker.ledger.store.queue_range(dead.topic_id, 0) == (0, 1))
     app.broker.ledger.progress.start(app.broker.catalog.groups.get("undertaker").group_id, dead.topic_id, 0, 0)  # type: ignore[union-attr]
     [buried] = await talk.receive("%DLQ%g", "undertaker")
     assert buried.body == b"poison"
@@ -429,7 +430,7 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
     [got] = await push.receive(auto_renew=True)
     assert not got.system_properties.HasField("invisible_duration")
     poll = asyncio.ensure_future(push.frames(auto_renew=True, poll_ms=60_000))
-    await _until(lambda: len(app.broker.long_polls.table) > 0)
+    await until_async(lambda: len(app.broker.long_polls.table) > 0)
     started = time.monotonic()
     await push.call(
         "NotifyClientTermination",
@@ -448,9 +449,9 @@ async def test_a_cancelled_receive_gives_back_what_nobody_saw(talk: Talk, app: B
     await app.broker.catalog.create_topic("orders")
     await begun(talk)
     poll = asyncio.ensure_future(talk.receive(poll_ms=5_000))
-    await _until(lambda: len(app.broker.long_polls.table) > 0)
+    await until_async(lambda: len(app.broker.long_polls.table) > 0)
     poll.cancel()
-    await _until(lambda: not len(app.broker.long_polls.table))
+    await until_async(lambda: not len(app.broker.long_polls.table))
     await talk.send(message(1))
     [got] = await talk.receive(poll_ms=10_000)
     assert got.system_properties.delivery_attempt == 1
@@ -652,10 +653,3 @@ async def _process(folder: Path, net: GrpcNet) -> tuple[subprocess.Popen[bytes],
             await asyncio.sleep(0.05)
         else:
             return process, talk
-
-
-async def _until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from evenq_proofs.waiting import until_async
 
 import evenq
 from evenq.errors import Error
@@ -217,7 +218,7 @@ def test_a_client_that_knows_only_the_access_point_reaches_every_broker(cluster:
     async def story(net: GrpcNet) -> None:
         client, there = Wire(net, cluster.endpoint), Wire(net, cluster.brokers[1].address)
         await there.send("far", b"near the other")
-        [message] = await until(lambda: client.receive("far", "far", poll_ms=1_000))
+        [message] = await until_async(lambda: client.receive("far", "far", poll_ms=1_000))
         change = s.ChangeInvisibleDurationRequest(receipt_handle=message.system_properties.receipt_handle)
         change.group.name, change.topic.name = "far", "far"
         set_duration_ms(change.invisible_duration, 20_000)
@@ -227,7 +228,7 @@ def test_a_client_that_knows_only_the_access_point_reaches_every_broker(cluster:
         assert (await client.ack("far", "far", message)).status.code == OK
         await there.send("far", b"and again")
         request = s.ForwardMessageToDeadLetterQueueRequest(max_delivery_attempts=1, delivery_attempt=1)
-        [message] = await until(lambda: client.receive("far", "far", poll_ms=1_000, push=True))
+        [message] = await until_async(lambda: client.receive("far", "far", poll_ms=1_000, push=True))
         request.group.name, request.topic.name = "far", "far"
         request.message_id = message.system_properties.message_id
         request.receipt_handle = message.system_properties.receipt_handle
@@ -287,12 +288,12 @@ def test_clients_go_on_without_telemetry_and_settings_also_after_a_restart(tmp_p
                 assert (await stream.ask("on", "on")).status.code == OK
             for _ in range(2):  # the second time at a broker that has never heard of its settings
                 assert (await client.send("on", b"hello")).status.code == OK
-                messages = await until(lambda: client.receive("on", "on", poll_ms=1_000, push=True))
+                messages = await until_async(lambda: client.receive("on", "on", poll_ms=1_000, push=True))
                 assert [one.body for one in messages] == [b"hello"]
                 assert (await client.ack("on", "on", *messages)).status.code == OK
                 alone.brokers[0].kill()
                 alone.brokers[0].restart()
-                await until(lambda: beating(client))
+                await until_async(lambda: beating(client))
 
         run(story)
 
@@ -302,14 +303,6 @@ async def beating(client: Wire) -> bool:
         return await client.beat("on") == OK
     except Error:
         return False
-
-
-async def until(work: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := await work()):
-        assert time.monotonic() < deadline, f"nothing in {seconds} s"
-        await asyncio.sleep(0.05)
-    return found
 
 
 def test_several_telemetry_streams_of_one_client_are_served_half_closed_ones_too(cluster: LocalCluster) -> None:
@@ -453,7 +446,7 @@ def test_a_receive_is_status_messages_and_delivery_time_in_this_order(cluster: L
     async def story(net: GrpcNet) -> None:
         client = Wire(net, cluster.endpoint)
         await client.send("order", b"1", b"2", b"3")
-        frames = await until(lambda: full(client))
+        frames = await until_async(lambda: full(client))
         kinds = [frame.WhichOneof("content") for frame in frames]
         assert kinds == ["status", *["message"] * (len(kinds) - 2), "delivery_timestamp"]
         assert frames[0].status.code == OK
@@ -491,7 +484,7 @@ def test_a_simple_consumer_reaches_all_queues_whichever_it_names(cluster: LocalC
             await client.send(topic, str(number).encode(), queue=number % 4)
         seen: list[Any] = []
         while len(seen) < 8:
-            messages = await until(lambda: client.receive(topic, topic, poll_ms=1_000, queue=queue))
+            messages = await until_async(lambda: client.receive(topic, topic, poll_ms=1_000, queue=queue))
             assert (await client.ack(topic, topic, *messages)).status.code == OK
             seen += messages
         assert sorted(int(message.body) for message in seen) == list(range(8))
@@ -506,7 +499,7 @@ def test_an_empty_poll_is_one_frame_at_its_time(cluster: LocalCluster) -> None:
     async def story(net: GrpcNet) -> None:
         client = Wire(net, cluster.endpoint)
         await client.send("empty", b"hello")
-        await until(lambda: client.receive("empty", "empty", poll_ms=1_000))
+        await until_async(lambda: client.receive("empty", "empty", poll_ms=1_000))
         begun = time.monotonic()
         [frame] = await client.frames("empty", "empty", poll_ms=700)
         assert frame.status.code == NO_MESSAGE
@@ -534,7 +527,7 @@ def test_assignments_are_the_same_bytes_each_time_at_every_broker(cluster: Local
             async def reaches_all(client: Wire = client) -> bool:
                 return brokers_of(await client.queues("share", "share")) == everybody
 
-            await until(reaches_all)  # routes are pushed: the topic is there a moment later
+            await until_async(reaches_all)  # routes are pushed: the topic is there a moment later
             answers = [await client.queues("share", "share") for _ in range(3)]
             assert {answer.status.code for answer in answers} == {OK}
             assert len({answer.SerializeToString() for answer in answers}) == 1
@@ -556,11 +549,11 @@ def test_a_goodbye_ends_the_clients_open_polls_at_once(cluster: LocalCluster) ->
     async def story(net: GrpcNet) -> None:
         client = Wire(net, cluster.endpoint, "leaving")
         await client.send("bye", b"hello")
-        messages = await until(lambda: client.receive("bye", "bye", poll_ms=1_000))
+        messages = await until_async(lambda: client.receive("bye", "bye", poll_ms=1_000))
         await client.ack("bye", "bye", *messages)
         before = parked(cluster)
         poll = asyncio.ensure_future(client.frames("bye", "bye", poll_ms=55_000))
-        await until(lambda: asyncio.to_thread(lambda: parked(cluster) > before), seconds=60)
+        await until_async(lambda: asyncio.to_thread(lambda: parked(cluster) > before), seconds=60)
         assert not poll.done()
         begun = time.monotonic()
         request = s.NotifyClientTerminationRequest()

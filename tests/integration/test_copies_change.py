@@ -12,7 +12,7 @@ from typing import Self
 
 import pytest
 from evenq_proofs.replicated_group import FAST, added_copy, figure, group, in_sync, members_of, number_of
-from evenq_proofs.replicated_group import until as within
+from evenq_proofs.waiting import until as within
 
 import evenq
 from evenq.cli.__main__ import main
@@ -23,7 +23,7 @@ from evenq.testing.node import Node
 
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 100.0
-until = partial(within, within_s=LONG_S)
+until = partial(within, seconds=LONG_S)
 
 
 class Traffic:

@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq import FilterExpression
@@ -32,13 +32,6 @@ def cluster() -> Iterator[LocalCluster]:
     settings = {"DEFAULT_START_FROM": "FIRST", "DEFAULT_QUEUES": "2"}
     with LocalCluster(brokers=2, broker_settings=settings) as running:
         yield running
-
-
-def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 QUEUES = 8
@@ -73,12 +66,12 @@ def test_a_push_consumer_hears_only_what_its_expression_wants(cluster: LocalClus
     with evenq.PushConsumer(
         group="sql-push", endpoint=cluster.endpoint, listener=listen, subscriptions=wanted, start_from="FIRST"
     ):
-        eventually(lambda: len(heard) >= len(expected), what=f"{len(heard)} of {len(expected)}")
+        until(lambda: len(heard) >= len(expected), what=f"{len(heard)} of {len(expected)}")
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for region in ("us", "eu"):
                 properties = {"region": region, "amount": "60.5"}
                 producer.send(evenq.Message(topic="sql-push", body=region.encode(), properties=properties))
-        eventually(lambda: b"eu" in heard, what="what comes later")
+        until(lambda: b"eu" in heard, what="what comes later")
     assert sorted(heard) == sorted([*expected, b"eu"])
 
 
@@ -178,7 +171,7 @@ def test_members_that_differ_are_shown(cluster: LocalCluster) -> None:
         return rows
 
     with member("amount > 1"):
-        eventually(lambda: shown() == [], what="one member cannot differ")
+        until(lambda: shown() == [], what="one member cannot differ")
         with member("amount > 2"):
-            eventually(lambda: len(shown()) == 2, what="two filters")
+            until(lambda: len(shown()) == 2, what="two filters")
             assert {row["filter"] for row in shown()} == {"SQL amount > 1", "SQL amount > 2"}

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_proofs.replicated_group import FAST, figure, group, in_sync, leader_of
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error
@@ -88,14 +88,6 @@ def shown(node: Node) -> list[str]:
     """Every body that a copy shows at its address for the other copies."""
     answers = [pulled(address_of(node), queue_id) for queue_id in range(QUEUES)]
     return [message.body.decode() for answer in answers for message in answer.messages]
-
-
-def until(condition: Callable[[], bool], what: str, *, within_s: float = 90.0) -> None:
-    """Wait for it."""
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {within_s} s: {what}"
-        time.sleep(0.05)
 
 
 def check_scan_and_offsets(leader: str, follower: str) -> None:

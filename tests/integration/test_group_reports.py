@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 from evenq import Admin, Message, Producer, PushConsumer
 from evenq.client.options import PushOptions
@@ -44,14 +44,6 @@ def shell_of(endpoint: str) -> Shell:
 @pytest.fixture
 def evenq(cluster: LocalCluster) -> Shell:
     return shell_of(cluster.endpoint)
-
-
-def until(state: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := state()):
-        assert time.monotonic() < deadline, "the state did not come"
-        time.sleep(0.1)
-    return found
 
 
 def join(stack: ExitStack, endpoint: str, group: str, topic: str, client_id: str, wanted: str = "*") -> None:

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
@@ -32,13 +32,6 @@ with evenq.PushConsumer(group=group, endpoint=endpoint, listener=listen, subscri
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Member:
@@ -135,9 +128,9 @@ def test_two_consumers_with_one_client_id_share_the_queues_and_both_are_named(
 
     twins = [twin(), twin()]
     try:
-        eventually(lambda: [len(one.queues) for one in twins] == [4, 4], what="8 queues are shared")
+        until(lambda: [len(one.queues) for one in twins] == [4, 4], what="8 queues are shared")
         publish(cluster, "twins", range(1_000))
-        eventually(lambda: len(counts) == 1_000, what="all came")
+        until(lambda: len(counts) == 1_000, what="all came")
         assert not set(twins[0].queues) & set(twins[1].queues)
         ids = [member.client_id for member in admin.describe_group("twins").members]
         assert len(set(ids)) == len(ids) == 2
@@ -163,23 +156,23 @@ def test_a_member_that_stood_still_delivers_nothing_that_others_were_given(
     admin.create_group(topic, strategy="STICKY" if assignment == "server" else "")
     members = [Member(cluster, topic, "one", work_ms=20, ordered=ordered, assignment=assignment)]
     try:
-        eventually(lambda: members[0].ready)
+        until(lambda: members[0].ready)
         publish(cluster, topic, range(400))
-        eventually(lambda: len(members[0].got) > 20, what="the first works")
+        until(lambda: len(members[0].got) > 20, what="the first works")
         members[0].signal(signal.SIGSTOP)
         members.append(Member(cluster, topic, "two", ordered=ordered, assignment=assignment))
-        eventually(
+        until(
             lambda: set(owners(admin, topic)) == {"two"}, what="its queues were given to the second after its session"
         )
-        eventually(lambda: lag(admin, topic) == 0, what="the second finished everything")
+        until(lambda: lag(admin, topic) == 0, what="the second finished everything")
         before = list(members[0].got)  # it stands still, and what it had printed is long read
         members[0].signal(signal.SIGCONT)
         publish(cluster, topic, range(400, 440))
-        eventually(lambda: len({*members[0].got, *members[1].got}) == 440, what="all came")
-        eventually(lambda: lag(admin, topic) == 0)
-        eventually(lambda: len(admin.describe_group(topic).members) == 2, what="the first is back")
+        until(lambda: len({*members[0].got, *members[1].got}) == 440, what="all came")
+        until(lambda: lag(admin, topic) == 0)
+        until(lambda: len(admin.describe_group(topic).members) == 2, what="the first is back")
         publish(cluster, topic, range(440, 480))
-        eventually(lambda: len({*members[0].got, *members[1].got}) == 480, what="all came")
+        until(lambda: len({*members[0].got, *members[1].got}) == 480, what="all came")
         again = Counter(members[0].got[len(before) + 1 :])  # one may have been in its listener's hands
         given = Counter(members[1].got)
         assert not again & given, "what the second was given did not come again at the first"
@@ -197,9 +190,9 @@ def test_a_killed_members_queues_are_granted_within_the_grace(cluster: LocalClus
     members = [Member(cluster, "killed", name) for name in ("one", "two")]
     try:
         publish(cluster, "killed", range(8))
-        eventually(lambda: set(owners(admin, "killed")) == {"one", "two"}, what="both share")
+        until(lambda: set(owners(admin, "killed")) == {"one", "two"}, what="both share")
         members[0].signal(signal.SIGKILL)
-        eventually(lambda: set(owners(admin, "killed")) == {"two"}, what="the second has all, long before two minutes")
+        until(lambda: set(owners(admin, "killed")) == {"two"}, what="the second has all, long before two minutes")
     finally:
         for member in members:
             member.close()

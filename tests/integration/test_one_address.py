@@ -21,6 +21,7 @@ import pytest
 from evenq_broker.rpc.cluster.directing import DIRECTED
 from evenq_proofs.forward import Forward
 from evenq_proofs.outside import Outside, outside
+from evenq_proofs.waiting import until
 from pyspark.sql.types import StructType
 from pyspark_evenq.arrow_schema import columns
 from pyspark_evenq.options import ReadOptions
@@ -90,13 +91,6 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     with outside(tmp_path_factory.mktemp("signed"), users=USERS, **STRICT) as running:
         yield Way(running, signed=True)
-
-
-def until(done: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"the state did not come within {seconds} s"
-        time.sleep(0.05)
 
 
 def send(way: Way, topic: str, *, keyed: bool = False, endpoint: str = "") -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error, Forbidden, TopicNotFound
@@ -64,13 +65,6 @@ def make(cluster: LocalCluster, topic: str) -> None:
 def send(cluster: LocalCluster, topic: str, body: bytes) -> None:
     with evenq.Producer(endpoint=cluster.endpoint, credentials=ROOT) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
-
-
-def eventually(true: Callable[[], object], what: str, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def polled(poll: Callable[[], list[evenq.ReceivedMessage]], seconds: float = 60) -> list[bytes]:
@@ -140,7 +134,7 @@ def test_on_error_of_a_push_consumer_hears_once(cluster: LocalCluster, topic: st
         group=f"on-error-{topic}", endpoint=cluster.endpoint, credentials=READER, subscriptions={topic: "*"},
         listener=lambda _messages: None, on_error=on_error, options=FAST,
     ):  # fmt: skip
-        eventually(lambda: heard, "on_error hears")
+        until(lambda: heard, "on_error hears")
         time.sleep(2)
     assert [type(error) for error in heard] == [kind]
     assert topic in str(heard[0])
@@ -156,11 +150,11 @@ def test_a_push_consumer_without_on_error_logs_once_and_says_when_the_topic_is_t
         group="logs", endpoint=cluster.endpoint, credentials=READER, subscriptions={"mine-logged": "*"},
         listener=lambda messages: got.extend(one.body for one in messages), options=FAST,
     ):  # fmt: skip
-        eventually(lambda: [one for one in caplog.records if "waits for topic" in one.getMessage()], "a line")
+        until(lambda: [one for one in caplog.records if "waits for topic" in one.getMessage()], "a line")
         time.sleep(2)
         make(cluster, "mine-logged")
         send(cluster, "mine-logged", b"one")
-        eventually(lambda: got == [b"one"], "it goes on")
+        until(lambda: got == [b"one"], "it goes on")
     assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     lines = [one.getMessage() for one in caplog.records if "topic mine-logged" in one.getMessage()]
     assert lines[0].startswith("group logs: waits for topic mine-logged: no topic")

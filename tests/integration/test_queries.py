@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 from evenq import Admin, Message, Producer, PushConsumer, ReceivedMessage, SimpleConsumer
 from evenq.testing.free_ports import FreePorts
@@ -67,14 +68,6 @@ def evenq(endpoint: str) -> Callable[..., str]:
         return done.stdout if code == 0 else done.stderr
 
     return run
-
-
-def until(state: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := state()):
-        assert time.monotonic() < deadline, "the state did not come"
-        time.sleep(0.05)
-    return found
 
 
 def send(endpoint: str, count: int, mark: str) -> list[str]:

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import BadRequest, Error, IllegalGroup, IllegalTopic, PreconditionFailed
-from evenq.runtime.clock import SystemClock
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
@@ -123,13 +123,6 @@ async def _read(stream, ports) -> None:
             ports.set_result(json.loads(line))
 
 
-async def until(state: Callable[[], Awaitable[bool]]) -> None:
-    clock = SystemClock()
-    async with asyncio.timeout(60):
-        while not await state():
-            await clock.sleep_ms(20)
-
-
 def test_three_members_share_eight_queues_and_a_fourth_makes_a_new_generation() -> None:
     async def story() -> None:
         async with running() as cluster:
@@ -205,7 +198,7 @@ def test_the_facts_of_a_broker_that_died_are_kept_for_the_grace_and_then_dropped
             async def forgotten() -> bool:
                 return not (await cluster.ask("c1")).known
 
-            await until(forgotten)
+            await until_async(forgotten)
             assert clock() - closed_at >= GRACE_MS / 1000 - 0.05
             assert "evenq_rebalance_brokers{" in await cluster.page()
 

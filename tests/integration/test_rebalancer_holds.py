@@ -9,10 +9,11 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.request import urlopen
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.model import BalancePolicy
@@ -27,15 +28,6 @@ TOPIC, GROUP = "flights", "desk"
 # busy machine must not do that in the middle of a story.
 LEASE = {"LEASE_MS": "5000", "LEASE_RENEW_MS": "4000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
 pytestmark = pytest.mark.integration
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> float:
-    """Wait for it; the seconds it took."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - started
 
 
 def leads(node: Node) -> bool:
@@ -128,18 +120,18 @@ def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing(
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")
-            eventually(lambda: desk.sizes() == [4] * 3, what="12 queues among 3")
+            until(lambda: desk.sizes() == [4] * 3, what="12 queues among 3")
             before, total = desk.places(), 0
             for number in range(3):
                 desk.publish(range(total, total + 200))
                 total += 200
                 desk.stop(f"web-{number}.1")
-                eventually(lambda: desk.states() == {"OWNED": 8, "HELD": 4}, what="its queues are held")
+                until(lambda: desk.states() == {"OWNED": 8, "HELD": 4}, what="its queues are held")
                 kept = {queue: place for queue, place in before.items() if place != f"web-{number}"}
                 assert desk.places() == kept
                 desk.start(f"web-{number}.2")
-                eventually(lambda: desk.places() == before, what="the successor reads them, long before the hold ends")
-            eventually(lambda: len(desk.seen) == total, what="all messages")
+                until(lambda: desk.places() == before, what="the successor reads them, long before the hold ends")
+            until(lambda: len(desk.seen) == total, what="all messages")
             assert max(desk.seen.values()) == 1, "nothing twice"
         finally:
             desk.close()
@@ -152,13 +144,13 @@ def test_a_hold_without_a_successor_ends_in_time() -> None:
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")
-            eventually(lambda: desk.sizes() == [2] * 3, what="6 queues among 3")
+            until(lambda: desk.sizes() == [2] * 3, what="6 queues among 3")
             began = time.monotonic()
             desk.stop("web-1.1")
-            eventually(lambda: desk.states() == {"OWNED": 4, "HELD": 2}, what="its queues are held")
-            eventually(lambda: desk.states() == {"OWNED": 6}, what="given to the others")
+            until(lambda: desk.states() == {"OWNED": 4, "HELD": 2}, what="its queues are held")
+            until(lambda: desk.states() == {"OWNED": 6}, what="given to the others")
             assert time.monotonic() - began > 5.9
-            eventually(lambda: len(desk.places()) == 6, what="and read by them")
+            until(lambda: len(desk.places()) == 6, what="and read by them")
         finally:
             desk.close()
 
@@ -168,26 +160,26 @@ def test_a_hold_without_a_successor_ends_in_time() -> None:
 def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_held_queues(came: str) -> None:
     """XO-7, OC-18. The successor comes after the next leader began, or before."""
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
-        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
         desk = Desk(cluster, hold_ms=240_000)
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")
-            eventually(lambda: desk.sizes() == [4] * 3, what="12 queues among 3")
+            until(lambda: desk.sizes() == [4] * 3, what="12 queues among 3")
             before = desk.places()
             desk.publish(range(200))
             desk.stop("web-1.1")
             desk.stop("web-2.1")
-            eventually(lambda: desk.states() == {"OWNED": 4, "HELD": 8}, what="their queues are held")
+            until(lambda: desk.states() == {"OWNED": 4, "HELD": 8}, what="their queues are held")
             kept, (epoch, held) = desk.places(), desk.held()
-            eventually(lambda: '"held": 8' in first.log_text(), what="handed out to brokers, not only explained")
+            until(lambda: '"held": 8' in first.log_text(), what="handed out to brokers, not only explained")
             desk.publish(range(200, 400))  # brokers have long heard of it when they have taken these
             first.kill()
             desk.publish(range(400, 600))
             if came == "before":
                 desk.start("web-1.2")
-            eventually(lambda: leads(second), what="the other leads")
+            until(lambda: leads(second), what="the other leads")
             if came == "after":
                 decided: list[str] = []
 
@@ -195,17 +187,17 @@ def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_he
                     now, decided[:] = desk.held()
                     return now > epoch
 
-                eventually(goes_on, what="the new leader decided")
+                until(goes_on, what="the new leader decided")
                 assert decided == held
                 assert desk.places() == kept
                 desk.start("web-1.2")
             mine = {queue: place for queue, place in before.items() if place != "web-2"}
-            eventually(lambda: desk.places() == mine, what="the successor reads its predecessor's, no others")
+            until(lambda: desk.places() == mine, what="the successor reads its predecessor's, no others")
             assert desk.held()[0] > epoch
             assert desk.states() == {"OWNED": 8, "HELD": 4}, "the other place is still waited for"
             desk.start("web-2.2")
-            eventually(lambda: desk.places() == before, what="the second successor reads the rest")
-            eventually(lambda: len(desk.seen) == 600, what="all messages")
+            until(lambda: desk.places() == before, what="the second successor reads the rest")
+            until(lambda: len(desk.seen) == 600, what="all messages")
             assert max(desk.seen.values()) == 1, "nothing twice"
         finally:
             desk.close()

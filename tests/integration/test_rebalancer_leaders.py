@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.request import urlopen
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
@@ -24,15 +24,6 @@ TOPIC, GROUP = "flights", "desk"
 LEASE = {"LEASE_MS": "1500", "LEASE_RENEW_MS": "1000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
 SERVICE = "/evenq.v1.Assignment"
 pytestmark = pytest.mark.integration
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> float:
-    """Wait for it; the seconds it took."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - started
 
 
 def leads(node: Node) -> bool:
@@ -111,26 +102,26 @@ class Desk:
 def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generations_grow() -> None:
     """OC-18, XO-3: nothing moves that need not."""
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
-        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
         desk = Desk(cluster)
         try:
-            eventually(lambda: desk.sizes() == [4, 4, 4], what="12 queues among 3")
+            until(lambda: desk.sizes() == [4, 4, 4], what="12 queues among 3")
             desk.publish(range(300))
             owners, before = desk.owners(), desk.generation()
             assert before > (0, 0)
             first.kill()
-            eventually(
+            until(
                 lambda: leads(second), what="the other leads"
             )  # how soon: unit/evenq_rebalancer/core/test_election.py
-            eventually(lambda: desk.generation() > before, seconds=60, what="the new leader decided")
+            until(lambda: desk.generation() > before, seconds=60, what="the new leader decided")
             assert desk.owners() == owners
             desk.publish(range(300, 600))
-            eventually(lambda: len(desk.seen) == 600, what="all messages")
+            until(lambda: len(desk.seen) == 600, what="all messages")
             assert max(desk.seen.values()) == 1, "nothing twice"
 
             desk.members.append(desk.member())
-            eventually(lambda: desk.sizes() == [3, 3, 3, 3], what="a newcomer gets its share from the new leader")
+            until(lambda: desk.sizes() == [3, 3, 3, 3], what="a newcomer gets its share from the new leader")
             moved = [queue for queue, owner in desk.owners().items() if owners[queue] != owner]
             assert len(moved) == 3, "the fewest moves"
 
@@ -139,10 +130,8 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             first.restart()
             owners, before = desk.owners(), desk.generation()
             second.stop()
-            eventually(
-                lambda: leads(first), what="who stops lets go of the lease: nobody waits four minutes for its end"
-            )
-            eventually(lambda: desk.generation() > before, seconds=60, what="decided again")
+            until(lambda: leads(first), what="who stops lets go of the lease: nobody waits four minutes for its end")
+            until(lambda: desk.generation() > before, seconds=60, what="decided again")
             assert desk.owners() == owners
         finally:
             desk.close()
@@ -151,18 +140,18 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
 @pytest.mark.slow  # leases run out one after the other
 def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() -> None:
     with LocalCluster(brokers=1, rebalancers=2, rebalancer_settings=LEASE) as cluster:
-        eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
+        until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
         desk = Desk(cluster)
         try:
-            eventually(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
+            until(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
             owners, before = desk.owners(), desk.generation()
             cluster.pause(first)
-            eventually(lambda: leads(second), seconds=60, what="the other leads")
-            eventually(lambda: desk.generation() > before, seconds=60, what="the broker found it")
+            until(lambda: leads(second), seconds=60, what="the other leads")
+            until(lambda: desk.generation() > before, seconds=60, what="the broker found it")
             assert desk.owners() == owners
             first.resume()
-            eventually(lambda: not leads(first), seconds=60, what="it noticed")
+            until(lambda: not leads(first), seconds=60, what="it noticed")
             assert leads(second)
             events = [json.loads(line)["event"] for line in first.log_text().splitlines() if line.startswith("{")]
             assert sum(event.startswith("rebalancer is no longer the leader") for event in events) == 1

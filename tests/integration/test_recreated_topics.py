@@ -5,26 +5,19 @@ what they named; queues do not.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.testing import LocalCluster
 
 pytestmark = pytest.mark.integration
-
-
-def eventually(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +53,7 @@ def pushing(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, start: 
         start_timestamp_ms=FAR_MS if start == "TIMESTAMP" else 0,
         options=QUICK,
     ) as consumer:  # fmt: skip
-        eventually(lambda: len(consumer.queues) == 4, "all queues are read")
+        until(lambda: len(consumer.queues) == 4, "all queues are read")
         yield
 
 
@@ -72,7 +65,7 @@ def broadcasting(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, st
         start_timestamp_ms=FAR_MS if start == "TIMESTAMP" else 0,
         model="BROADCASTING", options=options,
     ) as consumer:  # fmt: skip
-        eventually(lambda: len(consumer.queues) == 4, "all queues are read")
+        until(lambda: len(consumer.queues) == 4, "all queues are read")
         yield
 
 
@@ -92,7 +85,7 @@ def polling(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, start: 
         reader = threading.Thread(target=poll)
         reader.start()
         try:
-            eventually(lambda: len(consumer.queues) == 4, "all queues are read")
+            until(lambda: len(consumer.queues) == 4, "all queues are read")
             yield
         finally:
             stop.set()
@@ -117,7 +110,7 @@ def receiving(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, start
         reader = threading.Thread(target=receive)
         reader.start()
         try:
-            eventually(began.is_set, "the group has begun")
+            until(began.is_set, "the group has begun")
             yield
         finally:
             stop.set()
@@ -156,9 +149,9 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_whole(
                     admin.delete_topic(topic)
                     admin.create_topic(topic, queues=2)
                 send(cluster, topic, f"round {round_number}:", count)
-                eventually(lambda at=round_number, many=count: seen.has(f"round {at}:", many), f"round {round_number}")
+                until(lambda at=round_number, many=count: seen.has(f"round {at}:", many), f"round {round_number}")
             if reader is not broadcasting:
-                eventually(lambda: lag(admin, topic) == (120, 0), "all is committed, and nothing beyond")
+                until(lambda: lag(admin, topic) == (120, 0), "all is committed, and nothing beyond")
     assert set(seen.bodies.values()) == {1}, "nothing came twice"
 
 
@@ -170,10 +163,10 @@ def test_a_topic_that_is_created_by_its_first_message_is_read_whole(cluster: Loc
         admin.create_topic(topic, queues=2)
         with pushing(cluster, topic, seen, tmp_path, "LAST"):
             send(cluster, topic, "old", 40)
-            eventually(lambda: seen.has("old", 40), "the old ones")
+            until(lambda: seen.has("old", 40), "the old ones")
             admin.delete_topic(topic)
             send(cluster, topic, "new", 300)
-            eventually(lambda: seen.has("new", 300), "the new ones")
+            until(lambda: seen.has("new", 300), "the new ones")
     assert set(seen.bodies.values()) == {1}
 
 
@@ -188,12 +181,12 @@ def test_who_was_offline_reads_a_topic_that_was_made_anew_whole(
         admin.create_topic(topic, queues=2)
         with reader(cluster, topic, seen, tmp_path, "LAST"):
             send(cluster, topic, "old", 20)
-            eventually(lambda: seen.has("old", 20), "the old ones")
+            until(lambda: seen.has("old", 20), "the old ones")
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=2)
         send(cluster, topic, "new", 60)
         with reader(cluster, topic, seen, tmp_path, "LAST"):
-            eventually(lambda: seen.has("new", 60), "the new ones")
+            until(lambda: seen.has("new", 60), "the new ones")
     assert set(seen.bodies.values()) == {1}
 
 
@@ -241,10 +234,10 @@ def test_what_was_given_back_before_its_topic_was_deleted_is_delivered_again(
             start_from="FIRST", options=QUICK,
         ):  # fmt: skip
             send(cluster, topic, "once", 1)
-            eventually(lambda: bool(tries), "the first delivery")
+            until(lambda: bool(tries), "the first delivery")
             admin.delete_topic(topic)
             admin.create_topic(topic, queues=2)
-            eventually(lambda: tries.count("once 0") == 2, "the retry")
+            until(lambda: tries.count("once 0") == 2, "the retry")
 
 
 @contextmanager
@@ -284,11 +277,11 @@ def test_queues_that_come_under_load_are_read_from_their_first_message(
         admin.create_topic(topic, brokers={"broker-a": 4} if joins else {"broker-a": 2, "broker-b": 2})
         with reader(cluster, topic, seen, tmp_path, start):
             with traffic(cluster, topic) as sent:
-                eventually(lambda: len(sent) >= 200, "messages flow")
+                until(lambda: len(sent) >= 200, "messages flow")
                 if joins:
                     admin.create_topic(topic, brokers={"broker-a": 4, "broker-b": 8})
                 else:
                     admin.scale_topic(topic, queues=12)
                 now = len(sent)
-                eventually(lambda: len(sent) >= now + 600, "messages flow into the new queues")
-            eventually(lambda: set(seen.bodies) >= set(sent), "all messages are read")
+                until(lambda: len(sent) >= now + 600, "messages flow into the new queues")
+            until(lambda: set(seen.bodies) >= set(sent), "all messages are read")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
-from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness, until
+from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster

@@ -42,7 +42,7 @@ from evenq_proofs.replicated_group import (
     number_of,
     readiness,
 )
-from evenq_proofs.replicated_group import until as within
+from evenq_proofs.waiting import until as within
 
 import evenq
 from evenq.runtime.clock import SystemClock
@@ -61,7 +61,7 @@ pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300), pytest.mark.slow]
 
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 90.0
-until = partial(within, within_s=LONG_S)
+until = partial(within, seconds=LONG_S)
 BODY = b"x" * 4_000
 FAR = 1 << 40
 CLOCK = SystemClock()

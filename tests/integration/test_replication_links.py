@@ -55,6 +55,7 @@ from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.bytes_in_hand import BytesInHand
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import NotFound
 from evenq.runtime.clock import SystemClock
@@ -73,14 +74,6 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or bind
 
 def free_port() -> int:
     return PORTS.take()
-
-
-async def until(state: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for a state."""
-    deadline = CLOCK.monotonic_ms() + seconds * 1_000
-    while not state():
-        assert CLOCK.monotonic_ms() < deadline, f"the state did not come within {seconds} s"
-        await asyncio.sleep(0.01)
 
 
 class Node:
@@ -149,7 +142,7 @@ async def pair(nodes: list[Node], *, front: Any = "http2", **options: Any) -> tu
     for node in nodes:
         await node.serve(int(members[node.id].rpartition(":")[2]), front=front)
         node.links.start()
-    await until(lambda: nodes[0].links.connected == {1} and nodes[1].links.connected == {0})
+    await until_async(lambda: nodes[0].links.connected == {1} and nodes[1].links.connected == {0})
     return nodes[0], nodes[1]
 
 
@@ -165,7 +158,7 @@ def test_messages_come_in_order_and_the_largest_records_whole(front: str) -> Non
         assert a.send_records(1, 50, RECORDS_BYTES_MAX)
         assert a.say(1, 51)
         assert b.say(0, 7)
-        await until(lambda: len(b.received) == 52 and a.received)
+        await until_async(lambda: len(b.received) == 52 and a.received)
         assert b.numbers() == list(range(52))
         body = b.received[50].body
         assert isinstance(body, Records)
@@ -190,13 +183,13 @@ def test_a_peer_that_comes_goes_and_comes_back_is_linked_again(caplog: pytest.Lo
             nodes.append(b)
             await b.serve(int(members[1].rpartition(":")[2]))
             b.links.start()
-            await until(lambda b=b: a.links.connected == {1} and b.links.connected == {0})
+            await until_async(lambda b=b: a.links.connected == {1} and b.links.connected == {0})
             a.say(1, turn)
             b.say(0, turn)
-            await until(lambda b=b, turn=turn: turn in b.numbers() and turn in a.numbers())
+            await until_async(lambda b=b, turn=turn: turn in b.numbers() and turn in a.numbers())
             await b.close()
-            await until(lambda: a.links.connected == set())
-            await until(lambda: len(sending()) <= 1)  # the requests of a link that ended end with it
+            await until_async(lambda: a.links.connected == set())
+            await until_async(lambda: len(sending()) <= 1)  # the requests of a link that ended end with it
         lines = [one.message for one in caplog.records if f"to broker 1 at {members[1]}" in one.message]
         assert len(lines) in {6, 7}, lines  # an outage at the begin, then stands and lost, three times
 
@@ -227,9 +220,9 @@ def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory() -> None:
         assert a.links.connected == {1}, "a slow reader is no dead one"
         b.hand.give(b.hand.bytes)
         b.hand.limit = 1 << 40
-        await until(lambda: a.links.waiting_bytes == 0)
+        await until_async(lambda: a.links.waiting_bytes == 0)
         a.say(1, 10_000)
-        await until(lambda: b.numbers()[-1] == 10_000)
+        await until_async(lambda: b.numbers()[-1] == 10_000)
         records = [one.body.start for one in b.received if isinstance(one.body, Records)]
         assert records == sorted(set(records))
 
@@ -270,10 +263,10 @@ def test_garbage_ends_its_link_and_nothing_else() -> None:
         assert "no message of replication" in reason
         assert [one.body for one in b.received] == [Nomination(1)]
         assert "closed for a while" in await raw_link(net, address, message, opening=opening)
-        await until(lambda: a.links.connected == {1})  # its own link was ended by the newer one, and it came back
+        await until_async(lambda: a.links.connected == {1})  # its own link was ended by the newer one, and it came back
         assert b.links.connected == {0}
         a.say(1, 5)
-        await until(lambda: b.numbers()[-1] == 5)
+        await until_async(lambda: b.numbers()[-1] == 5)
 
     run(story)
 
@@ -286,14 +279,14 @@ def test_of_two_links_of_one_sender_the_newer_one_is_read() -> None:
         await b.serve(int(members[1].rpartition(":")[2]))
         opening = Opening(CLUSTER, GROUP, 0, 1)
         older = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
-        await until(lambda: b.links.incoming.senders == {0})
+        await until_async(lambda: b.links.incoming.senders == {0})
         first = b.links.incoming._links[0]
         newer = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
         assert "a newer link of broker 0" in await older
-        await until(lambda: b.links.incoming._links.get(0) not in {None, first})
+        await until_async(lambda: b.links.incoming._links.get(0) not in {None, first})
         assert not newer.done()
         newer.cancel()
-        await until(lambda: not b.links.incoming.senders)
+        await until_async(lambda: not b.links.incoming.senders)
 
     run(story)
 
@@ -307,10 +300,10 @@ def test_nothing_is_sent_to_a_broker_that_has_not_taken_the_link() -> None:
         await stranger.serve(int(members[1].rpartition(":")[2]))
         a.say(1, 7)
         a.links.start()
-        await until(lambda: a.links._links[1].tries >= 3)
+        await until_async(lambda: a.links._links[1].tries >= 3)
         assert len(a.links._links[1].outbox) == 1, "it waits for a broker that takes it"
         stranger.links.incoming.group = GROUP
-        await until(lambda: stranger.numbers() == [7])
+        await until_async(lambda: stranger.numbers() == [7])
 
     run(story)
 
@@ -340,10 +333,10 @@ def test_only_the_clusters_own_credential_opens_a_link(tmp_path: Path, caplog: p
             await node.serve(int(members[node.id].rpartition(":")[2]))
             node.links.start()
         a, b, unsigned = nodes
-        await until(lambda: 1 in a.links.connected and 0 in b.links.connected)
+        await until_async(lambda: 1 in a.links.connected and 0 in b.links.connected)
         a.say(1, 3)
-        await until(lambda: b.numbers() == [3])
-        await until(lambda: unsigned.links._links[0].tries >= 2)
+        await until_async(lambda: b.numbers() == [3])
+        await until_async(lambda: unsigned.links._links[0].tries >= 2)
         assert unsigned.links.connected == set()
         assert a.links.incoming.senders == {1}
         assert "no link to broker 0" in caplog.text
@@ -391,7 +384,7 @@ def test_a_snapshot_is_fetched_beside_the_links(front: str) -> None:
         listing = await fetch_snapshot(a.net, address, who, sink, clock=CLOCK)
         assert (listing, sink.files, sink.whole) == (await source.newest(), source.files, True)
         a.say(1, 1)
-        await until(lambda: b.numbers() == [1])
+        await until_async(lambda: b.numbers() == [1])
 
     run(story)
 
@@ -448,17 +441,17 @@ def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.Mo
         await wire.start(port, port)
         try:
             a.links.start()
-            await until(lambda: a.links.connected == {1})
+            await until_async(lambda: a.links.connected == {1})
             assert b.links.incoming.senders == {0}
             wire.cut = True
             moved = Node(1, members)
             nodes.append(moved)
             await moved.serve(port, "127.0.0.2")
             leads_to[0] = "127.0.0.2"
-            await until(lambda: moved.links.incoming.senders == {0})
-            await until(lambda: a.links.connected == {1})
+            await until_async(lambda: moved.links.incoming.senders == {0})
+            await until_async(lambda: a.links.connected == {1})
             a.say(1, 4)
-            await until(lambda: moved.numbers() == [4])
+            await until_async(lambda: moved.numbers() == [4])
             assert b.received == []
         finally:
             await wire.close()
@@ -605,12 +598,12 @@ def leader_of(owners: list[Owner]) -> Owner | None:
 async def committed(owners: list[Owner], numbers: range) -> None:
     """Append each of them at the copy that leads, and wait until all are committed."""
     for number in numbers:
-        await until(lambda number=number: (one := leader_of(owners)) is not None and one.append(number))
+        await until_async(lambda number=number: (one := leader_of(owners)) is not None and one.append(number))
         await asyncio.sleep(0)
     leader = leader_of(owners)
     assert leader is not None
     end = len(leader.log)
-    await until(lambda: leader.replica.hw >= end)
+    await until_async(lambda: leader.replica.hw >= end)
 
 
 def test_three_replicas_elect_commit_lose_their_leader_and_go_on() -> None:
@@ -640,9 +633,9 @@ def test_three_replicas_elect_commit_lose_their_leader_and_go_on() -> None:
             assert coordinator.seen.record.leader == second.id
             assert first.log[-1].number == 999
             await first.start()
-            await until(lambda: first.log == second.log and len(coordinator.seen.record.isr) == 3)
+            await until_async(lambda: first.log == second.log and len(coordinator.seen.record.isr) == 3)
             await committed(owners, range(201, 251))
-            await until(lambda: owners[0].log == owners[1].log == owners[2].log)
+            await until_async(lambda: owners[0].log == owners[1].log == owners[2].log)
             assert [one.number for one in first.log if one.number] == list(range(1, 251))
         finally:
             for owner in owners:
@@ -663,7 +656,7 @@ def test_without_links_nobody_commits() -> None:
                 await owner.start()
                 assert owner.node is not None
                 await owner.node.links.close()
-            await until(lambda: coordinator.seen.record.epoch >= 1)
+            await until_async(lambda: coordinator.seen.record.epoch >= 1)
             await asyncio.sleep(1)
             assert leader_of(owners) is None
             assert all(owner.replica.hw == 0 for owner in owners)

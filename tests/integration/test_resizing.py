@@ -6,26 +6,19 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
 
 TOPIC, GROUP = "flights", "desk"
 pytestmark = pytest.mark.integration
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def command(cluster: LocalCluster, *words: str, fails: bool = False) -> Any:
@@ -98,7 +91,7 @@ class Traffic:
     def goes_on(self, count: int = 100) -> None:
         """Let this number of more messages be sent."""
         goal = len(self.sent) + count
-        eventually(lambda: len(self.sent) >= goal, what="the producer works")
+        until(lambda: len(self.sent) >= goal, what="the producer works")
 
     def must_be_exact(self) -> None:
         """Every message that was sent was seen exactly once."""
@@ -107,7 +100,7 @@ class Traffic:
         failed = [future.exception() for future in self.sent if future.exception() is not None]
         assert failed == []
         expected = {b"%d" % number for number in range(len(self.sent))}
-        eventually(lambda: len(self.seen) >= len(expected), what="all messages are seen")
+        until(lambda: len(self.seen) >= len(expected), what="all messages are seen")
         assert set(self.seen) == expected
         repeated = {body: count for body, count in self.seen.items() if count > 1}
         assert repeated == {}
@@ -123,18 +116,18 @@ def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_lo
     """RT-8, NS-8, TQ-9."""
     both = ("broker-a", "broker-b")
     with LocalCluster(brokers=2, rebalancer=True) as cluster, Traffic(cluster, assignment=assignment) as traffic:
-        eventually(lambda: traffic.queues() == places(4, *both), what="8 queues are read")
+        until(lambda: traffic.queues() == places(4, *both), what="8 queues are read")
         traffic.goes_on()
         grown = command(cluster, "topic", "scale", TOPIC, "--queues", "8")
         assert [(b["write_queues"], b["read_queues"], b["permission"]) for b in grown["brokers"]] == [
             (8, 8, "read-write")
         ] * 2
-        eventually(lambda: traffic.queues() == places(8, *both), seconds=60, what="the new queues have owners by push")
+        until(lambda: traffic.queues() == places(8, *both), seconds=60, what="the new queues have owners by push")
         traffic.goes_on(300)
         shrunk = command(cluster, "topic", "scale", TOPIC, "--queues", "3", "--wait", "60", "--yes")
         assert [(b["write_queues"], b["read_queues"]) for b in shrunk["brokers"]] == [(3, 3)] * 2
         assert shrunk["unfinished"] == []
-        eventually(lambda: traffic.queues() == places(3, *both), seconds=60, what="closed queues have no owner")
+        until(lambda: traffic.queues() == places(3, *both), seconds=60, what="closed queues have no owner")
         traffic.goes_on()
         traffic.must_be_exact()
         shown = command(cluster, "topic", "show", TOPIC)
@@ -148,21 +141,21 @@ def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_lo
 def test_a_drained_broker_is_read_empty_and_ends_without_loss_and_comes_back() -> None:
     """TQ-14, TQ-5, NS-8."""
     with LocalCluster(brokers=2, rebalancer=True) as cluster, Traffic(cluster, assignment="server") as traffic:
-        eventually(lambda: len(traffic.queues()) == 8, what="8 queues are read")
+        until(lambda: len(traffic.queues()) == 8, what="8 queues are read")
         traffic.goes_on()
         drained = command(cluster, "broker", "drain", "broker-b", "--wait", "60")
         assert (drained["draining"], drained["empty"], drained["lag"], drained["other_writers"]) == (True, True, 0, 1)
         [first, second] = command(cluster, "broker", "list")
         assert (first["draining"], second["draining"]) == (False, True)
         cluster.brokers[1].stop()
-        eventually(lambda: traffic.queues() == places(4, "broker-a"), seconds=60, what="its queues have no owner")
+        until(lambda: traffic.queues() == places(4, "broker-a"), seconds=60, what="its queues have no owner")
         traffic.goes_on()
         cluster.brokers[1].restart()
-        eventually(lambda: len(traffic.queues()) == 8, what="it is read again")
+        until(lambda: len(traffic.queues()) == 8, what="it is read again")
         [_, second] = command(cluster, "broker", "list")
         assert second["draining"], "no other value was given"
         command(cluster, "broker", "resume", "broker-b")
-        eventually(lambda: _writes(traffic, "broker-b"), what="it is written again")
+        until(lambda: _writes(traffic, "broker-b"), what="it is written again")
         traffic.must_be_exact()
 
 
@@ -180,7 +173,7 @@ def test_a_shrink_waits_for_the_slowest_group_says_who_it_is_and_can_be_undone()
         with evenq.PullConsumer(
             group=GROUP, endpoint=cluster.endpoint, subscriptions={TOPIC: "*"}, start_from="FIRST"
         ) as consumer:
-            eventually(lambda: len(consumer.queues) == 4, what="it owns them")
+            until(lambda: len(consumer.queues) == 4, what="it owns them")
             consumer.commit()
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for number in range(40):

@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
@@ -30,14 +31,6 @@ def command(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
-
-
-def eventually(state: Callable[[], Any], *, seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := state()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found
 
 
 def missing(cluster: LocalCluster) -> list[str]:
@@ -71,7 +64,7 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     filled(cluster)
     assert missing(cluster) == []
     cluster.brokers[2].stop()  # in order, and undrained: as a scale-in does it
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
     report = command(cluster, "group", "doctor", "billing", code=1)
     (lost,) = [one for one in report["findings"] if one["kind"] == "BROKER_MISSING"]
     assert (lost["severity"], lost["subject"]) == ("ERROR", "broker-c")
@@ -87,16 +80,16 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
         broker.kill()
     for broker in (*cluster.nameservers, *cluster.brokers[:2]):
         broker.restart()
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
     assert verdicts(cluster, "broker-c", code=1)["broker-c"]["state"] == "missing"
 
     cluster.brokers[2].restart()
-    eventually(lambda: missing(cluster) == [])
+    until(lambda: missing(cluster) == [])
     assert command(cluster, "group", "show", "billing")["lag"] == 0
     assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
     assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=4)
     cluster.brokers[2].kill()
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
     assert "--yes" in command(cluster, "broker", "forget", "broker-c", code=1)
     assert missing(cluster) == ["broker-c"]
     command(cluster, "broker", "forget", "broker-c", "--yes")
@@ -137,7 +130,7 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
     verdicts(cluster, "broker-c", "--yes", code=0)
 
     cluster.brokers[2].stop()
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
     (note,) = [one for one in _findings(cluster) if one["kind"] == "BROKER_MISSING"]
     assert note["severity"] == "NOTE"
     assert f"{unread} messages that no group ever read" in note["seen"]
@@ -151,7 +144,7 @@ def test_a_broker_that_was_drained_and_is_empty_is_not_missed(cluster: LocalClus
     command(cluster, "broker", "drain", "broker-c", "--wait", "60")
     verdicts(cluster, "broker-c", code=0)
     cluster.brokers[2].stop()
-    eventually(lambda: len(command(cluster, "broker", "list")) == 2)
+    until(lambda: len(command(cluster, "broker", "list")) == 2)
     time.sleep(1)
     assert missing(cluster) == []
     assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
@@ -191,7 +184,7 @@ def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
 def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalCluster) -> None:
     filled(cluster)
     cluster.brokers[2].stop()
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
 
     def undone(*words: str) -> str:
         program = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
@@ -220,8 +213,8 @@ def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalClus
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         assert [one.group for one in admin.list_groups()] == [], "what could be done was done"
         cluster.brokers[2].restart()
-        eventually(lambda: missing(cluster) == [])
-        eventually(lambda: "audit" not in {one.topic for one in admin.list_topics()})
+        until(lambda: missing(cluster) == [])
+        until(lambda: "audit" not in {one.topic for one in admin.list_topics()})
 
 
 @pytest.mark.slow  # seven starts of brokers
@@ -234,7 +227,7 @@ def test_a_deletion_reaches_a_broker_that_was_away_while_all_others_restarted(cl
             for _ in range(MESSAGES):
                 producer.send(evenq.Message(topic=topic, body=b"before"))
     cluster.brokers[2].stop()
-    eventually(lambda: missing(cluster) == ["broker-c"])
+    until(lambda: missing(cluster) == ["broker-c"])
     for topic in ("gone", "again"):
         assert "they delete it when they are back" in command(cluster, "topic", "delete", topic, "--yes", code=1)
     command(cluster, "topic", "create", "again", "--queues", "2", code=1)
@@ -246,16 +239,16 @@ def test_a_deletion_reaches_a_broker_that_was_away_while_all_others_restarted(cl
         broker.kill()
     for broker in cluster.brokers[:2]:
         broker.restart()
-    [away] = eventually(lambda: [one for one in command(cluster, "broker", "list") if one["missing_since_ms"]])
+    [away] = until(lambda: [one for one in command(cluster, "broker", "list") if one["missing_since_ms"]])
     assert (away["broker"], away["changes_waiting"]) == ("broker-c", 3)
     cluster.brokers[2].restart()
-    eventually(lambda: missing(cluster) == [])
+    until(lambda: missing(cluster) == [])
 
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
-        eventually(lambda: "gone" not in {one.topic for one in admin.list_topics()})
+        until(lambda: "gone" not in {one.topic for one in admin.list_topics()})
         three = {"broker-a", "broker-b", "broker-c"}
-        eventually(lambda: {one.queue.broker_name for one in admin.describe_topic("again").queues} == three)
-        eventually(lambda: len(admin.describe_topic("again").queues) == 6)
+        until(lambda: {one.queue.broker_name for one in admin.describe_topic("again").queues} == three)
+        until(lambda: len(admin.describe_topic("again").queues) == 6)
         queues = admin.describe_topic("again").queues
         assert sum(one.max_offset - one.min_offset for one in queues) == MESSAGES, "and none of the topic before"
     got: set[bytes] = set()
@@ -266,5 +259,5 @@ def test_a_deletion_reaches_a_broker_that_was_away_while_all_others_restarted(cl
         subscriptions={"again": "*"},
         start_from="FIRST",
     ):
-        eventually(lambda: len(got) == MESSAGES)
+        until(lambda: len(got) == MESSAGES)
     assert got == bodies

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error
@@ -69,16 +70,7 @@ class Load:
 
     def wait_for(self, more: int, seconds: float = 60) -> None:
         wanted = len(self.acknowledged) + more
-        wait_until(lambda: len(self.acknowledged) >= wanted, seconds)
-
-
-def wait_until(state: object, seconds: float = 60) -> None:
-    assert callable(state)
-    clock = SystemClock()
-    deadline_ms = clock.monotonic_ms() + int(seconds * 1000)
-    while not state():
-        assert clock.monotonic_ms() < deadline_ms, "too late"
-        asyncio.run(clock.sleep_ms(20))
+        until(lambda: len(self.acknowledged) >= wanted, seconds=seconds)
 
 
 def read_back(endpoint: str) -> set[int]:
@@ -111,7 +103,7 @@ def test_a_crowd_of_connections_cannot_take_the_stores_descriptors(tmp_path: Pat
             resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (limit, hard))
             crowd = [socket.create_connection(("127.0.0.1", node.port), timeout=60) for _ in range(CROWD)]
             try:
-                wait_until(lambda: open_files(node) >= limit - 1)
+                until(lambda: open_files(node) >= limit - 1)
                 load.wait_for(600)
                 for _ in range(40):  # also what is done every few seconds: checkpoints, files set aside
                     load.wait_for(20)
@@ -152,9 +144,9 @@ def test_a_broker_that_lost_its_folder_stops_within_a_second_and_nothing_acknowl
                 (folder / "lock").unlink()
             if what == "lock replaced":
                 (folder / "lock").write_text("1\n")
-            wait_until(lambda: "the store stopped" in node.log_text() or not node.alive)
+            until(lambda: "the store stopped" in node.log_text() or not node.alive)
             noticed_ms = clock.monotonic_ms() - begun_ms
-            wait_until(lambda: not node.alive)
+            until(lambda: not node.alive)
         assert noticed_ms < 30_000, noticed_ms  # a second, and what a busy machine adds
         assert node.exit_code not in {None, 0}
         assert f"the data folder {folder}" in node.log_text()

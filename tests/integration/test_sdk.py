@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 import evenq.aio
 from evenq.testing.local_cluster import LocalCluster
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Seen:
@@ -77,16 +70,16 @@ def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
 
     with evenq.Producer(endpoint=cluster.endpoint) as producer:
         members = [member() for _ in range(3)]
-        eventually(lambda: sorted(len(m.queues) for m in members) == [2, 3, 3], what="3 members share 8 queues")
+        until(lambda: sorted(len(m.queues) for m in members) == [2, 3, 3], what="3 members share 8 queues")
         publish(producer, topic, range(2_000))
         sending = threading.Thread(target=publish, args=(producer, topic, range(2_000, 12_000)))
         sending.start()
         members.append(member())
-        eventually(lambda: [len(m.queues) for m in members] == [2, 2, 2, 2], what="4 members share 8 queues")
+        until(lambda: [len(m.queues) for m in members] == [2, 2, 2, 2], what="4 members share 8 queues")
         members[0].close()
-        eventually(lambda: sum(len(m.queues) for m in members[1:]) == 8, what="3 members have all queues")
+        until(lambda: sum(len(m.queues) for m in members[1:]) == 8, what="3 members have all queues")
         sending.join()
-    eventually(lambda: len(seen.counts) == 12_000, what="all 12,000 are consumed")
+    until(lambda: len(seen.counts) == 12_000, what="all 12,000 are consumed")
     for consumer in members[1:]:
         consumer.close()
     assert seen.repeats == 0
@@ -119,15 +112,15 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
         options = evenq.ProducerOptions(max_attempts=60, retry_max_ms=500)
         with evenq.Producer(endpoint=cluster.endpoint, options=options) as producer:
             publish(producer, "killed", range(1_000))
-            eventually(lambda: len(seen.bodies) == 1_000, what="the first 1,000 arrive")
+            until(lambda: len(seen.bodies) == 1_000, what="the first 1,000 arrive")
             sending = threading.Thread(target=publish, args=(producer, "killed", range(1_000, 6_000)))
             sending.start()
             cluster.brokers[0].kill()
             cluster.brokers[0].restart()
             sending.join()
             publish(producer, "killed", range(6_000, 7_000))
-        eventually(lambda: len(seen.bodies) == 7_000, what="all 7,000 arrive")
-        eventually(lambda: sorted(len(m.queues) for m in members) == [2, 2], what="both members share again")
+        until(lambda: len(seen.bodies) == 7_000, what="all 7,000 arrive")
+        until(lambda: sorted(len(m.queues) for m in members) == [2, 2], what="both members share again")
         for member in members:
             member.close()
     if ordered:
@@ -155,7 +148,7 @@ def test_clients_whose_only_access_point_is_gone_for_good_learn_of_a_new_broker_
             ) as consumer,
         ):  # fmt: skip
             producer.send(evenq.Message(topic=topic, body=b"0"))  # now it has a route
-            eventually(lambda: len(consumer.queues) == 2, what="the group reads both brokers")
+            until(lambda: len(consumer.queues) == 2, what="the group reads both brokers")
             first.kill()
             third = running._broker("c", 0, {})
             running.brokers.append(third)
@@ -167,7 +160,7 @@ def test_clients_whose_only_access_point_is_gone_for_good_learn_of_a_new_broker_
             def names() -> list[str]:
                 return sorted(queue.broker_name for queue in consumer.queues)
 
-            eventually(lambda: names() == ["broker-b", "broker-c"], what="the consumer reads the new broker")
+            until(lambda: names() == ["broker-b", "broker-c"], what="the consumer reads the new broker")
             sent = 0
 
             def on_new_broker() -> bool:
@@ -175,14 +168,14 @@ def test_clients_whose_only_access_point_is_gone_for_good_learn_of_a_new_broker_
                 sent += 1
                 return producer.send(evenq.Message(topic=topic, body=b"%d" % sent)).queue.broker_name == "broker-c"
 
-            eventually(on_new_broker, what="the producer sends to the new broker")
+            until(on_new_broker, what="the producer sends to the new broker")
             second.kill()
             for _ in range(4):
                 sent += 1
                 result = producer.send(evenq.Message(topic=topic, body=b"%d" % sent))
                 assert result.queue.broker_name == "broker-c", "only the broker that it learned of is left"
             on_c = {b"%d" % number for number in range(sent - 3, sent + 1)}
-            eventually(lambda: on_c <= seen.bodies.keys(), what="what the new broker has is consumed")
+            until(lambda: on_c <= seen.bodies.keys(), what="what the new broker has is consumed")
 
 
 @pytest.mark.slow
@@ -209,10 +202,10 @@ def test_a_message_given_back_comes_again_after_kill_9_of_its_broker(tmp_path: P
             producer.send(evenq.Message(topic="kept", body=b"x"))
             admin.create_group("kept")
             with consumer:
-                eventually(lambda: 1 in {queue.committed for queue in admin.describe_group("kept").queues})
+                until(lambda: 1 in {queue.committed for queue in admin.describe_group("kept").queues})
                 cluster.brokers[0].kill()
                 cluster.brokers[0].restart()
-                eventually(lambda: len(attempts) == 2, what="the second delivery")
+                until(lambda: len(attempts) == 2, what="the second delivery")
         assert attempts == [1, 2]
 
 
@@ -247,11 +240,11 @@ def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_
     ):
         producer.send(evenq.Message(topic=name, body=b"bad"))
         producer.send(evenq.Message(topic=name, body=b"good"))
-        eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
+        until(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
         assert events == [(name, 1), (name, 2), (name, 3)]
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
             admin.create_group(f"undertaker-{name}", start_from="FIRST")
-            eventually(lambda: f"%DLQ%{name}" in {t.topic for t in admin.list_topics(include_system=True)})
+            until(lambda: f"%DLQ%{name}" in {t.topic for t in admin.list_topics(include_system=True)})
         with evenq.SimpleConsumer(
             group=f"undertaker-{name}", endpoint=cluster.endpoint, subscriptions={f"%DLQ%{name}": "*"}
         ) as dead:
@@ -297,12 +290,12 @@ def test_an_ordered_group_handles_each_queue_in_order_through_failures_joins_and
     with evenq.Producer(endpoint=cluster.endpoint) as producer:
         members = [member()]
         publish(producer, "ordered", range(300))
-        eventually(lambda: sum(map(len, handled.values())) > 50, what="some are handled")
+        until(lambda: sum(map(len, handled.values())) > 50, what="some are handled")
         members += [member(), member()]
         publish(producer, "ordered", range(300, 600))
-        eventually(lambda: all(m.queues for m in members), what="all three members share")
+        until(lambda: all(m.queues for m in members), what="all three members share")
         members.pop(0).close()
-        eventually(lambda: sum(map(len, handled.values())) >= 600, what="all are handled")
+        until(lambda: sum(map(len, handled.values())) >= 600, what="all are handled")
         for consumer in members:
             consumer.close()
     assert sum(map(len, handled.values())) == 600
@@ -378,13 +371,13 @@ def test_broadcasting_gives_every_member_every_message_and_goes_on_from_its_file
     with evenq.Producer(endpoint=cluster.endpoint) as producer:
         publish(producer, "news", range(200))
         members = [member("a", first), member("b", second)]
-        eventually(lambda: len(first.bodies) == len(second.bodies) == 200, what="both members have all 200")
+        until(lambda: len(first.bodies) == len(second.bodies) == 200, what="both members have all 200")
         for consumer in members:
             consumer.close()
         again = Seen()
         publish(producer, "news", range(200, 250))
         with member("a", again):
-            eventually(lambda: len(again.bodies) == 50, what="only the 50 new ones")
+            until(lambda: len(again.bodies) == 50, what="only the 50 new ones")
         assert not set(again.bodies) & set(first.bodies)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
@@ -16,13 +16,6 @@ from evenq.testing import LocalCluster
 TOPIC, GROUP = "flights", "desk"
 IDS = ("m0", "m1", "m2")
 pytestmark = pytest.mark.integration
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Desk:
@@ -87,15 +80,15 @@ def test_a_strategy_given_later_reaches_all_members_and_nothing_comes_twice(*, r
         paged = [[("a", 0), ("a", 1)], [("a", 2), ("b", 0)], [("b", 1), ("b", 2)]]
         dealt = [[("a", 0), ("b", 0)], [("a", 1), ("b", 1)], [("a", 2), ("b", 2)]]
         try:
-            eventually(lambda: desk.shares() == paged, what=f"AVG in each member, not {desk.shares()}")
+            until(lambda: desk.shares() == paged, what=f"AVG in each member, not {desk.shares()}")
             desk.publish(range(300))
             admin.create_group(GROUP, strategy="AVG_BY_CIRCLE")
             desk.publish(range(300, 600))
-            eventually(lambda: desk.shares() == dealt, what="like cards, as the group has it now")
+            until(lambda: desk.shares() == dealt, what="like cards, as the group has it now")
             admin.create_group(GROUP, strategy="AVG")
             desk.publish(range(600, 900))
-            eventually(lambda: desk.shares() == paged, what="pages again")
-            eventually(lambda: len(desk.seen) == 900, what="all 900 messages")
+            until(lambda: desk.shares() == paged, what="pages again")
+            until(lambda: len(desk.seen) == 900, what="all 900 messages")
         finally:
             for member in desk.members:
                 member.close()
@@ -129,27 +122,27 @@ def test_a_group_loses_its_strategy_and_gets_it_again_under_a_stream_and_nothing
             return {row.owner for row in admin.explain_group(GROUP).queues}
 
         with desk.stream() as sent:
-            eventually(lambda: desk.shares() == dealt, what="like cards")
+            until(lambda: desk.shares() == dealt, what="like cards")
             admin.create_group(GROUP, strategy="STICKY")
             _read_on(desk, sent)
             assert desk.shares() == dealt, "STICKY moves nothing"
             for _ in range(2):
                 admin.create_group(GROUP, strategy="none")
-                eventually(lambda: desk.shares() == paged, what=f"AVG in each member, not {desk.shares()}")
+                until(lambda: desk.shares() == paged, what=f"AVG in each member, not {desk.shares()}")
                 assert admin.describe_group(GROUP).summary.strategy == ""
-                eventually(lambda: owners() == set(IDS), what="brokers name the owners by their locks")
+                until(lambda: owners() == set(IDS), what="brokers name the owners by their locks")
                 _read_on(desk, sent)
                 admin.create_group(GROUP, strategy="STICKY")
-                eventually(decided, what="the rebalancer decides, and members follow")
+                until(decided, what="the rebalancer decides, and members follow")
                 _read_on(desk, sent)
                 admin.create_group(GROUP, strategy="AVG_BY_CIRCLE")
-                eventually(lambda: desk.shares() == dealt, what="its word counts again")
-        eventually(lambda: len(desk.seen) == sent(), what=f"all {sent()} messages")
+                until(lambda: desk.shares() == dealt, what="its word counts again")
+        until(lambda: len(desk.seen) == sent(), what=f"all {sent()} messages")
         assert set(desk.seen.values()) == {1}, "nothing twice"
 
 
 def _read_on(desk: Desk, sent: Callable[[], int]) -> None:
     """Let the stream go on until what was sent by now, and some more, was read."""
     target = sent() + 50
-    eventually(lambda: sent() >= target, what="the stream goes on")
-    eventually(lambda: len(desk.seen) >= target, what="and is read")
+    until(lambda: sent() >= target, what="the stream goes on")
+    until(lambda: len(desk.seen) >= target, what="and is read")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
 from evenq_proofs.replicated_group import figure, folder_of, group, in_sync, leader_of, members_of, number_of
-from evenq_proofs.replicated_group import until as within
+from evenq_proofs.waiting import until as within
 
 import evenq
 from evenq.cli.__main__ import main
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(BUILD_SECONDS + 400)
 
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 120.0
-until = partial(within, within_s=LONG_S)
+until = partial(within, seconds=LONG_S)
 
 
 def address_of(node: Node) -> str:

@@ -6,12 +6,9 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 from evenq import Admin, SimpleConsumer
 from evenq.testing import LocalCluster
@@ -21,14 +18,6 @@ from evenq.verify import Kind
 def evenq(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "evenq.cli", *words]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
-
-
-def until(state: Callable[[], Any], seconds: float = 60) -> Any:
-    pause, deadline = threading.Event(), time.monotonic() + seconds
-    while not (found := state()):
-        assert time.monotonic() < deadline, "the state did not come"
-        pause.wait(0.05)
-    return found
 
 
 def steal(endpoint: str, name: str, count: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error, StoreFull, TooManyRequests
@@ -76,14 +77,6 @@ def health(node: Node) -> bytes:
             await net.close()
 
     return asyncio.run(ask())
-
-
-def until(state: Callable[[], bool], seconds: float = 60) -> None:
-    clock = SystemClock()
-    deadline_ms = clock.monotonic_ms() + int(seconds * 1000)
-    while not state():
-        assert clock.monotonic_ms() < deadline_ms
-        asyncio.run(clock.sleep_ms(50))
 
 
 def test_a_volume_of_one_gibibyte_works_with_nothing_set(volume: Callable[[int], Path]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from evenq_live.crew import Crew, at99, spread
 from evenq_live.judging import LOSSES, REPEATS, judge, longest_silence_ms
 from evenq_live.process import Process
 from evenq_live.sending import Stream
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
@@ -138,12 +139,12 @@ class Sdks:
         name = f"sdk{self._count:02}"
         command = [str(PEER), "push", self._endpoint, TOPIC, GROUP]
         self.running.append(Process(name, command, folder=self._folder, heard=self._hear))
-        eventually(lambda: self._said[f"{name} ready"] > 0, f"{name} has started")
+        until(lambda: self._said[f"{name} ready"] > 0, f"{name} has started")
 
     def leave(self) -> None:
         member = self.running.pop(0)
         member.say("stop")
-        eventually(lambda: self._said[f"{member.name} done"] > 0, f"{member.name} has left")
+        until(lambda: self._said[f"{member.name} done"] > 0, f"{member.name} has left")
         member.kill()
 
     def kill(self) -> None:
@@ -176,21 +177,14 @@ def test_official_python_consumers_come_and_go_and_miss_nothing(cluster: LocalCl
             for node in [*cluster.rebalancers, *cluster.nameservers, *cluster.brokers]:
                 restart(node)
                 goal = len(sdks.got) + SDK_RATE
-                eventually(lambda goal=goal: len(sdks.got) > goal, f"messages come after {node.name} was restarted")  # type: ignore[misc]  # bound now
+                until(lambda goal=goal: len(sdks.got) > goal, f"messages come after {node.name} was restarted")  # type: ignore[misc]  # bound now
             while len(sdks.running) > 2:
                 sdks.leave()
         while len(sdks.got) < stream.sent:  # two members work off what was too much for all
             goal = min(stream.sent, len(sdks.got) + SDK_RATE)
-            eventually(lambda goal=goal: len(sdks.got) >= goal, "more messages come", seconds=90)  # type: ignore[misc]  # bound now
+            until(lambda goal=goal: len(sdks.got) >= goal, "more messages come", seconds=90)  # type: ignore[misc]  # bound now
     finally:
         sdks.end()
     repeats = sdks.got.total() - len(sdks.got)
     print(f"\nofficial Python SDK: {stream.sent:,} sent, {len(sdks.got):,} different ones delivered, {repeats} repeats")
     assert sorted(sdks.got) == list(range(stream.sent))
-
-
-def eventually(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.02)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
+from evenq_proofs.waiting import until
 from pyspark_evenq import connection
 
 import evenq
@@ -29,13 +30,6 @@ QUEUES = 4
 SCHEMA = "queueId int, queueOffset long, body binary"
 Row = tuple[int, int, str]
 """Queue id, offset, body."""
-
-
-def until(condition: Callable[[], bool], what: str, *, within_s: float = 90.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {within_s} s: {what}"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -209,7 +203,7 @@ def test_a_stream_reads_everything_once_over_a_failover(spark: Any, tmp_path: Pa
             def read() -> list[Row]:
                 return sorted(row for batch in batches.values() for row in batch)
 
-            until(lambda: read() == sorted(rows) or not query.isActive, "all messages came", within_s=200)
+            until(lambda: read() == sorted(rows) or not query.isActive, "all messages came", seconds=200)
             assert query.exception() is None
             assert read() == sorted(rows)
         finally:

@@ -13,6 +13,7 @@ import threading
 
 import pytest
 from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.waiting import until
 
 import evenq.local
 from evenq.errors import StoreCorrupted, StorePoisoned
@@ -85,15 +86,6 @@ def drain(consumer):
         found += messages
         consumer.commit()
     return found
-
-
-def until(state):
-    """Wait for what other threads do."""
-    clock, pause = SystemClock(), threading.Event()
-    deadline = clock.monotonic_ms() + 10_000
-    while not state():
-        assert clock.monotonic_ms() < deadline
-        pause.wait(0.001)
 
 
 def three_files(engine):

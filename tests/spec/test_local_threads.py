@@ -11,12 +11,13 @@ import threading
 
 import pytest
 from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.waiting import until
 
 import evenq.local
 from evenq.errors import StorePoisoned, TooManyRequests
 from evenq.local import LocalOptions, PutStatus
 from evenq.local.messages import Message
-from evenq.runtime.clock import FakeClock, SystemClock
+from evenq.runtime.clock import FakeClock
 from evenq.store.io.memory_disk import MemoryDisk
 
 FILE_ENGINES = ["embedded", "local"]
@@ -46,15 +47,6 @@ def together(*works):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
-
-
-def until(state):
-    """Wait for what other threads do."""
-    clock, pause = SystemClock(), threading.Event()
-    deadline = clock.monotonic_ms() + 20_000
-    while not state():
-        assert clock.monotonic_ms() < deadline
-        pause.wait(0.001)
 
 
 def memory(clock=None):

@@ -9,7 +9,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +21,7 @@ from evenq.testing.node import Node
 
 __all__ = [
     "FAST", "FAULTS", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address",
-    "in_sync", "leader_of", "listens", "members_of", "number_of", "play_fault", "readiness", "until",
+    "in_sync", "leader_of", "listens", "members_of", "number_of", "play_fault", "readiness",
 ]  # fmt: skip
 
 _PREFIX = "EVENQ_BROKER_"
@@ -148,14 +148,6 @@ def members_of(node: Node) -> dict[int, str]:
 def folder_of(node: Node) -> Path:
     """Of its data."""
     return Path(node.environment[f"{_PREFIX}STORE__PATH"])
-
-
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "", *, within_s: float = 60.0) -> None:
-    """Wait for it; `why` says what there is instead."""
-    end = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.05)
 
 
 def _page(node: Node, name: str) -> str:

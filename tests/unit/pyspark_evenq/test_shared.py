@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.exclusive import OffsetConflict
@@ -48,13 +48,6 @@ def made(broker: Any, groups: FakeGroups) -> Iterator[Any]:
     yield make
     for reader in readers:
         reader.stop()
-
-
-def until(condition: Callable[[], Any], what: Callable[[], Any] = lambda: "") -> Any:
-    give_up = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < give_up, what()
-    return found
 
 
 def following(reader: StreamReader, start: dict[str, Any], sizes: dict[int, int]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import BadRequest, ConnectionFailed, TlsFailed
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
@@ -115,13 +116,6 @@ def served(story: Callable[[Echo, GrpcNet, str], Awaitable[None]], front: Front 
     asyncio.run(body())
 
 
-async def until(state: Callable[[], object]) -> None:
-    until_ms = CLOCK.monotonic_ms() + HANG_S * 1_000
-    while not state():
-        assert CLOCK.monotonic_ms() < until_ms
-        await asyncio.sleep(0.005)
-
-
 MESSAGES = [b"one", b"", bytes(range(256)) * 1_000, b"x" * (3 * MIB), *(b"%d" % number for number in range(300))]
 
 
@@ -177,7 +171,7 @@ def test_a_server_that_does_not_read_holds_the_sender_and_costs_a_bounded_amount
         echo.reads.clear()
         talk = Talk(net, address)
         listening = asyncio.ensure_future(talk.listen(65))
-        await until(lambda: talk.came)
+        await until_async(lambda: talk.came)
         talk.say(*(bytes([number]) * MIB for number in range(64)))
         seen = -1
         while seen != talk.sent:  # until windows and buffers are full
@@ -205,7 +199,7 @@ def test_answers_that_nobody_takes_are_not_read() -> None:
             talk.say(*([bytes(100_000)] * 200))
             connection = talk.call._connection
             assert connection is not None
-            await until(lambda: connection._deaf)
+            await until_async(lambda: connection._deaf)
             kept = sum(map(len, connection.core.messages))
             assert READ_BYTES - 100_000 <= kept <= READ_BYTES + 2 * MIB
             for _ in range(200):
@@ -219,7 +213,7 @@ def test_a_call_that_is_closed_ends_at_the_server() -> None:
     async def story(echo: Echo, net: GrpcNet, address: str) -> None:
         talk = Talk(net, address)
         listening = asyncio.ensure_future(talk.listen())
-        await until(lambda: talk.came)
+        await until_async(lambda: talk.came)
         assert not echo.ended.is_set()
         listening.cancel()
         await asyncio.wait({listening})

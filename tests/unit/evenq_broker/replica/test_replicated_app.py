@@ -21,6 +21,7 @@ from evenq_broker.loops.replication import record_repair, replica_driver
 from evenq_broker.replica import replicated_app
 from evenq_broker.replica.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
+from evenq_proofs.waiting import until_async
 from pydantic import ValidationError
 
 from evenq.errors import ConnectionFailed, StoreCorrupted
@@ -58,12 +59,6 @@ def copy(
         **more,
     )  # fmt: skip
     return ReplicatedApp(settings, clock=SystemClock(), rng=random.Random(number), net=net)
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not what():
-            await SystemClock().sleep_ms(20)
 
 
 async def answered(net: GrpcNet, address: str) -> None:
@@ -116,7 +111,7 @@ async def three_copies(folder: Path, **settings: Any) -> AsyncIterator[Group]:
         try:
             for one in group.apps:
                 await one.start()
-            await until(lambda: in_sync(group.apps))
+            await until_async(lambda: in_sync(group.apps))
             yield group
         finally:
             await asyncio.gather(*(one.close() for one in group.apps))
@@ -133,7 +128,7 @@ def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
                 for each in (group.port, group.port + 1):
                     await answered(group.net, f"{host}:{each}")
             await leader._control.hand_over(None)
-            await until(lambda: in_sync(group.apps) and not leader.port)
+            await until_async(lambda: in_sync(group.apps) and not leader.port)
             for host in HOSTS:
                 await answered(group.net, f"{host}:{group.port + 1}")
 
@@ -170,9 +165,9 @@ def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> None:
             address = f"{leader.settings.host}:{group.port}"
             senders = [asyncio.ensure_future(send(group.net, address)) for _ in range(32)]
             try:
-                await until(lambda: codes[20000] > 200)
+                await until_async(lambda: codes[20000] > 200)
                 await leader._control.hand_over(None)
-                await until(lambda: not leader.port)
+                await until_async(lambda: not leader.port)
             finally:
                 over.set()
             await asyncio.gather(*senders)
@@ -228,9 +223,9 @@ def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(t
             await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
             await send("first")
             assert await read() == ["first"]
-            await until(lambda: all(one._lite_sets.newest() for one in group.apps if one is not leader))
+            await until_async(lambda: all(one._lite_sets.newest() for one in group.apps if one is not leader))
             await leader._control.hand_over(None)
-            await until(lambda: in_sync(group.apps) and not leader.port)
+            await until_async(lambda: in_sync(group.apps) and not leader.port)
             await send("second")
             assert await read() == ["second"]
 
@@ -290,13 +285,13 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
             knocker = Knocker(*((host, group.port) for host in HOSTS))
             try:
                 await leader._control.hand_over(None)
-                await until(lambda: in_sync(group.apps) and not leader.port)
+                await until_async(lambda: in_sync(group.apps) and not leader.port)
                 assert max(knocker.longest_ms.values()) < slow_ms * 0.8
                 await answered(group.net, f"{HOSTS[0]}:{group.port}")
                 stopped = group.leader
                 began_ms = SystemClock().monotonic_ms()
                 ending = asyncio.ensure_future(stopped.close())
-                await until(lambda: not stopped.driver.leads)
+                await until_async(lambda: not stopped.driver.leads)
                 assert stopped._why_not_ready() == "it stops"
                 await answered(group.net, f"{stopped.settings.host}:{group.port}")
                 assert not ending.done()
@@ -403,7 +398,7 @@ def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_
             first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
             group.apps = [back := group.made(first.broker_id)]
             await back.start()
-            await until(lambda: back._why_not_ready() == "")
+            await until_async(lambda: back._why_not_ready() == "")
             end_ms = SystemClock().monotonic_ms() + 2_000
             while SystemClock().monotonic_ms() < end_ms:
                 assert back._why_not_ready() == ""
@@ -421,7 +416,7 @@ def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_
             await back.close()
             group.apps = [alone := group.made(first.broker_id)]
             await alone.start()
-            await until(lambda: alone.driver.replica.record is not None)
+            await until_async(lambda: alone.driver.replica.record is not None)
             assert alone._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
 
     asyncio.run(story())
@@ -438,7 +433,7 @@ def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(
             port, links = ports.take(2), ports.take()
             app = copy(0, tmp_path, port, links, net)
             await app.start()
-            await until(lambda: app.driver.replica.end > 0)
+            await until_async(lambda: app.driver.replica.end > 0)
             await app.close()
             file = tmp_path / "0" / "commitlog" / f"{0:020d}"
             damaged = bytearray(file.read_bytes())

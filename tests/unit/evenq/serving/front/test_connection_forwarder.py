@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import PortInUse
 from evenq.model import PLAIN_LISTENER
@@ -89,12 +90,6 @@ def played(request: pytest.FixtureRequest) -> Play:
             runner.run(bounded())
 
     return play
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not what():
-            await SystemClock().sleep_ms(5)
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
@@ -288,7 +283,7 @@ def test_one_address_has_half_of_the_connections_at_most(played: Play, caplog: p
                 late, _ = await stage.client()
                 assert await ended(late)
             kept[0][1].close()
-            await until(lambda: stage.forwarder.connections == 2)
+            await until_async(lambda: stage.forwarder.connections == 2)
             reader, _ = await stage.client()
             assert await reader.readexactly(len(LEADER) + 1)
 
@@ -326,7 +321,7 @@ def test_connections_never_lead_to_the_ports_themselves(
             reader, writer = await asyncio.open_connection(HERE, port)
             assert await ended(reader)
             writer.close()
-        await until(lambda: forwarder.connections == 0)
+        await until_async(lambda: forwarder.connections == 0)
         forwarder.close()
         ports.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq import errors
 from evenq.model import Listener
@@ -114,13 +115,6 @@ def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 async def failing(error: Exception) -> bytes:
     raise error
-
-
-async def until(state: Callable[[], bool]) -> None:
-    """Wait for a state; the test's own deadline ends a wait in vain."""
-    clock = SystemClock()
-    while not state():
-        await clock.sleep_ms(5)
 
 
 def run(
@@ -290,7 +284,7 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
         await service.parked.wait()
         await frames.aclose()
         await service.ended.wait()
-        await until(lambda: door.running == 0)
+        await until_async(lambda: door.running == 0)
 
     run(test)
 
@@ -303,7 +297,7 @@ def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
         # The connection first: 2,000 calls beside it leave a busy machine no turn to make it before gRPC gives it up.
         assert await anext(polls[0]) == b"first"
         assert await asyncio.gather(*(anext(poll) for poll in polls[1:])) == [b"first"] * 1_999
-        await until(lambda: door.running == 2_000)
+        await until_async(lambda: door.running == 2_000)
         await door.stop()
         ended = await asyncio.gather(*(anext(poll) for poll in polls), return_exceptions=True)
         assert {type(error) for error in ended} == {errors.ConnectionFailed}
@@ -360,7 +354,7 @@ def test_clients_that_are_turned_away_connect_anew_and_their_calls_go_on() -> No
             assert await session.read() == b"a"
             service.unary = waiting
             running = asyncio.ensure_future(channel.unary_unary(UNARY)(b"slow"))
-            await until(lambda: door.running == 2)
+            await until_async(lambda: door.running == 2)
             GrpcServers([door], ServerTls(TlsSettings(), clock=SystemClock())).turn_away()
             if turns:
                 assert await session.read() is grpc.aio.EOF
@@ -401,7 +395,7 @@ def test_stop_lets_a_running_call_finish() -> None:
         call = asyncio.ensure_future(net.unary(address, UNARY, b"x", timeout_ms=10_000))
         await service.parked.wait()
         stopping = asyncio.ensure_future(door.stop(10_000))
-        await until(lambda: not door.health.serving)
+        await until_async(lambda: not door.health.serving)
         release.set()
         assert await call == b"x"
         await stopping

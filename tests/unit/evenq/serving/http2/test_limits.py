@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.runtime.clock import SystemClock
 from evenq.serving.front_limits import FrontLimits
@@ -113,15 +114,6 @@ PEERS = {
 }  # fmt: skip
 
 
-async def until(state: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(60):
-            while not state():
-                await SystemClock().sleep_ms(5)
-    except TimeoutError:
-        pytest.fail(f"after 20 s: {what}")
-
-
 @pytest.mark.parametrize("limit", PEERS)
 def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
     peer = PEERS[limit]
@@ -133,7 +125,7 @@ def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
         try:
             for one in made:
                 await asyncio.to_thread(one.sendall, peer.hello + peer.sends)
-            await until(lambda: limit in server.totals.reached, f"{limit} is not in {server.totals.reached}")
+            await until_async(lambda: limit in server.totals.reached, f"{limit} is not in {server.totals.reached}")
         finally:
             for one in made:
                 one.close()
@@ -161,7 +153,7 @@ def played(limits: dict[str, int], sends: bytes, check: Callable[[Http2Server], 
 
 def test_an_address_that_leaves_its_answers_unread_is_refused_more_of_them() -> None:
     async def check(server: Http2Server) -> None:
-        await until(lambda: server.totals.calls_refused, "no call is refused")
+        await until_async(lambda: server.totals.calls_refused, "no call is refused")
         assert server.totals.calls_refused == 2
         assert server.totals.reached == {"address_unread_bytes": 2}
         assert 100_000 <= server.totals.unread_bytes < 101_000
@@ -174,7 +166,7 @@ def test_an_unread_answer_counts_among_the_calls_of_its_address() -> None:
     """Its handler is over, but its stream is not: many small ones would pass every bound that counts bytes."""
 
     async def check(server: Http2Server) -> None:
-        await until(lambda: server.totals.calls_refused, "no call is refused")
+        await until_async(lambda: server.totals.calls_refused, "no call is refused")
         assert (server.totals.calls_refused, server.totals.streams) == (2, 3)
         assert server.totals.reached == {"calls_per_address_max": 2}
 
@@ -193,7 +185,7 @@ def test_requests_are_not_read_while_the_answers_of_their_address_wait() -> None
             await of.send(bytes(20_000))
 
     async def check(server: Http2Server) -> None:
-        await until(lambda: "address_unread_bytes" in server.totals.reached, "nobody waits")
+        await until_async(lambda: "address_unread_bytes" in server.totals.reached, "nobody waits")
         await SystemClock().sleep_ms(50)
         assert read == [1, 1, 1]
         assert server.totals.request_bytes == 2 * 100 * 105 - 3 * 105

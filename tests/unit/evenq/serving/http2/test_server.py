@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 import uvloop
+from evenq_proofs.waiting import until_async
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
@@ -120,11 +121,6 @@ def run(
         runner.run(main())
 
 
-async def until(state: Callable[[], object]) -> None:
-    while not state():
-        await SystemClock().sleep_ms(5)
-
-
 def called(address: str, method: str, request: bytes = b"x", *, credentials: Any = None, **options: Any) -> Any:
     """The answer, or the error, of one call on its own channel."""
     channel = grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
@@ -204,8 +200,8 @@ def test_what_is_over_is_freed_without_the_collector(loop: Any) -> None:
         seen: list[weakref.ref[Any]] = []
         service.calls = Forgetful(lambda call: seen.extend(map(weakref.ref, (call, call.connection))))
         await asyncio.to_thread(client)
-        await until(lambda: service.ended.is_set() and len(seen) == 2 * 6)
-        await until(lambda: not any(ref() for ref in seen))
+        await until_async(lambda: service.ended.is_set() and len(seen) == 2 * 6)
+        await until_async(lambda: not any(ref() for ref in seen))
 
     gc.collect()
     gc.disable()
@@ -219,7 +215,7 @@ def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
     async def test(service: Service, server: Http2Server, port: int) -> None:
         error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park", timeout=0.3)
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(service.ended.is_set)
+        await until_async(service.ended.is_set)
         service.ended.clear()
         service.parked.clear()
 
@@ -230,8 +226,8 @@ def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
                 future.cancel()
 
         await asyncio.to_thread(leave)
-        await until(service.ended.is_set)
-        await until(lambda: not server.totals.streams)
+        await until_async(service.ended.is_set)
+        await until_async(lambda: not server.totals.streams)
 
     run(loop, test)
 
@@ -246,7 +242,7 @@ def test_a_handler_waits_for_a_client_that_does_not_read(loop: Any) -> None:
 
         reader = slowly()
         assert await asyncio.to_thread(next, reader) == 100_000
-        await until(lambda: server.totals.unread_bytes)
+        await until_async(lambda: server.totals.unread_bytes)
         assert server.totals.unread_bytes < 1 << 20
         assert not service.ended.is_set()
         assert await asyncio.to_thread(next, reader) == 99 * 100_000
@@ -275,13 +271,13 @@ def test_mtls_shows_the_callers_certificate_and_refuses_others(loop: Any, tmp_pa
             called, address, "/s/Echo", credentials=grpc.ssl_channel_credentials(root), timeout=2
         )
         assert isinstance(stranger, grpc.RpcError)
-        await until(lambda: server.totals.handshakes_failed)
+        await until_async(lambda: server.totals.handshakes_failed)
         silent = socket.create_connection(("127.0.0.1", port))
-        await until(lambda: server.totals.connections == 1)
+        await until_async(lambda: server.totals.connections == 1)
         silent.settimeout(10)
         assert not await asyncio.to_thread(silent.recv, 100)  # no handshake within preface_ms
         silent.close()
-        await until(lambda: not server.totals.connections)
+        await until_async(lambda: not server.totals.connections)
 
     run(loop, test, tls=lambda: context, preface_ms=1_500)
 
@@ -330,15 +326,15 @@ def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, mon
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         for _, writer in opened:
             writer.write(f.PREFACE + f.settings({}))
-        await until(lambda: len(server.connections) == 20)
+        await until_async(lambda: len(server.connections) == 20)
         monkeypatch.setattr(Http2Protocol, "tick", looked)
-        await until(lambda: len({connection for _, connection in looks}) == 20)
+        await until_async(lambda: len({connection for _, connection in looks}) == 20)
         assert max(Counter(now_ms for now_ms, _ in looks).values()) == 20 / LOOK_EACH
         monkeypatch.undo()
         looks.clear()
         for _, writer in opened:
             writer.close()
-        await until(lambda: not server.connections)
+        await until_async(lambda: not server.connections)
 
     run(loop, test)
 
@@ -346,9 +342,9 @@ def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, mon
 def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None:
     async def test(service: Service, server: Http2Server, port: int) -> None:
         call = asyncio.ensure_future(asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park"))
-        await until(service.parked.is_set)
+        await until_async(service.parked.is_set)
         watcher = asyncio.ensure_future(asyncio.to_thread(last_words, raw(port)))
-        await until(lambda: server.totals.connections == 2)
+        await until_async(lambda: server.totals.connections == 2)
         await server.stop(400)
         assert (await watcher).count(f.GOAWAY) == 2
         assert (await call).code() is grpc.StatusCode.UNAVAILABLE
@@ -468,7 +464,7 @@ def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any,
             assert len(service.calls) - before <= 64
             before, turns = len(service.calls), turns + 1
         assert turns >= 2_010 // 64 - 1
-        await until(lambda: ends[0].reads)
+        await until_async(lambda: ends[0].reads)
         for protocol in (crowd, other):
             protocol.connection_lost(None)
 
@@ -549,7 +545,7 @@ def test_who_is_not_answered_when_the_peer_ends_is_cancelled_and_answers_leave_b
             loop.call_soon(protocol.connection_lost, None)
 
         await in_a_turn(begin)
-        await until(lambda: protocol not in server.connections)
+        await until_async(lambda: protocol not in server.connections)
         assert cancelled == service.calls[1:]
         assert end.written.count(b"answer") == 1
 
@@ -650,7 +646,7 @@ def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, wri
         if writes:
             await in_a_turn(lambda: protocol.data_received(f.frame(f.DATA, 0, 1, bytes(5))))
             assert b"not you" in end.written
-        await until(lambda: b"not you" in end.written)
+        await until_async(lambda: b"not you" in end.written)
         assert not protocol.core.streams
         protocol.connection_lost(None)
 
@@ -669,7 +665,7 @@ def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> Non
 
         said = await asyncio.to_thread(flood)
         assert said.endswith(b"too many frames: PING")
-        await until(lambda: not server.totals.connections)
+        await until_async(lambda: not server.totals.connections)
         assert server.totals.faults == {"ENHANCE_YOUR_CALM": 1}
 
     run(loop, test)
@@ -689,7 +685,7 @@ def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop: Any) -> Non
                 return sent
 
         assert await asyncio.to_thread(flood) < 1 << 27
-        await until(lambda: not server.totals.connections)
+        await until_async(lambda: not server.totals.connections)
 
     run(loop, test)
 
@@ -723,7 +719,7 @@ def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(l
                 protocol.data_received(f.frame(f.DATA, 0, 1, bytes(5)))
 
         await in_a_turn(begin)
-        await until(lambda: all(protocol.core.streams for protocol in protocols))
+        await until_async(lambda: all(protocol.core.streams for protocol in protocols))
         await in_a_turn(ask)
         assert len(woken) <= 2 * WAKES_MAX, "all are woken at once"
         turns = list[int]()
@@ -767,7 +763,7 @@ def test_streams_without_credentials_make_room_and_health_never_counts(loop: Any
             parked = []
             for _ in range(2):
                 parked.append(channel.unary_unary("/s/Park")(b"x"))
-                await until(lambda: len(service.calls) == 4 + len(parked))
+                await until_async(lambda: len(service.calls) == 4 + len(parked))
             assert await strange.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             with pytest.raises(grpc.aio.AioRpcError, match="calls run from this address"):
                 await echo(b"2", timeout=60)

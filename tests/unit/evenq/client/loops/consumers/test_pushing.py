@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.allocation import by_name
 from evenq.client.core.calls import (
@@ -362,12 +363,6 @@ class Group:
         return member
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the state lives in the clients, which have no event
-            await asyncio.sleep(0.002)
-
-
 async def turns() -> None:
     """Whatever can go on now has gone on: nothing of it waits for another process or the disk."""
     for _ in range(100):
@@ -395,13 +390,13 @@ def test_a_topic_that_was_made_anew_is_read_whole_and_nothing_of_the_old_one_is_
 
         group.handle = handle
         one = group.member("one")
-        await until(old_runs.is_set)
+        await until_async(old_runs.is_set)
         broker.make_anew(*(b"new %d" % number for number in range(50)))
         await turns()
         finished.set()
-        await until(lambda: sum(body.startswith(b"new") for body in group.seen) == 50)
+        await until_async(lambda: sum(body.startswith(b"new") for body in group.seen) == 50)
         assert set(group.seen.values()) == {1}
-        await until(lambda: broker.committed.get(QUEUES[0]) == 50)
+        await until_async(lambda: broker.committed.get(QUEUES[0]) == 50)
         await one.close()
         assert broker.committed[QUEUES[0]] == 50
 
@@ -424,11 +419,11 @@ def test_a_message_of_a_deleted_topic_is_not_given_back_for_the_one_at_its_offse
 
         group.handle = handle
         one = group.member("one")
-        await until(old_runs.is_set)
+        await until_async(old_runs.is_set)
         broker.make_anew(b"new")
         await turns()
         fails.set()
-        await until(lambda: broker.committed.get(QUEUES[0]) == 1)
+        await until_async(lambda: broker.committed.get(QUEUES[0]) == 1)
         assert group.seen == {b"old": 1, b"new": 1}
         assert not broker.sent_back
         await one.close()
@@ -445,9 +440,9 @@ def test_rb_42_the_broker_decides_where_a_group_begins_and_the_members_policy_go
         broker.store(b"before", b"since the group began")
         group = Group(broker)
         one = group.member("one", start=StartFrom.LAST)
-        await until(lambda: len(owned(one)) == len(QUEUES))
+        await until_async(lambda: len(owned(one)) == len(QUEUES))
         broker.store(b"after")
-        await until(lambda: len(group.seen) == 2)
+        await until_async(lambda: len(group.seen) == 2)
         assert group.seen == {b"since the group began": 1, b"after": 1}
         assert set(broker.begun) == {StartPolicy(StartFrom.LAST, broker.begun[0].timestamp_ms)}
         await one.close()
@@ -466,18 +461,18 @@ def test_a_join_and_a_leave_in_the_middle_repeat_and_lose_nothing() -> None:
 
         group.handle = slow
         one = group.member("one")
-        await until(lambda: owned(one) == [0, 1, 2, 3])
+        await until_async(lambda: owned(one) == [0, 1, 2, 3])
         for number in range(400):
             broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until(lambda: len(group.seen) > 50)
+        await until_async(lambda: len(group.seen) > 50)
         two = group.member("two")
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         for number in range(400, 600):
             broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until(lambda: len(group.seen) > 420)
+        await until_async(lambda: len(group.seen) > 420)
         await one.close()
-        await until(lambda: owned(two) == [0, 1, 2, 3])
-        await until(lambda: len(group.seen) == 600)
+        await until_async(lambda: owned(two) == [0, 1, 2, 3])
+        await until_async(lambda: len(group.seen) == 600)
         await two.close()
         assert set(group.seen.values()) == {1}
         assert broker.committed == dict.fromkeys(QUEUES, 150)
@@ -491,9 +486,9 @@ def test_the_callback_hears_of_a_loss_before_the_next_owner_hears_of_the_gain() 
         broker = Broker()
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: group.notices == [("one", [0, 1, 2, 3], [])])
+        await until_async(lambda: group.notices == [("one", [0, 1, 2, 3], [])])
         two = group.member("two")
-        await until(lambda: sum(len(gained) for name, gained, _ in group.notices if name == "two") == 2)
+        await until_async(lambda: sum(len(gained) for name, gained, _ in group.notices if name == "two") == 2)
         lost_at = [index for index, (name, _, lost) in enumerate(group.notices) if name == "one" and lost]
         gained_at = [index for index, (name, gained, _) in enumerate(group.notices) if name == "two" and gained]
         assert min(lost_at) < min(gained_at)
@@ -510,14 +505,14 @@ def test_queues_that_come_later_are_read_as_soon_as_a_broker_tells_of_a_change()
         broker.route = QUEUES[:1]
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: owned(one) == [0])
+        await until_async(lambda: owned(one) == [0])
         broker.route = QUEUES[:2]
         broker.mail["one"].put_nowait(AssignmentChanged("t"))
-        await until(lambda: owned(one) == [0, 1])
+        await until_async(lambda: owned(one) == [0, 1])
         broker.fail["session"] = [ConnectionFailed("starting")]
         broker.restart()
         broker.route = QUEUES
-        await until(lambda: owned(one) == [0, 1, 2, 3])
+        await until_async(lambda: owned(one) == [0, 1, 2, 3])
         await one.close()
 
     asyncio.run(story())
@@ -528,16 +523,16 @@ def test_a_broker_restart_moves_no_queue_and_repeats_nothing() -> None:
         broker = Broker()
         group = Group(broker)
         one, two = group.member("one"), group.member("two")
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         for queue in QUEUES:
             broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
-        await until(lambda: len(group.seen) == 40)
+        await until_async(lambda: len(group.seen) == 40)
         broker.restart()
         broker.fail["session"] = [ConnectionFailed("starting")]  # one of the two comes back later
-        await until(lambda: set(broker.mail) == {"one", "two"} and len(broker.holders) == 4)
+        await until_async(lambda: set(broker.mail) == {"one", "two"} and len(broker.holders) == 4)
         assert (owned(one), owned(two)) == ([0, 1], [2, 3])
         broker.store(b"after", queue=QUEUES[3])
-        await until(lambda: group.seen[b"after"] == 1)
+        await until_async(lambda: group.seen[b"after"] == 1)
         assert set(group.seen.values()) == {1}
         await asyncio.gather(one.close(), two.close())
 
@@ -549,21 +544,21 @@ def test_a_broker_that_leaves_gets_its_queues_back_with_all_progress_and_nothing
         broker = Broker()
         group = Group(broker)
         one, two = group.member("one"), group.member("two")
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         for queue in QUEUES:
             broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
-        await until(lambda: len(group.seen) == 40)
+        await until_async(lambda: len(group.seen) == 40)
         for mailbox in broker.mail.values():
             mailbox.put_nowait(BrokerLeaving(5_000))
-        await until(lambda: not broker.holders)
+        await until_async(lambda: not broker.holders)
         assert broker.committed == dict.fromkeys(QUEUES, 10)
         one.pause(paused=False)  # a round: nothing is asked of a broker that goes
-        await until(lambda: owned(one) == owned(two) == [])
+        await until_async(lambda: owned(one) == owned(two) == [])
         assert not broker.holders
         broker.restart()
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         broker.store(b"after", queue=QUEUES[3])
-        await until(lambda: group.seen[b"after"] == 1)
+        await until_async(lambda: group.seen[b"after"] == 1)
         assert set(group.seen.values()) == {1}
         await asyncio.gather(one.close(), two.close())
 
@@ -575,11 +570,11 @@ def test_a_member_whose_lock_went_to_another_stops_without_a_commit() -> None:
         broker = Broker()
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: len(owned(one)) == 4)
+        await until_async(lambda: len(owned(one)) == 4)
         broker.holders[QUEUES[0]] = "stranger"
         broker.fail["pull"] = [PreconditionFailed("somebody else holds the queue")]
         broker.store(b"x", queue=QUEUES[0])
-        await until(lambda: owned(one) == [1, 2, 3])
+        await until_async(lambda: owned(one) == [1, 2, 3])
         await one.close()
 
     asyncio.run(story())
@@ -592,7 +587,7 @@ def test_a_queue_that_another_member_wants_is_kept_while_it_is_assigned() -> Non
         broker = Broker()
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: len(owned(one)) == 4)
+        await until_async(lambda: len(owned(one)) == 4)
         broker.mail["one"].put_nowait(QueueWanted(QUEUES[0]))
         await turns()
         assert broker.holders.get(QUEUES[0]) == "one"
@@ -615,11 +610,11 @@ def test_a_queue_that_is_granted_while_its_broker_leaves_is_released(monkeypatch
 
         monkeypatch.setattr(Calls, "lock", slowly)
         one = group.member("one")
-        await until(lambda: len(broker.holders) == 4)
+        await until_async(lambda: len(broker.holders) == 4)
         broker.mail["one"].put_nowait(BrokerLeaving(5_000))
         await turns()
         answered.set()
-        await until(lambda: not broker.holders)
+        await until_async(lambda: not broker.holders)
         assert owned(one) == []
         await one.close()
 
@@ -632,9 +627,9 @@ def test_last_starts_at_the_end_and_commits_that_at_once() -> None:
         broker.store(b"old", b"older")
         group = Group(broker)
         one = group.member("one", start=None)
-        await until(lambda: broker.committed.get(QUEUES[0]) == 2)
+        await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
         broker.store(b"new")
-        await until(lambda: group.seen == {b"new": 1})
+        await until_async(lambda: group.seen == {b"new": 1})
         await one.close()
 
     asyncio.run(story())
@@ -646,7 +641,7 @@ def test_timestamp_starts_where_the_broker_says() -> None:
         broker.store(b"0", b"1", b"2")
         group = Group(broker)
         one = group.member("one", start=StartFrom.TIMESTAMP)
-        await until(lambda: group.seen == {b"2": 1})
+        await until_async(lambda: group.seen == {b"2": 1})
         await one.close()
 
     asyncio.run(story())
@@ -658,7 +653,7 @@ def test_rb_30_a_queue_whose_start_is_unknown_is_unlocked_and_tried_again() -> N
         broker.fail["query_offsets"] = [ConnectionFailed("down")] * 2
         group = Group(broker)
         one = group.member("one", start=StartFrom.LAST)
-        await until(lambda: owned(one) == [0, 1, 2, 3])
+        await until_async(lambda: owned(one) == [0, 1, 2, 3])
         await one.close()
 
     asyncio.run(story())
@@ -673,7 +668,7 @@ def test_rb_48_an_offset_below_the_smallest_one_goes_on_there() -> None:
             broker.store(b"", queue=queue)
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: group.seen[b"1"] == group.seen[b"2"] == 1)
+        await until_async(lambda: group.seen[b"1"] == group.seen[b"2"] == 1)
         assert group.seen[b"0"] == 0
         await one.close()
 
@@ -694,7 +689,7 @@ def test_failed_messages_come_again_and_end_as_dead_letters_even_if_sending_back
         group.handle = picky
         one = group.member("one", max_attempts=3, consume_batch=1, retry="local")
         broker.store(b"bad", b"good", b"odd")
-        await until(lambda: sorted(broker.dead_letters) == [(0, 3), (2, 3)])
+        await until_async(lambda: sorted(broker.dead_letters) == [(0, 3), (2, 3)])
         assert group.seen[b"good"] == 1
         await one.close()
         assert broker.committed[QUEUES[0]] == 3
@@ -708,10 +703,10 @@ def test_lost_commits_go_again() -> None:
         group = Group(broker)
         one = group.member("one", commit_interval_ms=100)
         broker.store(b"x")
-        await until(lambda: group.seen[b"x"] == 1)
+        await until_async(lambda: group.seen[b"x"] == 1)
         broker.fail["commit"] = [ConnectionFailed("down")]
         broker.store(b"y")
-        await until(lambda: broker.committed.get(QUEUES[0]) == 2)
+        await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
         await one.close()
 
     asyncio.run(story())
@@ -724,9 +719,9 @@ def test_a_commit_that_is_lost_while_a_member_leaves_is_tried_again() -> None:
         broker = Broker()
         group = Group(broker)
         one = group.member("one", commit_interval_ms=60_000)
-        await until(lambda: len(owned(one)) == 4)
+        await until_async(lambda: len(owned(one)) == 4)
         broker.store(b"x")
-        await until(lambda: group.seen[b"x"] == 1)
+        await until_async(lambda: group.seen[b"x"] == 1)
         broker.fail["commit"] = [ConnectionFailed("down"), ConnectionFailed("down")]
         await one.close()
         assert (broker.fail["commit"], broker.committed.get(QUEUES[0])) == ([], 1)
@@ -747,11 +742,13 @@ def test_pulls_are_put_off_while_a_listener_is_slow_and_go_on_after() -> None:
         group.handle = hold
         one = group.member("one", pull_threshold_queue=10, pull_batch=5)
         broker.store(*(b"%d" % n for n in range(50)))
-        await until(lambda: max((offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]), default=0) == 5)
+        await until_async(
+            lambda: max((offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]), default=0) == 5
+        )
         await turns()
         assert max(offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]) == 5
         gate.set()
-        await until(lambda: len(group.seen) == 50)
+        await until_async(lambda: len(group.seen) == 50)
         await one.close()
 
     asyncio.run(story())
@@ -763,18 +760,18 @@ def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_o
         group = Group(broker)
         broker.assignments["one"] = Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5))
         one = group.member("one", ask_server=True)
-        await until(lambda: owned(one) == [1, 3])
-        await until(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
+        await until_async(lambda: owned(one) == [1, 3])
+        await until_async(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
         for value in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
             broker.assignments["one"] = value
             asked = broker.asked
             broker.mail["one"].put_nowait(AssignmentChanged("t"))
-            await until(lambda: broker.asked > asked)  # noqa: B023 - of this turn
+            await until_async(lambda: broker.asked > asked)  # noqa: B023 - of this turn
             await turns()
             assert owned(one) == [1, 3]
         broker.assignments["one"] = Assignment(True, (), Generation(1, 6))
         broker.mail["one"].put_nowait(AssignmentChanged("t"))
-        await until(lambda: owned(one) == [])  # XO-3: an empty set drops everything
+        await until_async(lambda: owned(one) == [])  # XO-3: an empty set drops everything
         await one.close()
 
     asyncio.run(story())
@@ -789,7 +786,7 @@ def test_a_server_that_will_decide_in_a_moment_is_asked_again_soon_even_if_it_te
         await asyncio.sleep(0.05)
         assert owned(one) == []
         broker.assignments["one"] = Assignment(True, (QUEUES[2],), Generation(1, 5))
-        await until(lambda: owned(one) == [2])
+        await until_async(lambda: owned(one) == [2])
         await one.close()
 
     asyncio.run(story())
@@ -800,26 +797,26 @@ def test_a_groups_new_strategy_switches_its_living_members_and_back_without_a_re
         broker = Broker()
         group = Group(broker)
         one, two = group.member("one", ask_server=None), group.member("two", ask_server=None)
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         assert broker.asked == 0
         for number in range(200):
             broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until(lambda: len(group.seen) > 20)
+        await until_async(lambda: len(group.seen) > 20)
         broker.assignments = {
             "one": Assignment(True, (QUEUES[0], QUEUES[2]), Generation(1, 5)),
             "two": Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5)),
         }
         broker.configure("STICKY")
-        await until(lambda: (owned(one), owned(two)) == ([0, 2], [1, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 2], [1, 3]))
         three = group.member("three", ask_server=None)  # hears of it in its welcome
         broker.assignments["three"] = Assignment(True, (), Generation(1, 5))
-        await until(lambda: three.balanced)
+        await until_async(lambda: three.balanced)
         assert owned(three) == []
         for number in range(200, 400):
             broker.store(b"%d" % number, queue=QUEUES[number % 4])
         broker.configure("")
-        await until(lambda: (owned(one), owned(three), owned(two)) == ([0, 1], [2], [3]))
-        await until(lambda: len(group.seen) == 400)
+        await until_async(lambda: (owned(one), owned(three), owned(two)) == ([0, 1], [2], [3]))
+        await until_async(lambda: len(group.seen) == 400)
         await asyncio.gather(one.close(), two.close(), three.close())
         assert set(group.seen.values()) == {1}
 
@@ -833,7 +830,7 @@ def test_a_server_that_shares_whole_brokers_leaves_the_dividing_to_the_members()
         whole = Assignment(True, (MessageQueue("t", "b", -1),))
         broker.assignments = {"one": whole, "two": whole}
         one, two = group.member("one", ask_server=True), group.member("two", ask_server=True)
-        await until(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
         await asyncio.gather(one.close(), two.close())
 
     asyncio.run(story())
@@ -844,9 +841,9 @@ def test_rb_5_an_unsubscribed_topic_is_handed_over() -> None:
         broker = Broker()
         group = Group(broker)
         one = group.member("one")
-        await until(lambda: len(owned(one)) == 4)
+        await until_async(lambda: len(owned(one)) == 4)
         one.unsubscribe("t")
-        await until(lambda: not broker.holders)
+        await until_async(lambda: not broker.holders)
         assert owned(one) == []
         await one.close()
 
@@ -865,7 +862,7 @@ def test_closing_does_not_wait_longer_than_the_drain_time_for_a_stuck_listener()
         group.handle = stuck
         one = group.member("one", drain_ms=50)
         broker.store(b"x")
-        await until(lambda: group.seen[b"x"] == 1)
+        await until_async(lambda: group.seen[b"x"] == 1)
         async with asyncio.timeout(60):  # the listener never ends
             await one.close()
         assert broker.committed.get(QUEUES[0], 0) == 0
@@ -881,8 +878,8 @@ def test_any_number_of_members_starting_together_settle_without_repeats(count: i
             broker.store(b"%d" % number, queue=QUEUES[number % 4])
         group = Group(broker)
         members = [group.member(f"m{number}") for number in range(count)]
-        await until(lambda: sum(len(owned(member)) for member in members) == 4)
-        await until(lambda: len(group.seen) == 200)
+        await until_async(lambda: sum(len(owned(member)) for member in members) == 4)
+        await until_async(lambda: len(group.seen) == 200)
         await asyncio.gather(*(member.close() for member in members))
         assert set(group.seen.values()) == {1}
 
