@@ -703,47 +703,42 @@ QUICK = ["nobody signed", "owner"], ["other tenant"]
         pytest.param(OUTSIDERS, INSIDERS, 12_000, marks=pytest.mark.slow, id="all callers"),
     ],
 )
-def test_every_cell_is_as_the_table_says_and_no_answer_holds_a_foreign_body(
+async def test_every_cell_is_as_the_table_says_and_no_answer_holds_a_foreign_body(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], outsiders: list[str], insiders: list[str], cells_min: int
 ) -> None:
-    async def main() -> None:
-        stage, servers = await started(tmp_path)
-        try:
-            for tenant in ("", "Y", "X"):
-                await plant(stage, tenant)
-            leaver = CALLERS["revoked"]
-            rows = {
-                row.server: row
-                for row in table()
-                if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain", "FetchSnapshot"}
-            }
-            for row in rows.values():  # each server remembers this signature as a right one
-                assert (await stage.call(row, V2_NAMINGS[0], leaver))[0] != UNAUTHORIZED
-            (tmp_path / "users.toml").write_text(users_file(leaver=False))
-            await servers.reload()
-            before = [state(stage, tenant) for tenant in ("", "Y")]
-            outside, problems = await judged(stage, outsiders)
-            for tenant, was in zip(("", "Y"), before, strict=True):
-                if state(stage, tenant) != was:
-                    problems.append(
-                        f"outsiders changed what is of {tenant or 'nobody'}: {was} is {state(stage, tenant)}"
-                    )
-            timer = stage.broker.broker.ledger.recalls.read(stage.recall)
-            inside, more = await judged(stage, insiders)
-            if not await stage.broker.broker.ledger.store.cancel_timers([timer.timer_id]):
-                more.append("Y's message for later was recalled under another name")
-            with capsys.disabled():
-                print(f"\naccess matrix: {outside + inside} cells, {len(problems + more)} wrong")
-            assert outside + inside >= cells_min
-            assert problems + more == [], "\n" + "\n".join(sorted(problems + more, reverse=True)[:100])
-            bodies = {call.rpartition("/")[2] for call, _ in stage.leaks}
-            assert bodies == {"ReceiveMessage", "PullMessage", "Pull", "Scan", "FindMessages", "QueryMessage", "List"}
-        finally:
-            for server in servers.everything:
-                await server.close()
-            await stage.net.close()
-
-    asyncio.run(main())
+    stage, servers = await started(tmp_path)
+    try:
+        for tenant in ("", "Y", "X"):
+            await plant(stage, tenant)
+        leaver = CALLERS["revoked"]
+        rows = {
+            row.server: row
+            for row in table()
+            if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain", "FetchSnapshot"}
+        }
+        for row in rows.values():  # each server remembers this signature as a right one
+            assert (await stage.call(row, V2_NAMINGS[0], leaver))[0] != UNAUTHORIZED
+        (tmp_path / "users.toml").write_text(users_file(leaver=False))
+        await servers.reload()
+        before = [state(stage, tenant) for tenant in ("", "Y")]
+        outside, problems = await judged(stage, outsiders)
+        for tenant, was in zip(("", "Y"), before, strict=True):
+            if state(stage, tenant) != was:
+                problems.append(f"outsiders changed what is of {tenant or 'nobody'}: {was} is {state(stage, tenant)}")
+        timer = stage.broker.broker.ledger.recalls.read(stage.recall)
+        inside, more = await judged(stage, insiders)
+        if not await stage.broker.broker.ledger.store.cancel_timers([timer.timer_id]):
+            more.append("Y's message for later was recalled under another name")
+        with capsys.disabled():
+            print(f"\naccess matrix: {outside + inside} cells, {len(problems + more)} wrong")
+        assert outside + inside >= cells_min
+        assert problems + more == [], "\n" + "\n".join(sorted(problems + more, reverse=True)[:100])
+        bodies = {call.rpartition("/")[2] for call, _ in stage.leaks}
+        assert bodies == {"ReceiveMessage", "PullMessage", "Pull", "Scan", "FindMessages", "QueryMessage", "List"}
+    finally:
+        for server in servers.everything:
+            await server.close()
+        await stage.net.close()
 
 
 SPELLINGS = {
@@ -754,37 +749,33 @@ SPELLINGS = {
 }
 
 
-def test_without_authentication_too_a_namespace_never_means_the_bare_name(tmp_path: Path) -> None:
+async def test_without_authentication_too_a_namespace_never_means_the_bare_name(tmp_path: Path) -> None:
     """Each call of the public protocol under each spelling of X, where things exist, and of Z, where none does: the
     same verdict, no body of others, and nothing of others is changed.
     """
-
-    async def main() -> None:
-        stage, servers = await started(tmp_path, guarded=False)
-        anybody = Caller("root", signed=False)
-        try:
-            for tenant in ("", "Y", "X"):
-                await plant(stage, tenant)
-            before = [state(stage, tenant) for tenant in ("", "Y")]
-            problems = []
-            for row in table():
-                for tenant in ("X", "Z") if "apache" in row.call else ():
-                    codes = {}
-                    for spelling, naming in SPELLINGS.items():
-                        codes[spelling], came = await stage.call(row, naming(tenant), anybody)
-                        foreign = [one for one in ("", "Y", "X") if one != tenant and _canary("topic", one) in came]
-                        problems += [f"{row.call}#{row.variant} as {spelling}: a body of {one!r}" for one in foreign]
-                    if len(set(codes.values())) > 1:
-                        problems.append(f"{row.call}#{row.variant} of {tenant}: {codes}")
-                if [state(stage, tenant) for tenant in ("", "Y")] != before:
-                    problems.append(f"{row.call}#{row.variant} changed what is of others")
-                    before = [state(stage, tenant) for tenant in ("", "Y")]
-            assert problems == [], "\n".join(["", *problems])
-            sent = state(stage, "X")[0]["X%orders"]
-            assert sent[1] > PLANTED, "what was sent under the namespace is in it"
-        finally:
-            for server in servers.everything:
-                await server.close()
-            await stage.net.close()
-
-    asyncio.run(main())
+    stage, servers = await started(tmp_path, guarded=False)
+    anybody = Caller("root", signed=False)
+    try:
+        for tenant in ("", "Y", "X"):
+            await plant(stage, tenant)
+        before = [state(stage, tenant) for tenant in ("", "Y")]
+        problems = []
+        for row in table():
+            for tenant in ("X", "Z") if "apache" in row.call else ():
+                codes = {}
+                for spelling, naming in SPELLINGS.items():
+                    codes[spelling], came = await stage.call(row, naming(tenant), anybody)
+                    foreign = [one for one in ("", "Y", "X") if one != tenant and _canary("topic", one) in came]
+                    problems += [f"{row.call}#{row.variant} as {spelling}: a body of {one!r}" for one in foreign]
+                if len(set(codes.values())) > 1:
+                    problems.append(f"{row.call}#{row.variant} of {tenant}: {codes}")
+            if [state(stage, tenant) for tenant in ("", "Y")] != before:
+                problems.append(f"{row.call}#{row.variant} changed what is of others")
+                before = [state(stage, tenant) for tenant in ("", "Y")]
+        assert problems == [], "\n".join(["", *problems])
+        sent = state(stage, "X")[0]["X%orders"]
+        assert sent[1] > PLANTED, "what was sent under the namespace is in it"
+    finally:
+        for server in servers.everything:
+            await server.close()
+        await stage.net.close()

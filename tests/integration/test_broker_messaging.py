@@ -603,36 +603,33 @@ async def test_namespaces_are_part_of_the_name(talk: Talk, app: BrokerApp) -> No
 
 
 @pytest.mark.slow
-def test_after_kill_9_acknowledged_messages_and_acks_are_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        net = GrpcNet()
-        try:
-            process, talk = await _process(tmp_path, net)
-            await begun(talk)
-            sent = [message(number, body=str(number).encode()) for number in range(50)]
-            for one in sent:
-                assert (await talk.send(one)).status.code == OK
-            got = await talk.receive(batch=20, invisible_ms=60_000)
-            assert len(got) == 20
-            assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK
-            process.send_signal(signal.SIGKILL)
-            process.wait(60)
-            process, talk = await _process(tmp_path, net)
-            assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK  # twice is OK
-            assert (await talk.ack(*map(handle_of, got[10:15]))).status.code == OK  # handles survive
-            seen = {one.body for one in await talk.receive(batch=32)}
-            assert seen == {one.body for one in sent} - {one.body for one in got}
-            [again, *_] = [(await talk.change(handle_of(one), 0)).status.code for one in got[15:]]
-            assert again == OK
-            rest = await talk.receive(batch=32)
-            assert {one.body for one in rest} == {one.body for one in got[15:]}
-            assert {one.system_properties.delivery_attempt for one in rest} == {2}
-            process.terminate()
-            assert process.wait(60) == 0
-        finally:
-            await net.close()
-
-    asyncio.run(main())
+async def test_after_kill_9_acknowledged_messages_and_acks_are_there(tmp_path: Path) -> None:
+    net = GrpcNet()
+    try:
+        process, talk = await _process(tmp_path, net)
+        await begun(talk)
+        sent = [message(number, body=str(number).encode()) for number in range(50)]
+        for one in sent:
+            assert (await talk.send(one)).status.code == OK
+        got = await talk.receive(batch=20, invisible_ms=60_000)
+        assert len(got) == 20
+        assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        process, talk = await _process(tmp_path, net)
+        assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK  # twice is OK
+        assert (await talk.ack(*map(handle_of, got[10:15]))).status.code == OK  # handles survive
+        seen = {one.body for one in await talk.receive(batch=32)}
+        assert seen == {one.body for one in sent} - {one.body for one in got}
+        [again, *_] = [(await talk.change(handle_of(one), 0)).status.code for one in got[15:]]
+        assert again == OK
+        rest = await talk.receive(batch=32)
+        assert {one.body for one in rest} == {one.body for one in got[15:]}
+        assert {one.system_properties.delivery_attempt for one in rest} == {2}
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        await net.close()
 
 
 async def _process(folder: Path, net: GrpcNet) -> tuple[subprocess.Popen[bytes], Talk]:

@@ -67,54 +67,47 @@ class Broker:
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_with_one_of_three_members_gone_all_goes_on(three: Etcd, tmp_path: Path, how: str) -> None:
+async def test_with_one_of_three_members_gone_all_goes_on(three: Etcd, tmp_path: Path, how: str) -> None:
     """The broker asked that member until now, and its watch hangs there."""
-
-    async def scenario() -> None:
-        a, b = Broker(three, tmp_path, first=0), Broker(three, tmp_path, first=1)
-        seen = await a.renewed(None)
-        watch = a.coordinator.watch()
-        assert (await anext(watch)).record == seen.record
-        if how == "killed":
-            three.members[0].kill()
-        else:
-            three.members[0].pause()
-        try:
-            seen = await a.renewed(seen)
-            seen = await b.renewed(seen)
-            while (response := await asyncio.wait_for(anext(watch), SETTLED_SECONDS)) != seen:
-                assert response.record.version < seen.record.version
-            await watch.aclose()
-        finally:
-            if how == "paused":
-                three.members[0].resume()
-            await a.net.close()
-            await b.net.close()
-
-    asyncio.run(scenario())
-
-
-def test_with_two_of_three_members_gone_nothing_is_known_and_nothing_is_lost(three: Etcd, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a = Broker(three, tmp_path, first=0)
-        seen = await a.renewed(None)
-        watch = a.coordinator.watch()
-        assert await anext(watch) == seen
-        for n in (1, 2):
-            three.members[n].kill()
-        began = time.monotonic()
-        for call in (a.coordinator.read(), a.coordinator.compare_and_set(seen, seen.record.elected(0)), anext(watch)):
-            with pytest.raises(CoordinatorUnknown, match=r"evenq/groups/b0 of etcd at 127\.0\.0\.1:.* cannot be"):
-                await call
-        assert time.monotonic() - began < 60, "each call is bounded"
-        for n in (1, 2):
-            three.members[n].start()
-        now = await a.renewed(seen)
-        assert now.record.version in {seen.record.version + 1, seen.record.version + 2}
-        assert now.record.epoch in {0, 1}, "the unknown write happened once at most"
-        other = Broker(three, tmp_path, first=2)
-        assert await other.coordinator.read() == now
-        await other.net.close()
+    a, b = Broker(three, tmp_path, first=0), Broker(three, tmp_path, first=1)
+    seen = await a.renewed(None)
+    watch = a.coordinator.watch()
+    assert (await anext(watch)).record == seen.record
+    if how == "killed":
+        three.members[0].kill()
+    else:
+        three.members[0].pause()
+    try:
+        seen = await a.renewed(seen)
+        seen = await b.renewed(seen)
+        while (response := await asyncio.wait_for(anext(watch), SETTLED_SECONDS)) != seen:
+            assert response.record.version < seen.record.version
+        await watch.aclose()
+    finally:
+        if how == "paused":
+            three.members[0].resume()
         await a.net.close()
+        await b.net.close()
 
-    asyncio.run(scenario())
+
+async def test_with_two_of_three_members_gone_nothing_is_known_and_nothing_is_lost(three: Etcd, tmp_path: Path) -> None:
+    a = Broker(three, tmp_path, first=0)
+    seen = await a.renewed(None)
+    watch = a.coordinator.watch()
+    assert await anext(watch) == seen
+    for n in (1, 2):
+        three.members[n].kill()
+    began = time.monotonic()
+    for call in (a.coordinator.read(), a.coordinator.compare_and_set(seen, seen.record.elected(0)), anext(watch)):
+        with pytest.raises(CoordinatorUnknown, match=r"evenq/groups/b0 of etcd at 127\.0\.0\.1:.* cannot be"):
+            await call
+    assert time.monotonic() - began < 60, "each call is bounded"
+    for n in (1, 2):
+        three.members[n].start()
+    now = await a.renewed(seen)
+    assert now.record.version in {seen.record.version + 1, seen.record.version + 2}
+    assert now.record.epoch in {0, 1}, "the unknown write happened once at most"
+    other = Broker(three, tmp_path, first=2)
+    assert await other.coordinator.read() == now
+    await other.net.close()
+    await a.net.close()

@@ -119,28 +119,25 @@ def test_after_both_brokers_started_again_subscriptions_and_order_go_on(cluster:
     }
 
 
-def test_46_the_asyncio_face_hears_that_its_topic_was_deleted(cluster: LocalCluster) -> None:
-    async def story() -> None:
-        topic = made(cluster, "deleted")
-        ended: asyncio.Queue[str] = asyncio.Queue()
-        async with evenq.aio.LiteSimpleConsumer(
-            group=topic,
-            topic=topic,
-            lite_topics=["ann"],
-            endpoint=cluster.endpoint,
-            on_unsubscribed=ended.put,
-            options=evenq.LiteOptions(sync_interval_ms=1_000),
-        ) as consumer:
-            async with evenq.aio.Producer(endpoint=cluster.endpoint) as producer:
-                await producer.send(evenq.Message(topic=topic, body=b"hello", lite_topic="ann"))
-            [message] = await consumer.receive()
-            await consumer.ack(message)
-            async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin, asyncio.timeout(DEADLINE_S):
-                await admin.delete_topic(topic)  # whether its stream is open already or not
-                assert await ended.get() == "ann"
-                assert consumer.lite_topics == []
-
-    asyncio.run(story())
+async def test_46_the_asyncio_face_hears_that_its_topic_was_deleted(cluster: LocalCluster) -> None:
+    topic = made(cluster, "deleted")
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    async with evenq.aio.LiteSimpleConsumer(
+        group=topic,
+        topic=topic,
+        lite_topics=["ann"],
+        endpoint=cluster.endpoint,
+        on_unsubscribed=ended.put,
+        options=evenq.LiteOptions(sync_interval_ms=1_000),
+    ) as consumer:
+        async with evenq.aio.Producer(endpoint=cluster.endpoint) as producer:
+            await producer.send(evenq.Message(topic=topic, body=b"hello", lite_topic="ann"))
+        [message] = await consumer.receive()
+        await consumer.ack(message)
+        async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin, asyncio.timeout(DEADLINE_S):
+            await admin.delete_topic(topic)  # whether its stream is open already or not
+            assert await ended.get() == "ann"
+            assert consumer.lite_topics == []
 
 
 def test_errors_name_the_limit(cluster: LocalCluster) -> None:

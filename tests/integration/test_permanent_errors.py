@@ -161,35 +161,32 @@ def test_a_push_consumer_without_on_error_logs_once_and_says_when_the_topic_is_t
     assert "group logs: topic mine-logged works after" in lines[1]
 
 
-def test_the_asyncio_faces_do_the_same(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        heard: list[Error] = []
+async def test_the_asyncio_faces_do_the_same(cluster: LocalCluster) -> None:
+    heard: list[Error] = []
 
-        async def on_error(error: Error) -> None:
-            await asyncio.sleep(0)
-            heard.append(error)
+    async def on_error(error: Error) -> None:
+        await asyncio.sleep(0)
+        heard.append(error)
 
-        async def listen(_messages: object) -> None:
-            return None
+    async def listen(_messages: object) -> None:
+        return None
 
-        push = evenq.aio.PushConsumer(
-            group="aio-push", endpoint=cluster.endpoint, credentials=READER, subscriptions={"others": "*"},
-            listener=listen, on_error=on_error, options=FAST,
-        )  # fmt: skip
-        pull = evenq.aio.PullConsumer(
-            group="aio-pull", endpoint=cluster.endpoint, credentials=READER, subscriptions={"mine-gone": "*"}
-        )
-        async with push, pull:
-            with pytest.raises(TopicNotFound, match="mine-gone"):
-                await pull.poll(wait_ms=10_000)
-            assert await pull.poll(wait_ms=1_000) == []
-            for _ in range(100):
-                if heard:
-                    break
-                await asyncio.sleep(0.1)
-        assert [type(error) for error in heard] == [Forbidden]
-
-    asyncio.run(test())
+    push = evenq.aio.PushConsumer(
+        group="aio-push", endpoint=cluster.endpoint, credentials=READER, subscriptions={"others": "*"},
+        listener=listen, on_error=on_error, options=FAST,
+    )  # fmt: skip
+    pull = evenq.aio.PullConsumer(
+        group="aio-pull", endpoint=cluster.endpoint, credentials=READER, subscriptions={"mine-gone": "*"}
+    )
+    async with push, pull:
+        with pytest.raises(TopicNotFound, match="mine-gone"):
+            await pull.poll(wait_ms=10_000)
+        assert await pull.poll(wait_ms=1_000) == []
+        for _ in range(100):
+            if heard:
+                break
+            await asyncio.sleep(0.1)
+    assert [type(error) for error in heard] == [Forbidden]
 
 
 def test_producers_and_simple_consumers_raise_at_each_call(

@@ -123,86 +123,75 @@ async def _read(stream, ports) -> None:
             ports.set_result(json.loads(line))
 
 
-def test_three_members_share_eight_queues_and_a_fourth_makes_a_new_generation() -> None:
-    async def story() -> None:
-        async with running() as cluster:
-            broker = FakeBroker(cluster)
-            broker.tell("c1", "c2", "c3", full=True)
-            first = await broker.decision()
-            assert (first.group, first.topic) == ("g", "T")
-            assert [await cluster.ids(own) for own in ("c1", "c2", "c3")] == [[0, 1, 2], [3, 4, 5], [6, 7]]  # AL-7
-            assert not (await cluster.ask("c4")).known
-            broker.tell("c1", "c2", "c3", "c4")
-            second = await broker.decision()
-            assert second.generation.epoch == first.generation.epoch
-            assert second.generation.counter == first.generation.counter + 1
-            answers = [await cluster.ask(own) for own in ("c1", "c2", "c3", "c4")]
-            assert {answer.generation.counter for answer in answers} == {second.generation.counter}
-            assert [[row.queue.queue_id for row in answer.queues] for answer in answers] == [
-                [0, 1],
-                [2, 3],
-                [4, 5],
-                [6, 7],
-            ]
-            explained = await cluster.call("Explain", pb.ExplainRequest(group="g", topic="T"), pb.ExplainResponse)
-            moved = [
-                (row.queue.queue_id, row.previous_owner, row.owner) for row in explained.queues if row.previous_owner
-            ]
-            assert moved == [(2, "c1", "c2"), (4, "c2", "c3"), (5, "c2", "c3"), (6, "c3", "c4"), (7, "c3", "c4")]
-            assert {row.reason for row in explained.queues if row.previous_owner} == {"c4 joined"}
-            page = await cluster.page()
-            (moves,) = [line for line in page.splitlines() if line.startswith("evenq_rebalance_moves_total{")]
-            assert moves.endswith(" 5.0")
-            assert 'consumer_group="g"' in moves
-            assert 'topic="T"' in moves
-            await broker.close()
-
-    asyncio.run(story())
+async def test_three_members_share_eight_queues_and_a_fourth_makes_a_new_generation() -> None:
+    async with running() as cluster:
+        broker = FakeBroker(cluster)
+        broker.tell("c1", "c2", "c3", full=True)
+        first = await broker.decision()
+        assert (first.group, first.topic) == ("g", "T")
+        assert [await cluster.ids(own) for own in ("c1", "c2", "c3")] == [[0, 1, 2], [3, 4, 5], [6, 7]]  # AL-7
+        assert not (await cluster.ask("c4")).known
+        broker.tell("c1", "c2", "c3", "c4")
+        second = await broker.decision()
+        assert second.generation.epoch == first.generation.epoch
+        assert second.generation.counter == first.generation.counter + 1
+        answers = [await cluster.ask(own) for own in ("c1", "c2", "c3", "c4")]
+        assert {answer.generation.counter for answer in answers} == {second.generation.counter}
+        assert [[row.queue.queue_id for row in answer.queues] for answer in answers] == [
+            [0, 1],
+            [2, 3],
+            [4, 5],
+            [6, 7],
+        ]
+        explained = await cluster.call("Explain", pb.ExplainRequest(group="g", topic="T"), pb.ExplainResponse)
+        moved = [(row.queue.queue_id, row.previous_owner, row.owner) for row in explained.queues if row.previous_owner]
+        assert moved == [(2, "c1", "c2"), (4, "c2", "c3"), (5, "c2", "c3"), (6, "c3", "c4"), (7, "c3", "c4")]
+        assert {row.reason for row in explained.queues if row.previous_owner} == {"c4 joined"}
+        page = await cluster.page()
+        (moves,) = [line for line in page.splitlines() if line.startswith("evenq_rebalance_moves_total{")]
+        assert moves.endswith(" 5.0")
+        assert 'consumer_group="g"' in moves
+        assert 'topic="T"' in moves
+        await broker.close()
 
 
-def test_a_second_broker_gets_what_stands_and_hears_of_changes_told_by_the_first() -> None:
-    async def story() -> None:
-        async with running() as cluster:
-            one, two = FakeBroker(cluster, "broker-a"), FakeBroker(cluster, "broker-b")
-            one.tell("c1")
-            await one.decision()
-            two.tell("c1")
-            newest = 0
-            while newest < 2:
-                newest = (await two.decision()).generation.counter
-            one.tell("c1", "c2")
-            assert (await two.decision()).generation.counter == 3
-            queues = [(row.queue.broker_name, row.queue.queue_id) for row in (await cluster.ask("c2")).queues]
-            assert queues == [("broker-b", number) for number in range(8)]
-            await one.close()
-            await two.close()
-
-    asyncio.run(story())
+async def test_a_second_broker_gets_what_stands_and_hears_of_changes_told_by_the_first() -> None:
+    async with running() as cluster:
+        one, two = FakeBroker(cluster, "broker-a"), FakeBroker(cluster, "broker-b")
+        one.tell("c1")
+        await one.decision()
+        two.tell("c1")
+        newest = 0
+        while newest < 2:
+            newest = (await two.decision()).generation.counter
+        one.tell("c1", "c2")
+        assert (await two.decision()).generation.counter == 3
+        queues = [(row.queue.broker_name, row.queue.queue_id) for row in (await cluster.ask("c2")).queues]
+        assert queues == [("broker-b", number) for number in range(8)]
+        await one.close()
+        await two.close()
 
 
-def test_the_facts_of_a_broker_that_died_are_kept_for_the_grace_and_then_dropped() -> None:
-    async def story() -> None:
-        async with running() as cluster:
-            broker = FakeBroker(cluster)
-            broker.tell("c1")
-            first = await broker.decision()
-            await broker.close()
-            assert await cluster.ids("c1") == list(range(8))
-            back = FakeBroker(cluster)
-            back.tell("c1", full=True)
-            assert (await back.decision()).generation == first.generation, "the same facts, so the same decision"
-            clock = asyncio.get_running_loop().time
-            await back.close()
-            closed_at = clock()
+async def test_the_facts_of_a_broker_that_died_are_kept_for_the_grace_and_then_dropped() -> None:
+    async with running() as cluster:
+        broker = FakeBroker(cluster)
+        broker.tell("c1")
+        first = await broker.decision()
+        await broker.close()
+        assert await cluster.ids("c1") == list(range(8))
+        back = FakeBroker(cluster)
+        back.tell("c1", full=True)
+        assert (await back.decision()).generation == first.generation, "the same facts, so the same decision"
+        clock = asyncio.get_running_loop().time
+        await back.close()
+        closed_at = clock()
 
-            async def forgotten() -> bool:
-                return not (await cluster.ask("c1")).known
+        async def forgotten() -> bool:
+            return not (await cluster.ask("c1")).known
 
-            await until_async(forgotten)
-            assert clock() - closed_at >= GRACE_MS / 1000 - 0.05
-            assert "evenq_rebalance_brokers{" in await cluster.page()
-
-    asyncio.run(story())
+        await until_async(forgotten)
+        assert clock() - closed_at >= GRACE_MS / 1000 - 0.05
+        assert "evenq_rebalance_brokers{" in await cluster.page()
 
 
 @pytest.mark.parametrize(

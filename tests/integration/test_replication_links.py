@@ -606,62 +606,55 @@ async def committed(owners: list[Owner], numbers: range) -> None:
     await until_async(lambda: leader.replica.hw >= end)
 
 
-def test_three_replicas_elect_commit_lose_their_leader_and_go_on() -> None:
-    async def story() -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
-        coordinator = Coordinator()
-        owners = [Owner(number, members, coordinator) for number in range(3)]
-        try:
-            for owner in owners:
-                await owner.start()
-            await committed(owners, range(1, 101))
-            first = leader_of(owners)
-            assert first is not None
-            others = [one for one in owners if one is not first]
-            numbers = [one.number for one in first.log if one.number]
-            assert numbers == list(range(1, 101))
-            # What its followers never got is cut when it comes back.
-            assert first.node is not None
-            await first.node.links.close()
-            assert first.append(999)
-            await first.kill()
-            await committed(others, range(101, 201))
-            second = leader_of(others)
-            assert second is not None
-            assert second.replica.max_epoch > 1
-            assert [one.number for one in second.log if one.number] == list(range(1, 201))
-            assert coordinator.seen.record.leader == second.id
-            assert first.log[-1].number == 999
-            await first.start()
-            await until_async(lambda: first.log == second.log and len(coordinator.seen.record.isr) == 3)
-            await committed(owners, range(201, 251))
-            await until_async(lambda: owners[0].log == owners[1].log == owners[2].log)
-            assert [one.number for one in first.log if one.number] == list(range(1, 251))
-        finally:
-            for owner in owners:
-                await owner.kill()
-
-    asyncio.run(story())
+async def test_three_replicas_elect_commit_lose_their_leader_and_go_on() -> None:
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
+    coordinator = Coordinator()
+    owners = [Owner(number, members, coordinator) for number in range(3)]
+    try:
+        for owner in owners:
+            await owner.start()
+        await committed(owners, range(1, 101))
+        first = leader_of(owners)
+        assert first is not None
+        others = [one for one in owners if one is not first]
+        numbers = [one.number for one in first.log if one.number]
+        assert numbers == list(range(1, 101))
+        # What its followers never got is cut when it comes back.
+        assert first.node is not None
+        await first.node.links.close()
+        assert first.append(999)
+        await first.kill()
+        await committed(others, range(101, 201))
+        second = leader_of(others)
+        assert second is not None
+        assert second.replica.max_epoch > 1
+        assert [one.number for one in second.log if one.number] == list(range(1, 201))
+        assert coordinator.seen.record.leader == second.id
+        assert first.log[-1].number == 999
+        await first.start()
+        await until_async(lambda: first.log == second.log and len(coordinator.seen.record.isr) == 3)
+        await committed(owners, range(201, 251))
+        await until_async(lambda: owners[0].log == owners[1].log == owners[2].log)
+        assert [one.number for one in first.log if one.number] == list(range(1, 251))
+    finally:
+        for owner in owners:
+            await owner.kill()
 
 
-def test_without_links_nobody_commits() -> None:
+async def test_without_links_nobody_commits() -> None:
     """The other test could not fail if replicas reached each other in another way."""
-
-    async def story() -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
-        coordinator = Coordinator()
-        owners = [Owner(number, members, coordinator) for number in range(3)]
-        try:
-            for owner in owners:
-                await owner.start()
-                assert owner.node is not None
-                await owner.node.links.close()
-            await until_async(lambda: coordinator.seen.record.epoch >= 1)
-            await asyncio.sleep(1)
-            assert leader_of(owners) is None
-            assert all(owner.replica.hw == 0 for owner in owners)
-        finally:
-            for owner in owners:
-                await owner.kill()
-
-    asyncio.run(story())
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
+    coordinator = Coordinator()
+    owners = [Owner(number, members, coordinator) for number in range(3)]
+    try:
+        for owner in owners:
+            await owner.start()
+            assert owner.node is not None
+            await owner.node.links.close()
+        await until_async(lambda: coordinator.seen.record.epoch >= 1)
+        await asyncio.sleep(1)
+        assert leader_of(owners) is None
+        assert all(owner.replica.hw == 0 for owner in owners)
+    finally:
+        for owner in owners:
+            await owner.kill()

@@ -114,74 +114,66 @@ def route_request(topic: str) -> bytes:
     return request.SerializeToString()
 
 
-def test_4_a_signature_counts_in_either_case_with_or_without_a_region_and_else_is_unauthorized(
+async def test_4_a_signature_counts_in_either_case_with_or_without_a_region_and_else_is_unauthorized(
     cluster: LocalCluster,
 ) -> None:
     """Statement 4, and 2.2: the time in UTC, of any zone, or RFC 3339, and not an old one; the gRPC status is OK."""
+    net = GrpcNet()
 
-    async def test() -> None:
-        net = GrpcNet()
+    async def code(events: dict[str, str], topic: str = "orders") -> int:
+        raw = await net.unary(
+            cluster.endpoint, V2 + "QueryRoute", route_request(topic), timeout_ms=60_000, metadata=events
+        )
+        return int(service_pb2.QueryRouteResponse.FromString(raw).status.code)
 
-        async def code(events: dict[str, str], topic: str = "orders") -> int:
-            raw = await net.unary(
-                cluster.endpoint, V2 + "QueryRoute", route_request(topic), timeout_ms=60_000, metadata=events
-            )
-            return int(service_pb2.QueryRouteResponse.FromString(raw).status.code)
-
-        try:
-            for credential in ("orders", "orders//Rocketmq", "orders/cn-hangzhou/RocketMQ"):
-                for upper in (True, False):
-                    rfc_3339 = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f789Z")
-                    for date in (moment(), moment(345 * 60_000), rfc_3339):  # Nepal's clocks show 5 h 45 min more
-                        assert await code(headers(credential, upper=upper, date=date)) == 20000
-            assert await code(headers(secret="wrong-secret")) == 40100
-            assert await code(headers("stranger")) == 40100
-            assert await code(headers("")) == 40100
-            assert await code({"x-mq-client-id": "c"}) == 40100
-            assert await code({**headers(), "x-mq-date-time": moment(-2_000)}) == 40100
-            assert await code(headers(date=moment(-400_000))) == 40100  # listened to some minutes ago
-            assert await code(headers(), topic="other") == 40300
-        finally:
-            await net.close()
-
-    asyncio.run(test())
+    try:
+        for credential in ("orders", "orders//Rocketmq", "orders/cn-hangzhou/RocketMQ"):
+            for upper in (True, False):
+                rfc_3339 = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f789Z")
+                for date in (moment(), moment(345 * 60_000), rfc_3339):  # Nepal's clocks show 5 h 45 min more
+                    assert await code(headers(credential, upper=upper, date=date)) == 20000
+        assert await code(headers(secret="wrong-secret")) == 40100
+        assert await code(headers("stranger")) == 40100
+        assert await code(headers("")) == 40100
+        assert await code({"x-mq-client-id": "c"}) == 40100
+        assert await code({**headers(), "x-mq-date-time": moment(-2_000)}) == 40100
+        assert await code(headers(date=moment(-400_000))) == 40100  # listened to some minutes ago
+        assert await code(headers(), topic="other") == 40300
+    finally:
+        await net.close()
 
 
-def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -> None:
+async def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -> None:
     """Statement 4: ReceiveMessage and Telemetry carry the status in a frame."""
+    net = GrpcNet()
 
-    async def test() -> None:
-        net = GrpcNet()
+    async def settings() -> AsyncIterator[bytes]:
+        command = service_pb2.TelemetryCommand()
+        command.settings.publishing.topics.add().name = "orders"
+        yield command.SerializeToString()
+        await asyncio.Event().wait()
 
-        async def settings() -> AsyncIterator[bytes]:
-            command = service_pb2.TelemetryCommand()
-            command.settings.publishing.topics.add().name = "orders"
-            yield command.SerializeToString()
-            await asyncio.Event().wait()
-
-        async def first(method: str, reported: dict[str, str], request: Any, answer: Any) -> int:
-            frames = net.stream(cluster.endpoint, V2 + method, request, timeout_ms=60_000, metadata=reported)
-            try:
-                async for frame in frames:
-                    return int(answer.FromString(frame).status.code)
-            finally:
-                await frames.aclose()
-            return 0
-
-        receive = service_pb2.ReceiveMessageRequest()
-        receive.group.name, receive.message_queue.topic.name = "orders-g", "orders"
-        receive.batch_size, receive.long_polling_timeout.seconds = 1, 0
-        encoded = receive.SerializeToString()
+    async def first(method: str, reported: dict[str, str], request: Any, answer: Any) -> int:
+        frames = net.stream(cluster.endpoint, V2 + method, request, timeout_ms=60_000, metadata=reported)
         try:
-            let_in = {20000, 40401}  # with and without messages of the other tests
-            for reported, wanted in ((headers(), let_in), (headers(secret="wrong-secret"), {40100}), ({}, {40100})):
-                assert await first("ReceiveMessage", reported, encoded, service_pb2.ReceiveMessageResponse) in wanted
-            for reported, wanted in ((headers(), 20000), (headers("leaver"), 40100), ({}, 40100)):
-                assert await first("Telemetry", reported, settings(), service_pb2.TelemetryCommand) == wanted
+            async for frame in frames:
+                return int(answer.FromString(frame).status.code)
         finally:
-            await net.close()
+            await frames.aclose()
+        return 0
 
-    asyncio.run(test())
+    receive = service_pb2.ReceiveMessageRequest()
+    receive.group.name, receive.message_queue.topic.name = "orders-g", "orders"
+    receive.batch_size, receive.long_polling_timeout.seconds = 1, 0
+    encoded = receive.SerializeToString()
+    try:
+        let_in = {20000, 40401}  # with and without messages of the other tests
+        for reported, wanted in ((headers(), let_in), (headers(secret="wrong-secret"), {40100}), ({}, {40100})):
+            assert await first("ReceiveMessage", reported, encoded, service_pb2.ReceiveMessageResponse) in wanted
+        for reported, wanted in ((headers(), 20000), (headers("leaver"), 40100), ({}, 40100)):
+            assert await first("Telemetry", reported, settings(), service_pb2.TelemetryCommand) == wanted
+    finally:
+        await net.close()
 
 
 def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cluster: LocalCluster) -> None:

@@ -51,37 +51,31 @@ def pulled(first: int, last: int) -> ProcessQueue:
 # --- CS: triggers
 
 
-def test_cs_3_the_service_waits_for_the_time_or_a_wake_up() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        wakeup = Wakeup(clock)
-        waiting = asyncio.ensure_future(wakeup.wait(20_000))
-        await clock.advance(19_999)
-        assert not waiting.done()
-        await clock.advance(1)
-        assert waiting.done()
+async def test_cs_3_the_service_waits_for_the_time_or_a_wake_up() -> None:
+    clock = FakeClock()
+    wakeup = Wakeup(clock)
+    waiting = asyncio.ensure_future(wakeup.wait(20_000))
+    await clock.advance(19_999)
+    assert not waiting.done()
+    await clock.advance(1)
+    assert waiting.done()
 
-        waiting = asyncio.ensure_future(wakeup.wait(20_000))
-        await clock.advance(5)
-        wakeup.wake()
-        await clock.advance(0)
-        assert waiting.done()
-
-    asyncio.run(story())
+    waiting = asyncio.ensure_future(wakeup.wait(20_000))
+    await clock.advance(5)
+    wakeup.wake()
+    await clock.advance(0)
+    assert waiting.done()
 
 
-def test_cs_3_a_wake_up_given_before_the_wait_makes_it_return_at_once_and_is_used_up() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        wakeup = Wakeup(clock)
-        wakeup.wake()
-        await wakeup.wait(20_000)
-        waiting = asyncio.ensure_future(wakeup.wait(20_000))
-        await clock.advance(10)
-        assert not waiting.done()
-        waiting.cancel()
-
-    asyncio.run(story())
+async def test_cs_3_a_wake_up_given_before_the_wait_makes_it_return_at_once_and_is_used_up() -> None:
+    clock = FakeClock()
+    wakeup = Wakeup(clock)
+    wakeup.wake()
+    await wakeup.wait(20_000)
+    waiting = asyncio.ensure_future(wakeup.wait(20_000))
+    await clock.advance(10)
+    assert not waiting.done()
+    waiting.cancel()
 
 
 # --- RB: the table

@@ -23,29 +23,25 @@ async def opened(disk, *, flush, replicated=False):
 
 @pytest.mark.parametrize("flush", FlushMode)
 @pytest.mark.parametrize("replicated", [False, True], ids=["alone", "copies"])
-def test_ha_7_the_own_disk_and_the_copies_are_waited_for_by_two_settings(flush, replicated):
+async def test_ha_7_the_own_disk_and_the_copies_are_waited_for_by_two_settings(flush, replicated):
     """Each of the four pairs: who answers waits for the disk if flush says so, for the copies if there are any, and
     neither stands for the other."""
-
-    async def scenario():
-        disk = FaultDisk()
-        store = await opened(disk, flush=flush, replicated=replicated)
-        end = store.stats.written_end
-        appended = store.append([Append(1, 0, 7, 0, b"kept", b"")])
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert store.stats.written_end > end
-        assert (store.stats.log_synced == store.stats.written_end) is (flush is FlushMode.SYNC)
-        assert appended.done() is not replicated
-        assert store.queue_range(1, 0) == (0, 0 if replicated else 1)
-        image = disk.crash(Keep.NONE, random.Random(1))
-        if replicated:
-            disk.dead = False
-            store.commit(store.stats.written_end)
-            await appended
-            assert store.queue_range(1, 0) == (0, 1)
-        again = await opened(image, flush=flush)
-        assert again.queue_range(1, 0) == (0, 1 if flush is FlushMode.SYNC else 0), "what a power loss leaves"
-        await again.close()
-
-    asyncio.run(scenario())
+    disk = FaultDisk()
+    store = await opened(disk, flush=flush, replicated=replicated)
+    end = store.stats.written_end
+    appended = store.append([Append(1, 0, 7, 0, b"kept", b"")])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert store.stats.written_end > end
+    assert (store.stats.log_synced == store.stats.written_end) is (flush is FlushMode.SYNC)
+    assert appended.done() is not replicated
+    assert store.queue_range(1, 0) == (0, 0 if replicated else 1)
+    image = disk.crash(Keep.NONE, random.Random(1))
+    if replicated:
+        disk.dead = False
+        store.commit(store.stats.written_end)
+        await appended
+        assert store.queue_range(1, 0) == (0, 1)
+    again = await opened(image, flush=flush)
+    assert again.queue_range(1, 0) == (0, 1 if flush is FlushMode.SYNC else 0), "what a power loss leaves"
+    await again.close()

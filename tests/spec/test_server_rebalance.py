@@ -159,31 +159,25 @@ def test_sr_1_with_the_clients_flag_off_the_share_is_the_servers() -> None:
     assert [queue.queue_id for queue in second or ()] == [1, 3, 1, 3]
 
 
-def test_sr_2_xo_1_with_the_flag_on_or_in_broadcasting_nothing_is_asked() -> None:
-    async def story() -> None:
-        server = Server()
-        server.tell("c1", "c2")
-        own = Sdk(server, "c1", "c1", "c2", flag=True)
-        assert len(await own.assigned() or ()) == 4
-        everything = Sdk(server, "c1", "c1", "c2", model=MessageModel.BROADCASTING, flag=False)
-        assert len(await everything.assigned() or ()) == 8
-        assert own.wire.questions == everything.wire.questions == []
-
-    asyncio.run(story())
+async def test_sr_2_xo_1_with_the_flag_on_or_in_broadcasting_nothing_is_asked() -> None:
+    server = Server()
+    server.tell("c1", "c2")
+    own = Sdk(server, "c1", "c1", "c2", flag=True)
+    assert len(await own.assigned() or ()) == 4
+    everything = Sdk(server, "c1", "c1", "c2", model=MessageModel.BROADCASTING, flag=False)
+    assert len(await everything.assigned() or ()) == 8
+    assert own.wire.questions == everything.wire.questions == []
 
 
-def test_sr_1_sr_2_a_member_that_was_told_neither_asks_while_any_broker_knows_of_a_strategy() -> None:
-    async def story() -> None:
-        server = Server("AVG_BY_CIRCLE")
-        server.tell("c1", "c2")
-        own = Sdk(server, "c1", "c1", "c2", flag=None)
-        paged = [queue.queue_id for queue in await own.assigned() or ()]
-        assert (paged, own.wire.questions) == ([0, 1, 2, 3], [])
-        own = Sdk(server, "c1", "c1", "c2", flag=None, knows={"broker-b": "AVG_BY_CIRCLE"})
-        assert [queue.queue_id for queue in await own.assigned() or ()] == [0, 2, 0, 2]
-        assert own.wire.questions == [("g", "T", "AVG_BY_CIRCLE", MessageModel.CLUSTERING)], "the group's, not its own"
-
-    asyncio.run(story())
+async def test_sr_1_sr_2_a_member_that_was_told_neither_asks_while_any_broker_knows_of_a_strategy() -> None:
+    server = Server("AVG_BY_CIRCLE")
+    server.tell("c1", "c2")
+    own = Sdk(server, "c1", "c1", "c2", flag=None)
+    paged = [queue.queue_id for queue in await own.assigned() or ()]
+    assert (paged, own.wire.questions) == ([0, 1, 2, 3], [])
+    own = Sdk(server, "c1", "c1", "c2", flag=None, knows={"broker-b": "AVG_BY_CIRCLE"})
+    assert [queue.queue_id for queue in await own.assigned() or ()] == [0, 2, 0, 2]
+    assert own.wire.questions == [("g", "T", "AVG_BY_CIRCLE", MessageModel.CLUSTERING)], "the group's, not its own"
 
 
 def test_sr_3_both_paths_give_the_same_balance() -> None:
@@ -203,79 +197,64 @@ def test_sr_3_rb_2_an_error_of_the_strategy_changes_nothing_on_either_path() -> 
     assert server.queues("c1") == before
 
 
-def test_sr_4_the_question_names_group_topic_strategy_and_model() -> None:
-    async def story() -> None:
-        server = Server()
-        server.tell("c1")
-        sdk = Sdk(server, "c1", "c1", flag=False)
-        await sdk.assigned()
-        assert sdk.wire.questions == [("g", "T", "AVG", MessageModel.CLUSTERING)]
-
-    asyncio.run(story())
+async def test_sr_4_the_question_names_group_topic_strategy_and_model() -> None:
+    server = Server()
+    server.tell("c1")
+    sdk = Sdk(server, "c1", "c1", flag=False)
+    await sdk.assigned()
+    assert sdk.wire.questions == [("g", "T", "AVG", MessageModel.CLUSTERING)]
 
 
-def test_xo_2_better_a_failed_question_pins_nothing_the_next_round_asks_again() -> None:
-    async def story() -> None:
-        server = Server("AVG_BY_CIRCLE")
-        server.tell("c1", "c2")
-        sdk = Sdk(server, "c1", "c1", "c2", flag=False)
-        sdk.wire.broken = 3
-        for _ in range(3):
-            with pytest.raises(ConnectionFailed):
-                await sdk.assigned()
-        assert [queue.queue_id for queue in await sdk.assigned() or ()] == [0, 2, 0, 2]
-
-    asyncio.run(story())
+async def test_xo_2_better_a_failed_question_pins_nothing_the_next_round_asks_again() -> None:
+    server = Server("AVG_BY_CIRCLE")
+    server.tell("c1", "c2")
+    sdk = Sdk(server, "c1", "c1", "c2", flag=False)
+    sdk.wire.broken = 3
+    for _ in range(3):
+        with pytest.raises(ConnectionFailed):
+            await sdk.assigned()
+    assert [queue.queue_id for queue in await sdk.assigned() or ()] == [0, 2, 0, 2]
 
 
-def test_xo_3_no_answer_changes_nothing_an_empty_one_drops_everything() -> None:
-    async def story() -> None:
-        server, ids = Server(), tuple(f"c{number}" for number in range(9))
-        server.tell(*ids)
-        assert await Sdk(server, "c8", *ids, flag=False).assigned() == []
-        assert await Sdk(server, "stranger", *ids, flag=False).assigned() is None
-
-    asyncio.run(story())
+async def test_xo_3_no_answer_changes_nothing_an_empty_one_drops_everything() -> None:
+    server, ids = Server(), tuple(f"c{number}" for number in range(9))
+    server.tell(*ids)
+    assert await Sdk(server, "c8", *ids, flag=False).assigned() == []
+    assert await Sdk(server, "stranger", *ids, flag=False).assigned() is None
 
 
-def test_xo_5_xo_6_the_answer_becomes_drops_and_adds_and_balanced_is_assigned_equals_working() -> None:
-    async def story() -> None:
-        server, table = Server(), RebalanceTable()
-        server.tell("c1")
-        sdk = Sdk(server, "c1", "c1", flag=False)
-        for command in table.assign("T", await sdk.assigned() or ()):
-            assert isinstance(command, Lock)
-            assert not table.balanced()
-            (start,) = table.locked(command.queue, granted=True, committed=0)
-            assert isinstance(start, Start)
-        assert (table.balanced(), len(table.working())) == (True, 8)
-        server.tell("c1", "c2")
-        commands = table.assign("T", await sdk.assigned() or ())
-        assert [type(command) for command in commands] == [Stop] * 4
-        assert not {command.queue for command in commands} & set(await sdk.assigned() or ())
-        for command in commands:
-            table.left(command.queue)
-        assert (table.balanced(), len(table.working())) == (True, 4)
-
-    asyncio.run(story())
+async def test_xo_5_xo_6_the_answer_becomes_drops_and_adds_and_balanced_is_assigned_equals_working() -> None:
+    server, table = Server(), RebalanceTable()
+    server.tell("c1")
+    sdk = Sdk(server, "c1", "c1", flag=False)
+    for command in table.assign("T", await sdk.assigned() or ()):
+        assert isinstance(command, Lock)
+        assert not table.balanced()
+        (start,) = table.locked(command.queue, granted=True, committed=0)
+        assert isinstance(start, Start)
+    assert (table.balanced(), len(table.working())) == (True, 8)
+    server.tell("c1", "c2")
+    commands = table.assign("T", await sdk.assigned() or ())
+    assert [type(command) for command in commands] == [Stop] * 4
+    assert not {command.queue for command in commands} & set(await sdk.assigned() or ())
+    for command in commands:
+        table.left(command.queue)
+    assert (table.balanced(), len(table.working())) == (True, 4)
 
 
-def test_xo_7_a_late_answer_does_not_win() -> None:
-    async def story() -> None:
-        server = Server()
-        server.tell("c1")
-        sdk = Sdk(server, "c1", "c1", flag=False)
-        late = await sdk.wire.query_assignment("g", "T", "AVG", MessageModel.CLUSTERING)
-        server.tell("c1", "c2")
-        assert len(await sdk.assigned() or ()) == 4
+async def test_xo_7_a_late_answer_does_not_win() -> None:
+    server = Server()
+    server.tell("c1")
+    sdk = Sdk(server, "c1", "c1", flag=False)
+    late = await sdk.wire.query_assignment("g", "T", "AVG", MessageModel.CLUSTERING)
+    server.tell("c1", "c2")
+    assert len(await sdk.assigned() or ()) == 4
 
-        async def answered(*_question) -> Assignment:
-            return late
+    async def answered(*_question) -> Assignment:
+        return late
 
-        sdk.wire.query_assignment = answered
-        assert await sdk.assigned() is None
-
-    asyncio.run(story())
+    sdk.wire.query_assignment = answered
+    assert await sdk.assigned() is None
 
 
 class Rollout(Server):

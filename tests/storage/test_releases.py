@@ -6,7 +6,6 @@ is in it (`expected.json`), and the script that wrote both.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import zlib
@@ -271,27 +270,24 @@ async def every_timer(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        opened = Opened(version, tmp_path)
-        await opened.open()
-        try:
-            assert opened.broker.ledger.store.identity.store_id == opened.told["store_id"]
-            assert opened.broker.ledger.store.stats.recovered_cut_bytes == 0
-            await every_message(opened)
-            await every_offset(opened)
-            await every_delivery(opened)
-            await every_transaction(opened)
-            await every_timer(opened)
-            before = await opened.ids("orders", 4)
-            await opened.close()
-            await opened.open()  # once more, with what today's program has written beside it
-            assert await opened.ids("orders", 4) == before
-            assert len(await opened.ids("later", 2)) == 1 + len(opened.told["timers"])
-        finally:
-            await opened.close()
-
-    asyncio.run(story())
+async def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: str, tmp_path: Path) -> None:
+    opened = Opened(version, tmp_path)
+    await opened.open()
+    try:
+        assert opened.broker.ledger.store.identity.store_id == opened.told["store_id"]
+        assert opened.broker.ledger.store.stats.recovered_cut_bytes == 0
+        await every_message(opened)
+        await every_offset(opened)
+        await every_delivery(opened)
+        await every_transaction(opened)
+        await every_timer(opened)
+        before = await opened.ids("orders", 4)
+        await opened.close()
+        await opened.open()  # once more, with what today's program has written beside it
+        assert await opened.ids("orders", 4) == before
+        assert len(await opened.ids("later", 2)) == 1 + len(opened.told["timers"])
+    finally:
+        await opened.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

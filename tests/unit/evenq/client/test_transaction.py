@@ -63,42 +63,36 @@ def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
     assert transaction.resolution is None
 
 
-def test_the_asyncio_face_does_the_same() -> None:
-    async def story() -> None:
-        result = Resolutions()
-        async with AsyncTransaction(HALF, result.later) as good:
-            pass
-        with pytest.raises(KeyError):
-            async with AsyncTransaction(HALF, result.later) as bad:
-                raise KeyError("the order does not exist")
-        assert (good.resolution, bad.resolution) == (COMMIT, ROLLBACK)
-        assert result.resolutions == [COMMIT, ROLLBACK]
-        failing = Resolutions(ConnectionFailed("no server there"))
-        with pytest.raises(KeyError):
-            async with AsyncTransaction(HALF, failing.later):
-                raise KeyError("the order does not exist")
-
-    asyncio.run(story())
+async def test_the_asyncio_face_does_the_same() -> None:
+    result = Resolutions()
+    async with AsyncTransaction(HALF, result.later) as good:
+        pass
+    with pytest.raises(KeyError):
+        async with AsyncTransaction(HALF, result.later) as bad:
+            raise KeyError("the order does not exist")
+    assert (good.resolution, bad.resolution) == (COMMIT, ROLLBACK)
+    assert result.resolutions == [COMMIT, ROLLBACK]
+    failing = Resolutions(ConnectionFailed("no server there"))
+    with pytest.raises(KeyError):
+        async with AsyncTransaction(HALF, failing.later):
+            raise KeyError("the order does not exist")
 
 
-def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_leaves_it_open() -> None:
-    async def story() -> None:
-        result = Resolutions()
-        async with AsyncTransaction(HALF, result.later) as transaction:
-            await transaction.rollback()
-            with pytest.raises(BadRequest, match="ended with ROLLBACK"):
-                await transaction.commit()
-        with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
-            async with AsyncTransaction(HALF, result.later) as other:
-                await other.commit()
-                raise KeyError("after the decision")
-        assert result.resolutions == [ROLLBACK, COMMIT]
-        open_still = AsyncTransaction(HALF, Resolutions(ConnectionFailed("no server there")).later)
-        with pytest.raises(ConnectionFailed):
-            await open_still.commit()
-        assert open_still.resolution is None
-
-    asyncio.run(story())
+async def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_leaves_it_open() -> None:
+    result = Resolutions()
+    async with AsyncTransaction(HALF, result.later) as transaction:
+        await transaction.rollback()
+        with pytest.raises(BadRequest, match="ended with ROLLBACK"):
+            await transaction.commit()
+    with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
+        async with AsyncTransaction(HALF, result.later) as other:
+            await other.commit()
+            raise KeyError("after the decision")
+    assert result.resolutions == [ROLLBACK, COMMIT]
+    open_still = AsyncTransaction(HALF, Resolutions(ConnectionFailed("no server there")).later)
+    with pytest.raises(ConnectionFailed):
+        await open_still.commit()
+    assert open_still.resolution is None
 
 
 def test_a_checker_says_a_resolution_at_once_or_later_and_nothing_else() -> None:

@@ -45,27 +45,21 @@ def test_a_file_that_names_no_process(tmp_path: Path, data: bytes) -> None:
         assert path.read_bytes() == data
 
 
-def test_a_lock_is_waited_for_until_it_is_free(tmp_path: Path) -> None:
-    async def story() -> None:
-        path = tmp_path / "lock"
-        with lock_file(path):
-            waits = asyncio.create_task(run_locked(path, lambda: "done", clock=SystemClock(), wait_ms=60_000))
-            await asyncio.sleep(0.05)
-            assert not waits.done()
-        assert await waits == "done"
-
-    asyncio.run(story())
+async def test_a_lock_is_waited_for_until_it_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with lock_file(path):
+        waits = asyncio.create_task(run_locked(path, lambda: "done", clock=SystemClock(), wait_ms=60_000))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+    assert await waits == "done"
 
 
-def test_a_lock_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    async def story() -> None:
-        path, clock, runs = tmp_path / "lock", FakeClock(), list[int]()
-        with lock_file(path), pytest.raises(LockHeld, match=f"process {os.getpid()}"):
-            await clock.during(run_locked(path, lambda: runs.append(1), clock=clock, wait_ms=50))
-        assert clock.monotonic_ms() >= 50
-        assert not runs
-
-    asyncio.run(story())
+async def test_a_lock_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    path, clock, runs = tmp_path / "lock", FakeClock(), list[int]()
+    with lock_file(path), pytest.raises(LockHeld, match=f"process {os.getpid()}"):
+        await clock.during(run_locked(path, lambda: runs.append(1), clock=clock, wait_ms=50))
+    assert clock.monotonic_ms() >= 50
+    assert not runs
 
 
 def test_what_the_action_raises_and_a_file_that_cannot_be_used(tmp_path: Path) -> None:

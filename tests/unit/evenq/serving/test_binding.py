@@ -40,13 +40,10 @@ def test_a_connection_that_is_accepted_while_its_port_closes_is_made() -> None:
     assert asyncio.run(story()) == b"", "the protocol ended it"
 
 
-def test_a_port_is_free_when_it_is_closed() -> None:
-    async def story() -> None:
-        loop = asyncio.get_running_loop()
-        (bound,) = bind("127.0.0.1", 0)
-        port = bound.getsockname()[1]
-        await close_listening([await loop.create_server(asyncio.Protocol, sock=bound)])
-        (again,) = bind("127.0.0.1", port)
-        again.close()
-
-    asyncio.run(story())
+async def test_a_port_is_free_when_it_is_closed() -> None:
+    loop = asyncio.get_running_loop()
+    (bound,) = bind("127.0.0.1", 0)
+    port = bound.getsockname()[1]
+    await close_listening([await loop.create_server(asyncio.Protocol, sock=bound)])
+    (again,) = bind("127.0.0.1", port)
+    again.close()

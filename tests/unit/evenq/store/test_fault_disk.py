@@ -115,220 +115,190 @@ def images(disk, seed):
 
 
 @pytest.mark.parametrize("flush", list(FlushMode))
-def test_a_crash_at_any_operation_loses_nothing_acknowledged(open_store, flush):
-    async def scenario():
-        count = (await operations(open_store, flush)).operations
-        assert count > 100
-        for number in range(count):
-            disk, history = FaultDisk(), History()
-            disk.cut = (number, random.Random(number).choice([0, 5, 50, 400, 700]))
-            assert not await attempt(open_store, disk, history, flush)
-            for keep, image in images(disk, number):
-                certain = flush is FlushMode.SYNC or keep is Keep.ALL
-                await check(open_store, image, history, flush=flush, all_acked=certain)
-
-    asyncio.run(scenario())
+async def test_a_crash_at_any_operation_loses_nothing_acknowledged(open_store, flush):
+    count = (await operations(open_store, flush)).operations
+    assert count > 100
+    for number in range(count):
+        disk, history = FaultDisk(), History()
+        disk.cut = (number, random.Random(number).choice([0, 5, 50, 400, 700]))
+        assert not await attempt(open_store, disk, history, flush)
+        for keep, image in images(disk, number):
+            certain = flush is FlushMode.SYNC or keep is Keep.ALL
+            await check(open_store, image, history, flush=flush, all_acked=certain)
 
 
 @pytest.mark.slow
-def test_a_write_torn_at_any_kind_of_byte_leaves_whole_calls(open_store):
-    async def scenario():
-        plain = await operations(open_store, FlushMode.SYNC)
-        writes = [number for number, kind in enumerate(plain.kinds) if kind == "write"]
-        places = [0, 1, 3, 4, 7, 8, 11, 12, 13, 40, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1]
-        places += [HEADER_BYTES + 40, 300, 511, 512, 513, 1000, 2000, 3000, 1 << 20]
-        for number in writes[-12:]:
-            for cut in places:
-                disk, history = FaultDisk(), History()
-                disk.cut = (number, cut)
-                await attempt(open_store, disk, history, FlushMode.SYNC)
-                for keep, image in images(disk, cut)[::2]:
-                    await check(open_store, image, history, flush=FlushMode.SYNC, all_acked=True)
-                    assert keep in Keep
-
-    asyncio.run(scenario())
+async def test_a_write_torn_at_any_kind_of_byte_leaves_whole_calls(open_store):
+    plain = await operations(open_store, FlushMode.SYNC)
+    writes = [number for number, kind in enumerate(plain.kinds) if kind == "write"]
+    places = [0, 1, 3, 4, 7, 8, 11, 12, 13, 40, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1]
+    places += [HEADER_BYTES + 40, 300, 511, 512, 513, 1000, 2000, 3000, 1 << 20]
+    for number in writes[-12:]:
+        for cut in places:
+            disk, history = FaultDisk(), History()
+            disk.cut = (number, cut)
+            await attempt(open_store, disk, history, FlushMode.SYNC)
+            for keep, image in images(disk, cut)[::2]:
+                await check(open_store, image, history, flush=FlushMode.SYNC, all_acked=True)
+                assert keep in Keep
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.slow
-def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(open_store, number):
-    async def scenario():
-        count = (await operations(open_store, FlushMode.SYNC)).operations
-        for operation in range(count):
-            disk, history = FaultDisk(), History()
-            disk.faults[operation] = number
-            await attempt(open_store, disk, history, FlushMode.SYNC)
-            for _, image in images(disk, operation):
-                await check(open_store, image, history, flush=FlushMode.SYNC, all_acked=True)
-
-    asyncio.run(scenario())
+async def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(open_store, number):
+    count = (await operations(open_store, FlushMode.SYNC)).operations
+    for operation in range(count):
+        disk, history = FaultDisk(), History()
+        disk.faults[operation] = number
+        await attempt(open_store, disk, history, FlushMode.SYNC)
+        for _, image in images(disk, operation):
+            await check(open_store, image, history, flush=FlushMode.SYNC, all_acked=True)
 
 
-def test_a_failed_fsync_poisons_the_store_and_is_not_tried_again(open_store, message):
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        await opened.store.append([message(b"safe")])
-        events = []
-        opened.store.on_failure = events.append
-        disk.faults_of["sync"] = errno.EIO
-        future = opened.store.append([message(b"unknown")])
-        state = opened.store.append_state(b"unknown")
-        with pytest.raises(StorePoisoned, match="fsync failed"):
-            await future
-        with pytest.raises(StorePoisoned, match="restart the broker"):
-            await state
-        assert isinstance(opened.store.failure, StorePoisoned)
-        assert events == [opened.store.failure]
-        syncs = disk.kinds.count("sync")
-        with pytest.raises(StorePoisoned):
-            opened.store.append([message()])
-        with pytest.raises(StorePoisoned):
-            opened.store.append_state(b"")
-        with pytest.raises(StorePoisoned):
-            await opened.store.save_snapshot(b"")
-        assert await opened.contents() == [b"safe"]  # reads go on, of what is certain
-        await opened.store.close()
-        assert disk.kinds.count("sync") == syncs
-
-    asyncio.run(scenario())
+async def test_a_failed_fsync_poisons_the_store_and_is_not_tried_again(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    await opened.store.append([message(b"safe")])
+    events = []
+    opened.store.on_failure = events.append
+    disk.faults_of["sync"] = errno.EIO
+    future = opened.store.append([message(b"unknown")])
+    state = opened.store.append_state(b"unknown")
+    with pytest.raises(StorePoisoned, match="fsync failed"):
+        await future
+    with pytest.raises(StorePoisoned, match="restart the broker"):
+        await state
+    assert isinstance(opened.store.failure, StorePoisoned)
+    assert events == [opened.store.failure]
+    syncs = disk.kinds.count("sync")
+    with pytest.raises(StorePoisoned):
+        opened.store.append([message()])
+    with pytest.raises(StorePoisoned):
+        opened.store.append_state(b"")
+    with pytest.raises(StorePoisoned):
+        await opened.store.save_snapshot(b"")
+    assert await opened.contents() == [b"safe"]  # reads go on, of what is certain
+    await opened.store.close()
+    assert disk.kinds.count("sync") == syncs
 
 
-def test_a_failed_background_sync_poisons_the_store(open_store, message):
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk, flush=FlushMode.ASYNC)
-        await opened.store.append([message()])
-        disk.faults_of["sync"] = errno.EIO
-        await opened.clock.advance(600)
-        with pytest.raises(StorePoisoned, match="fsync failed"):
-            opened.store.append([message()])
-        await opened.store.close()
-
-    asyncio.run(scenario())
+async def test_a_failed_background_sync_poisons_the_store(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk, flush=FlushMode.ASYNC)
+    await opened.store.append([message()])
+    disk.faults_of["sync"] = errno.EIO
+    await opened.clock.advance(600)
+    with pytest.raises(StorePoisoned, match="fsync failed"):
+        opened.store.append([message()])
+    await opened.store.close()
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_full_disk_refuses_and_goes_on_when_there_is_space(open_store, message, parts):
-    async def scenario():
-        disk = FaultDisk(bytes_max=60_000)
-        opened = await open_store(disk, disk_used_max_ratio=1.0)
-        sent = []
+async def test_a_full_disk_refuses_and_goes_on_when_there_is_space(open_store, message, parts):
+    disk = FaultDisk(bytes_max=60_000)
+    opened = await open_store(disk, disk_used_max_ratio=1.0)
+    sent = []
 
-        async def fill():
-            for number in range(1_000):
-                heads = [b"%d.%d" % (number, part) + b"x" * 700 for part in range(parts)]
-                later = b"behind %d" % number
-                call = opened.store.append([message(head) for head in heads])
-                results = await asyncio.gather(call, opened.store.append([message(later)]), return_exceptions=True)
-                if results[0] is not None:
-                    assert isinstance(results[1], StoreFull)
-                    raise results[0]
-                sent.extend([*heads, later])
+    async def fill():
+        for number in range(1_000):
+            heads = [b"%d.%d" % (number, part) + b"x" * 700 for part in range(parts)]
+            later = b"behind %d" % number
+            call = opened.store.append([message(head) for head in heads])
+            results = await asyncio.gather(call, opened.store.append([message(later)]), return_exceptions=True)
+            if results[0] is not None:
+                assert isinstance(results[1], StoreFull)
+                raise results[0]
+            sent.extend([*heads, later])
 
-        with pytest.raises(StoreFull, match="no space left"):
-            await fill()
-        with pytest.raises(StoreFull):
-            opened.store.append([message()])
-        assert await opened.contents() == sent
-        assert opened.store.failure is None
-        assert opened.store.stats.waiting == 0
-        disk.bytes_max = 90_000
+    with pytest.raises(StoreFull, match="no space left"):
+        await fill()
+    with pytest.raises(StoreFull):
+        opened.store.append([message()])
+    assert await opened.contents() == sent
+    assert opened.store.failure is None
+    assert opened.store.stats.waiting == 0
+    disk.bytes_max = 90_000
+    await opened.clock.advance(500)
+    entry = message(b"again")
+    await opened.store.append([entry])
+    assert entry.queue_offset == len(sent)
+    image = disk.crash(Keep.NONE, random.Random(1))
+    await opened.store.close()
+    again = await open_store(image)
+    assert await again.contents() == [*sent, b"again"]
+    await again.store.close()
+
+
+async def test_messages_are_refused_before_the_disk_is_full_and_states_go_on(open_store, message):
+    disk = FaultDisk(bytes_max=100_000)
+    opened = await open_store(disk, disk_used_max_ratio=0.5)
+    while opened.store.full is None:
+        await opened.store.append([message(b"x" * 900)])
         await opened.clock.advance(500)
-        entry = message(b"again")
-        await opened.store.append([entry])
-        assert entry.queue_offset == len(sent)
-        image = disk.crash(Keep.NONE, random.Random(1))
+    assert 50_000 <= disk.bytes_used < 60_000
+    with pytest.raises(StoreFull, match=r"full, messages are refused from 50\.0%"):
+        opened.store.append([message()])
+    await opened.store.append_state(b"an acknowledgement")
+    await opened.store.save_snapshot(b"all")
+    disk.bytes_max = 200_000
+    await opened.clock.advance(500)
+    await opened.store.append([message()])
+    await opened.store.close()
+
+
+async def test_a_power_loss_in_async_mode_keeps_a_prefix(open_store, message):
+    for seed in range(60):
+        disk = FaultDisk()
+        opened = await open_store(disk, flush=FlushMode.ASYNC)
+        for number in range(8):
+            await opened.store.append([message(b"early %d" % number)])
+        await opened.store.flush()
+        for number in range(30):
+            await opened.store.append([message(b"late %d" % number + b"." * 200)])
+        image = disk.crash(Keep.SOME, random.Random(seed))
         await opened.store.close()
         again = await open_store(image)
-        assert await again.contents() == [*sent, b"again"]
+        found = await again.contents()
+        assert found[:8] == [b"early %d" % number for number in range(8)]
+        assert found[8:] == [b"late %d" % number + b"." * 200 for number in range(len(found) - 8)]
         await again.store.close()
 
-    asyncio.run(scenario())
+
+async def test_a_lost_synced_record_is_corruption_not_a_torn_tail(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    for _ in range(3):
+        await opened.store.append([message(b"x" * 100)])
+    image = disk.crash(Keep.ALL, random.Random(1))
+    await opened.store.close()
+    image.files["commitlog/00000000000000000000"].data[130] ^= 1
+    with pytest.raises(StoreCorrupted, match=r"commitlog/0{20} at byte 0 .*says that the log was on disk up to"):
+        await open_store(image)
 
 
-def test_messages_are_refused_before_the_disk_is_full_and_states_go_on(open_store, message):
-    async def scenario():
-        disk = FaultDisk(bytes_max=100_000)
-        opened = await open_store(disk, disk_used_max_ratio=0.5)
-        while opened.store.full is None:
-            await opened.store.append([message(b"x" * 900)])
-            await opened.clock.advance(500)
-        assert 50_000 <= disk.bytes_used < 60_000
-        with pytest.raises(StoreFull, match=r"full, messages are refused from 50\.0%"):
-            opened.store.append([message()])
-        await opened.store.append_state(b"an acknowledgement")
-        await opened.store.save_snapshot(b"all")
-        disk.bytes_max = 200_000
-        await opened.clock.advance(500)
-        await opened.store.append([message()])
-        await opened.store.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_power_loss_in_async_mode_keeps_a_prefix(open_store, message):
-    async def scenario():
-        for seed in range(60):
-            disk = FaultDisk()
-            opened = await open_store(disk, flush=FlushMode.ASYNC)
-            for number in range(8):
-                await opened.store.append([message(b"early %d" % number)])
-            await opened.store.flush()
-            for number in range(30):
-                await opened.store.append([message(b"late %d" % number + b"." * 200)])
-            image = disk.crash(Keep.SOME, random.Random(seed))
-            await opened.store.close()
-            again = await open_store(image)
-            found = await again.contents()
-            assert found[:8] == [b"early %d" % number for number in range(8)]
-            assert found[8:] == [b"late %d" % number + b"." * 200 for number in range(len(found) - 8)]
-            await again.store.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_lost_synced_record_is_corruption_not_a_torn_tail(open_store, message):
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        for _ in range(3):
-            await opened.store.append([message(b"x" * 100)])
-        image = disk.crash(Keep.ALL, random.Random(1))
-        await opened.store.close()
-        image.files["commitlog/00000000000000000000"].data[130] ^= 1
-        with pytest.raises(StoreCorrupted, match=r"commitlog/0{20} at byte 0 .*says that the log was on disk up to"):
-            await open_store(image)
-
-    asyncio.run(scenario())
-
-
-def test_every_flipped_byte_after_a_clean_stop_is_found(open_store, message):
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        heads = [b"%d" % number * 40 for number in range(6)]
-        for head in heads:
-            await opened.store.append([message(head)])
-            await opened.store.append_state(b"s")
-        await opened.store.save_snapshot(b"snap")
-        await opened.store.append_state(b"last")
-        await opened.store.close()
-        caught = 0
-        for path in sorted(disk.files):
-            for place in range(len(disk.files[path].data)):
-                image = disk.crash(Keep.ALL, random.Random(1))
-                image.files[path].data[place] ^= 0x10
-                try:
-                    again = await open_store(image)
-                    assert await again.contents() == heads
-                    assert set(again.states) | {b"s"} == {b"s", b"last"}
-                    await again.store.close()
-                except (StoreCorrupted, StoreError):
-                    caught += 1
-        assert caught > 500
-
-    asyncio.run(scenario())
+async def test_every_flipped_byte_after_a_clean_stop_is_found(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    heads = [b"%d" % number * 40 for number in range(6)]
+    for head in heads:
+        await opened.store.append([message(head)])
+        await opened.store.append_state(b"s")
+    await opened.store.save_snapshot(b"snap")
+    await opened.store.append_state(b"last")
+    await opened.store.close()
+    caught = 0
+    for path in sorted(disk.files):
+        for place in range(len(disk.files[path].data)):
+            image = disk.crash(Keep.ALL, random.Random(1))
+            image.files[path].data[place] ^= 0x10
+            try:
+                again = await open_store(image)
+                assert await again.contents() == heads
+                assert set(again.states) | {b"s"} == {b"s", b"last"}
+                await again.store.close()
+            except (StoreCorrupted, StoreError):
+                caught += 1
+    assert caught > 500
 
 
 def test_a_lost_block_can_neither_be_read_nor_written_in_part_until_it_is_written_as_a_whole():

@@ -65,27 +65,24 @@ def test_all_derived_bytes_come_back(seed, monkeypatch):
     asyncio.run(scenario())
 
 
-def test_after_retention_they_come_back_from_the_minimum_on():
-    async def scenario():
-        disk, clock = FaultDisk(), FakeClock()
-        store = await opened(disk, clock, retention_hour=-1)
-        for number in range(400):
-            if number == 300:
-                clock.jump_wall(100 * 3_600_000)
-            await store.append([Append(1, number % 3, 7, 0, b"%04d" % number * 40, b"") for _ in range(2)])
-        await store.clean()
-        ranges = {queue_id: store.queue_range(1, queue_id) for queue_id in range(3)}
-        assert all(low > 50 for low, _ in ranges.values())
-        await store.close()
-        image = disk.crash(Keep.ALL, random.Random(0))
-        for path in DERIVED:
-            image.remove(path)
-        again = await opened(image, clock, retention_ms=0)
-        await again.close()
-        for queue_id, (low, high) in ranges.items():
-            path = f"consumequeue/1/{queue_id}/{0:020d}"
-            assert again.queue_range(1, queue_id) == (low, high)
-            before, after = (bytes(one.files[path].data) for one in (disk, image))
-            assert after[low * 20 :] == before[low * 20 : high * 20]
-
-    asyncio.run(scenario())
+async def test_after_retention_they_come_back_from_the_minimum_on():
+    disk, clock = FaultDisk(), FakeClock()
+    store = await opened(disk, clock, retention_hour=-1)
+    for number in range(400):
+        if number == 300:
+            clock.jump_wall(100 * 3_600_000)
+        await store.append([Append(1, number % 3, 7, 0, b"%04d" % number * 40, b"") for _ in range(2)])
+    await store.clean()
+    ranges = {queue_id: store.queue_range(1, queue_id) for queue_id in range(3)}
+    assert all(low > 50 for low, _ in ranges.values())
+    await store.close()
+    image = disk.crash(Keep.ALL, random.Random(0))
+    for path in DERIVED:
+        image.remove(path)
+    again = await opened(image, clock, retention_ms=0)
+    await again.close()
+    for queue_id, (low, high) in ranges.items():
+        path = f"consumequeue/1/{queue_id}/{0:020d}"
+        assert again.queue_range(1, queue_id) == (low, high)
+        before, after = (bytes(one.files[path].data) for one in (disk, image))
+        assert after[low * 20 :] == before[low * 20 : high * 20]

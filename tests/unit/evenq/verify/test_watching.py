@@ -43,21 +43,18 @@ class World:
 
 
 @pytest.mark.parametrize("known", [None, "", "a:1"])
-def test_a_broker_group_is_back_when_another_copy_leads_at_another_address(known: str | None) -> None:
-    async def body() -> None:
-        world, clock, outages = World(), FakeClock(), Outages()
-        watcher = BrokerWatcher(world, "broker-a", "a:1", outages, clock=clock, client_id="v1", find=world.find)
-        task = asyncio.ensure_future(watcher.run())
-        await clock.advance(PERIOD_MS)
-        assert not outages.any
-        world.answers_at, world.known = "a:2", known  # nobody knows of the next leader
-        await clock.advance(3 * PERIOD_MS)
-        assert outages.count == 1
-        world.known = "a:2"
-        await clock.advance(2 * PERIOD_MS)
-        assert world.asked[-1] == "a:2"
-        assert outages.longest_ms(clock.now_ms() + 60_000) <= 7 * PERIOD_MS  # it is over
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(body())
+async def test_a_broker_group_is_back_when_another_copy_leads_at_another_address(known: str | None) -> None:
+    world, clock, outages = World(), FakeClock(), Outages()
+    watcher = BrokerWatcher(world, "broker-a", "a:1", outages, clock=clock, client_id="v1", find=world.find)
+    task = asyncio.ensure_future(watcher.run())
+    await clock.advance(PERIOD_MS)
+    assert not outages.any
+    world.answers_at, world.known = "a:2", known  # nobody knows of the next leader
+    await clock.advance(3 * PERIOD_MS)
+    assert outages.count == 1
+    world.known = "a:2"
+    await clock.advance(2 * PERIOD_MS)
+    assert world.asked[-1] == "a:2"
+    assert outages.longest_ms(clock.now_ms() + 60_000) <= 7 * PERIOD_MS  # it is over
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -312,15 +312,12 @@ async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         (leaves, "GOAWAY"),
     ],
 )
-def test_a_server_that_goes_or_breaks_the_rules_ends_the_call_with_the_reason(does: Any, words: str) -> None:
-    async def story() -> None:
-        raw = Raw(does)
-        with pytest.raises(ConnectionFailed, match=words):
-            await raw.talk()
-        assert raw.call.came == ([b"whole"] if does is goes_within_a_message else [])
-        assert not raw.call.call.has_room
-
-    asyncio.run(story())
+async def test_a_server_that_goes_or_breaks_the_rules_ends_the_call_with_the_reason(does: Any, words: str) -> None:
+    raw = Raw(does)
+    with pytest.raises(ConnectionFailed, match=words):
+        await raw.talk()
+    assert raw.call.came == ([b"whole"] if does is goes_within_a_message else [])
+    assert not raw.call.call.has_room
 
 
 def test_a_server_that_listens_and_says_nothing_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,20 +329,17 @@ def test_a_server_that_listens_and_says_nothing_is_left_in_time(monkeypatch: pyt
         asyncio.run(Raw(says_nothing).talk())
 
 
-def test_nobody_there_and_a_name_that_leads_nowhere_are_said() -> None:
-    async def story() -> None:
-        server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        net = GrpcNet()
-        with pytest.raises(ConnectionFailed, match=r"cannot connect to 127\.0\.0\.1: Connection refused"):
-            await Talk(net, f"127.0.0.1:{port}").listen()
-        with pytest.raises(ConnectionFailed, match="leads nowhere"):
-            await Talk(net, "no-such-host.invalid:1").listen()
-        await net.close()
-
-    asyncio.run(story())
+async def test_nobody_there_and_a_name_that_leads_nowhere_are_said() -> None:
+    server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    net = GrpcNet()
+    with pytest.raises(ConnectionFailed, match=r"cannot connect to 127\.0\.0\.1: Connection refused"):
+        await Talk(net, f"127.0.0.1:{port}").listen()
+    with pytest.raises(ConnectionFailed, match="leads nowhere"):
+        await Talk(net, "no-such-host.invalid:1").listen()
+    await net.close()
 
 
 def test_what_is_wrong_with_tls_is_said_in_words(tmp_path: Path) -> None:

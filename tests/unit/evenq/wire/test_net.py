@@ -273,21 +273,17 @@ def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
     run(test)
 
 
-def test_an_option_that_is_given_stands_for_the_usual_one() -> None:
+async def test_an_option_that_is_given_stands_for_the_usual_one() -> None:
     """Of one option given twice gRPC takes the first."""
-
-    async def main() -> None:
-        there = await server()
-        net = GrpcNet(options=[("grpc.max_receive_message_length", 4)])
-        try:
-            address = f"127.0.0.1:{there.port}"
-            with pytest.raises(errors.Error, match=r"larger than max \(9 vs\. 4\)"):
-                await net.unary(address, ECHO, b"123456789", timeout_ms=10_000)
-        finally:
-            await net.close()
-            await there.stop()
-
-    asyncio.run(main())
+    there = await server()
+    net = GrpcNet(options=[("grpc.max_receive_message_length", 4)])
+    try:
+        address = f"127.0.0.1:{there.port}"
+        with pytest.raises(errors.Error, match=r"larger than max \(9 vs\. 4\)"):
+            await net.unary(address, ECHO, b"123456789", timeout_ms=10_000)
+    finally:
+        await net.close()
+        await there.stop()
 
 
 def test_what_a_status_means_is_said_by_the_nets_table() -> None:

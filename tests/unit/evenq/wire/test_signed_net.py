@@ -39,24 +39,21 @@ class Recorder:
         self.closed = True
 
 
-def test_calls_and_streams_are_signed_and_keep_their_own_headers() -> None:
-    async def test() -> None:
-        below, clock = Recorder(), FakeClock()
-        net = SignedNet(below, Signer("orders", SECRET, clock=clock, session_token="token"))
-        mine = {"x-mq-client-id": "c", "authorization": "somebody else's"}
-        assert await net.unary("a:1", "/s/M", b"request", timeout_ms=1, metadata=mine) == b"request"
-        assert [frame async for frame in net.stream("a:1", "/s/M", b"", timeout_ms=None)] == [b"frame"]
-        for headers in below.seen:
-            claim = read_claim(headers["authorization"])
-            assert claim is not None
-            assert fits(claim, SECRET, headers["x-mq-date-time"])
-            assert headers["x-mq-session-token"] == "token"
-        assert below.seen[0]["x-mq-client-id"] == "c"
-        await net.renew("a:1")  # the net below has no connections
-        await net.close()
-        assert below.closed
-
-    asyncio.run(test())
+async def test_calls_and_streams_are_signed_and_keep_their_own_headers() -> None:
+    below, clock = Recorder(), FakeClock()
+    net = SignedNet(below, Signer("orders", SECRET, clock=clock, session_token="token"))
+    mine = {"x-mq-client-id": "c", "authorization": "somebody else's"}
+    assert await net.unary("a:1", "/s/M", b"request", timeout_ms=1, metadata=mine) == b"request"
+    assert [frame async for frame in net.stream("a:1", "/s/M", b"", timeout_ms=None)] == [b"frame"]
+    for headers in below.seen:
+        claim = read_claim(headers["authorization"])
+        assert claim is not None
+        assert fits(claim, SECRET, headers["x-mq-date-time"])
+        assert headers["x-mq-session-token"] == "token"
+    assert below.seen[0]["x-mq-client-id"] == "c"
+    await net.renew("a:1")  # the net below has no connections
+    await net.close()
+    assert below.closed
 
 
 def test_the_net_below_is_told_to_connect_anew() -> None:
@@ -74,17 +71,14 @@ def test_the_net_below_is_told_to_connect_anew() -> None:
     asyncio.run(test())
 
 
-def test_one_signature_serves_a_second_and_a_changed_secret_the_next_call() -> None:
-    async def test() -> None:
-        clock = FakeClock()
-        signer = Signer("orders", SECRET, clock=clock)
-        first = signer.headers()
-        assert signer.headers() is first
-        await clock.advance(1_000)
-        second = signer.headers()
-        assert second["x-mq-date-time"] != first["x-mq-date-time"]
-        signer.change("root", Secret("another secret key"))
-        assert "Credential=root," in signer.headers()["authorization"]
-        assert "x-mq-session-token" not in signer.headers()
-
-    asyncio.run(test())
+async def test_one_signature_serves_a_second_and_a_changed_secret_the_next_call() -> None:
+    clock = FakeClock()
+    signer = Signer("orders", SECRET, clock=clock)
+    first = signer.headers()
+    assert signer.headers() is first
+    await clock.advance(1_000)
+    second = signer.headers()
+    assert second["x-mq-date-time"] != first["x-mq-date-time"]
+    signer.change("root", Secret("another secret key"))
+    assert "Credential=root," in signer.headers()["authorization"]
+    assert "x-mq-session-token" not in signer.headers()

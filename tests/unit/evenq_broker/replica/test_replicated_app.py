@@ -120,61 +120,54 @@ async def three_copies(folder: Path, **settings: Any) -> AsyncIterator[Group]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with three_copies(tmp_path) as group:
-            leader = group.leader
-            for host in HOSTS:
-                for each in (group.port, group.port + 1):
-                    await answered(group.net, f"{host}:{each}")
-            await leader._control.hand_over(None)
-            await until_async(lambda: in_sync(group.apps) and not leader.port)
-            for host in HOSTS:
-                await answered(group.net, f"{host}:{group.port + 1}")
-
-    asyncio.run(story())
+async def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
+    async with three_copies(tmp_path) as group:
+        leader = group.leader
+        for host in HOSTS:
+            for each in (group.port, group.port + 1):
+                await answered(group.net, f"{host}:{each}")
+        await leader._control.hand_over(None)
+        await until_async(lambda: in_sync(group.apps) and not leader.port)
+        for host in HOSTS:
+            await answered(group.net, f"{host}:{group.port + 1}")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> None:
+async def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> None:
     """HA-6: each message is stored, or was not taken; 50401, which leaves it open, would have it sent twice. The leader's
     disk is slower than an election.
     """
+    codes: Counter[int] = Counter()
+    over = asyncio.Event()
 
-    async def story() -> None:
-        codes: Counter[int] = Counter()
-        over = asyncio.Event()
+    async def send(net: GrpcNet, address: str) -> None:
+        request = service_pb2.SendMessageRequest(messages=[definition_pb2.Message(body=b"x")])
+        request.messages[0].topic.name = "t"
+        while not over.is_set():
+            request.messages[0].system_properties.message_id = uuid.uuid4().hex
+            with suppress(ConnectionFailed):
+                answer = await net.unary(address, V2 + "SendMessage", request.SerializeToString(), timeout_ms=5_000)
+                codes[service_pb2.SendMessageResponse.FromString(answer).status.code] += 1
 
-        async def send(net: GrpcNet, address: str) -> None:
-            request = service_pb2.SendMessageRequest(messages=[definition_pb2.Message(body=b"x")])
-            request.messages[0].topic.name = "t"
-            while not over.is_set():
-                request.messages[0].system_properties.message_id = uuid.uuid4().hex
-                with suppress(ConnectionFailed):
-                    answer = await net.unary(address, V2 + "SendMessage", request.SerializeToString(), timeout_ms=5_000)
-                    codes[service_pb2.SendMessageResponse.FromString(answer).status.code] += 1
-
-        async with three_copies(tmp_path) as group:
-            leader = group.leader
-            assert leader._log is not None
-            assert leader._log._store is not None
-            commit_log = leader._log._store._log
-            sync = commit_log.sync
-            commit_log.sync = lambda: (time.sleep(0.1), sync())[1]  # type: ignore[method-assign]
-            address = f"{leader.settings.host}:{group.port}"
-            senders = [asyncio.ensure_future(send(group.net, address)) for _ in range(32)]
-            try:
-                await until_async(lambda: codes[20000] > 200)
-                await leader._control.hand_over(None)
-                await until_async(lambda: not leader.port)
-            finally:
-                over.set()
-            await asyncio.gather(*senders)
-            assert codes[50002] > 0
-            assert codes[50401] == 0, codes
-
-    asyncio.run(story())
+    async with three_copies(tmp_path) as group:
+        leader = group.leader
+        assert leader._log is not None
+        assert leader._log._store is not None
+        commit_log = leader._log._store._log
+        sync = commit_log.sync
+        commit_log.sync = lambda: (time.sleep(0.1), sync())[1]  # type: ignore[method-assign]
+        address = f"{leader.settings.host}:{group.port}"
+        senders = [asyncio.ensure_future(send(group.net, address)) for _ in range(32)]
+        try:
+            await until_async(lambda: codes[20000] > 200)
+            await leader._control.hand_over(None)
+            await until_async(lambda: not leader.port)
+        finally:
+            over.set()
+        await asyncio.gather(*senders)
+        assert codes[50002] > 0
+        assert codes[50401] == 0, codes
 
 
 @pytest.mark.timeout(300)
@@ -306,120 +299,104 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
 
 
 @pytest.mark.timeout(300)
-def test_copies_that_are_to_join_one_copy_lead_clients_to_it_before_it_founds_the_group(tmp_path: Path) -> None:
+async def test_copies_that_are_to_join_one_copy_lead_clients_to_it_before_it_founds_the_group(tmp_path: Path) -> None:
     """They are ready, so that load balancers send clients there while it restarts."""
-
-    async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            joining = [copy(number, tmp_path, port, links, net, grows=True) for number in (1, 2)]
-            late = copy(2, tmp_path / "other", port, links, net)
-            alone = BrokerApp(
-                joining[0].settings.model_copy(
-                    update={
-                        "host": HOSTS[0], "replication": ReplicationSettings(), "listeners": "",
-                        "store": StoreSettings(path=tmp_path / "0", disk_free_min_bytes=0, disk_used_max_ratio=1),
-                    }
-                ),
-                clock=SystemClock(), rng=random.Random(0), net=net,
-            )  # fmt: skip
-            try:
-                await alone.start()
-                for one in joining:
-                    await one.start()
-                    assert one._why_not_ready() == ""
-                    await answered(net, f"{one.settings.host}:{port}")
-                await joining[1].close()
-                await late.start()
-                assert late._why_not_ready() == "it is not in sync with its group", "it is to join nobody"
-            finally:
-                for each in (alone, *joining, late):
-                    await each.close()
-                await net.close()
-
-    asyncio.run(story())
+    net = GrpcNet()
+    with FreePorts() as ports:
+        port, links = ports.take(2), ports.take()
+        joining = [copy(number, tmp_path, port, links, net, grows=True) for number in (1, 2)]
+        late = copy(2, tmp_path / "other", port, links, net)
+        alone = BrokerApp(
+            joining[0].settings.model_copy(
+                update={
+                    "host": HOSTS[0], "replication": ReplicationSettings(), "listeners": "",
+                    "store": StoreSettings(path=tmp_path / "0", disk_free_min_bytes=0, disk_used_max_ratio=1),
+                }
+            ),
+            clock=SystemClock(), rng=random.Random(0), net=net,
+        )  # fmt: skip
+        try:
+            await alone.start()
+            for one in joining:
+                await one.start()
+                assert one._why_not_ready() == ""
+                await answered(net, f"{one.settings.host}:{port}")
+            await joining[1].close()
+            await late.start()
+            assert late._why_not_ready() == "it is not in sync with its group", "it is to join nobody"
+        finally:
+            for each in (alone, *joining, late):
+                await each.close()
+            await net.close()
 
 
 @pytest.mark.timeout(300)
-def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_path: Path) -> None:
+async def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_path: Path) -> None:
     """Where all stop at once there is none to lead clients to, and each moment delays the next start."""
-
-    async def story() -> None:
-        async with three_copies(tmp_path) as group:
-            follower = next(one for one in group.apps if not one.driver.leads)
-            began_ms = SystemClock().monotonic_ms()
-            await follower.close()
-            assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
-            rest = [one for one in group.apps if one is not follower]
-            began_ms = SystemClock().monotonic_ms()
-            await asyncio.gather(*(one.close() for one in rest))
-            assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
-
-    asyncio.run(story())
+    async with three_copies(tmp_path) as group:
+        follower = next(one for one in group.apps if not one.driver.leads)
+        began_ms = SystemClock().monotonic_ms()
+        await follower.close()
+        assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
+        rest = [one for one in group.apps if one is not follower]
+        began_ms = SystemClock().monotonic_ms()
+        await asyncio.gather(*(one.close() for one in rest))
+        assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
 
 
 @pytest.mark.timeout(300)
-def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in_sync(tmp_path: Path) -> None:
+async def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in_sync(tmp_path: Path) -> None:
     """A rolling restart goes on to the next copy when this one is ready."""
+    async with three_copies(tmp_path) as group:
+        follower = next(one for one in group.apps if not one.port)
+        await follower.close()
+        number = group.apps.index(follower)
+        back = group.apps[number] = group.made(number)
+        early: list[str] = []
 
-    async def story() -> None:
-        async with three_copies(tmp_path) as group:
-            follower = next(one for one in group.apps if not one.port)
-            await follower.close()
-            number = group.apps.index(follower)
-            back = group.apps[number] = group.made(number)
-            early: list[str] = []
+        async def look() -> None:
+            while back._driver is None or not back.driver.in_sync:
+                if back._driver is not None and not back._why_not_ready():
+                    early.append(f"ready, {back.driver.replica.role}")
+                await asyncio.sleep(0)
 
-            async def look() -> None:
-                while back._driver is None or not back.driver.in_sync:
-                    if back._driver is not None and not back._why_not_ready():
-                        early.append(f"ready, {back.driver.replica.role}")
-                    await asyncio.sleep(0)
-
-            looking = asyncio.create_task(look())
-            await back.start()
-            await asyncio.wait_for(looking, 60)
-            assert not early
-
-    asyncio.run(story())
+        looking = asyncio.create_task(look())
+        await back.start()
+        await asyncio.wait_for(looking, 60)
+        assert not early
 
 
 @pytest.mark.timeout(300)
-def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_ever(
+async def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All copies of a group ended, and one is back: clients wait there for the leader, and are not refused."""
-
-    async def story() -> None:
-        async with three_copies(tmp_path) as group:
-            await asyncio.gather(*(one.close() for one in group.apps))
-            records = [record for one in group.apps if (record := one.driver.replica.record) is not None]
-            first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
-            group.apps = [back := group.made(first.broker_id)]
-            await back.start()
-            await until_async(lambda: back._why_not_ready() == "")
-            end_ms = SystemClock().monotonic_ms() + 2_000
-            while SystemClock().monotonic_ms() < end_ms:
-                assert back._why_not_ready() == ""
-                await SystemClock().sleep_ms(20)
-            assert not back.port, "a second copy is needed"
-            reader, writer = await asyncio.open_connection(back.settings.host, group.port)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.5)
-            writer.close()
-            group.apps.append(beside := group.made(second.broker_id))
-            await beside.start()
-            await answered(group.net, f"{back.settings.host}:{group.port}")
-            await beside.close()
-            monkeypatch.setattr(replica_driver, "AWAIT_MS", 0)
-            await back.close()
-            group.apps = [alone := group.made(first.broker_id)]
-            await alone.start()
-            await until_async(lambda: alone.driver.replica.record is not None)
-            assert alone._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
-
-    asyncio.run(story())
+    async with three_copies(tmp_path) as group:
+        await asyncio.gather(*(one.close() for one in group.apps))
+        records = [record for one in group.apps if (record := one.driver.replica.record) is not None]
+        first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
+        group.apps = [back := group.made(first.broker_id)]
+        await back.start()
+        await until_async(lambda: back._why_not_ready() == "")
+        end_ms = SystemClock().monotonic_ms() + 2_000
+        while SystemClock().monotonic_ms() < end_ms:
+            assert back._why_not_ready() == ""
+            await SystemClock().sleep_ms(20)
+        assert not back.port, "a second copy is needed"
+        reader, writer = await asyncio.open_connection(back.settings.host, group.port)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.5)
+        writer.close()
+        group.apps.append(beside := group.made(second.broker_id))
+        await beside.start()
+        await answered(group.net, f"{back.settings.host}:{group.port}")
+        await beside.close()
+        monkeypatch.setattr(replica_driver, "AWAIT_MS", 0)
+        await back.close()
+        group.apps = [alone := group.made(first.broker_id)]
+        await alone.start()
+        await until_async(lambda: alone.driver.replica.record is not None)
+        assert alone._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
 
 
 def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(

@@ -122,113 +122,94 @@ async def event(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
     return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 60))
 
 
-def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> None:
-    async def main() -> None:
-        nameserver = service()
-        await nameserver.register(request("a"), CONTEXT)
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
-            first = await event(frames)
-            assert (first.snapshot, first.version, [state.broker.name for state in first.brokers]) == (True, 1, ["a"])
-            await nameserver.register(request("b"), CONTEXT)
-            leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i")
-            await nameserver.unregister(leave.SerializeToString(), CONTEXT)
-            second, third = await event(frames), await event(frames)
-            assert (second.snapshot, second.version, [state.broker.name for state in second.brokers]) == (
-                False,
-                2,
-                ["b"],
-            )
-            assert (third.version, list(third.removed)) == (3, ["a"])
-            assert len(nameserver.watchers) == 1
-        assert len(nameserver.watchers) == 0
-
-    asyncio.run(main())
-
-
-def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_after_that() -> None:
-    async def main() -> None:
-        clock = FakeClock()
-        settings = NameserverSettings.model_validate({"expiry_ms": 10_000})
-        nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=NameserverStats())
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
-            first = await event(frames)
-            assert (first.snapshot, first.settling, len(first.brokers)) == (True, True, 0)
-            await nameserver.register(request("a"), CONTEXT)
-            assert not (await event(frames)).snapshot
-            await clock.advance(10_000)
-            nameserver.settled()
-            whole = await event(frames)
-            assert (whole.snapshot, whole.settling) == (True, False)
-            assert [state.broker.name for state in whole.brokers] == ["a"]
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
-            assert not (await event(frames)).settling
-
-    asyncio.run(main())
-
-
-def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_all_the_same() -> None:
-    async def main() -> None:
-        clock = FakeClock()
-        nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
-        leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
-            await event(frames)
-            await nameserver.unregister(leave, CONTEXT)
-            assert list((await event(frames)).removed) == ["a"]
-            await clock.advance(NameserverSettings().expiry_ms)
-            await nameserver.unregister(leave, CONTEXT)
-            await nameserver.register(request("b"), CONTEXT)
-            assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]
-
-    asyncio.run(main())
-
-
-def test_a_slow_watcher_is_cut_off_with_a_reason() -> None:
-    async def main() -> None:
-        nameserver = service(watcher_behind_max=2)
-        frames = nameserver.watch_routes(b"", CONTEXT)
-        assert (await event(frames)).snapshot
-        for number in range(3):
-            await nameserver.register(request(f"b{number}"), CONTEXT)
-        with pytest.raises(errors.TooManyRequests, match="2 events behind"):
-            await event(frames)
-
-    asyncio.run(main())
-
-
-def test_closing_ends_watches_with_an_error_that_sends_watchers_elsewhere() -> None:
-    async def main() -> None:
-        nameserver = service()
-        frames = nameserver.watch_routes(b"", CONTEXT)
-        await event(frames)
-        waiting = asyncio.ensure_future(event(frames))
-        await asyncio.sleep(0)
-        nameserver.close()
-        with pytest.raises(errors.ConnectionFailed, match="shutting down"):
-            await waiting
-
-    asyncio.run(main())
-
-
-def test_watches_that_begin_between_two_changes_share_the_table() -> None:
-    """It may have megabytes, and a watcher that does not read what it asked for keeps it."""
-
-    async def main() -> None:
-        nameserver = service()
-        await nameserver.register(request(), CONTEXT)
-        async with (
-            aclosing(nameserver.watch_routes(b"", CONTEXT)) as one,
-            aclosing(nameserver.watch_routes(b"", CONTEXT)) as other,
-        ):
-            table = await anext(one)
-            assert await anext(other) is table
+async def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> None:
+    nameserver = service()
+    await nameserver.register(request("a"), CONTEXT)
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+        first = await event(frames)
+        assert (first.snapshot, first.version, [state.broker.name for state in first.brokers]) == (True, 1, ["a"])
         await nameserver.register(request("b"), CONTEXT)
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as later:
-            changed = registry_pb2.RouteEvent.FromString(await anext(later))
-        assert [broker.broker.name for broker in changed.brokers] == ["a", "b"]
-        assert changed.settling
-        await nameserver._clock.advance(10_000)  # type: ignore[attr-defined]  # a FakeClock
-        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as last:
-            assert not registry_pb2.RouteEvent.FromString(await anext(last)).settling
+        leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i")
+        await nameserver.unregister(leave.SerializeToString(), CONTEXT)
+        second, third = await event(frames), await event(frames)
+        assert (second.snapshot, second.version, [state.broker.name for state in second.brokers]) == (
+            False,
+            2,
+            ["b"],
+        )
+        assert (third.version, list(third.removed)) == (3, ["a"])
+        assert len(nameserver.watchers) == 1
+    assert len(nameserver.watchers) == 0
 
-    asyncio.run(main())
+
+async def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_after_that() -> None:
+    clock = FakeClock()
+    settings = NameserverSettings.model_validate({"expiry_ms": 10_000})
+    nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=NameserverStats())
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+        first = await event(frames)
+        assert (first.snapshot, first.settling, len(first.brokers)) == (True, True, 0)
+        await nameserver.register(request("a"), CONTEXT)
+        assert not (await event(frames)).snapshot
+        await clock.advance(10_000)
+        nameserver.settled()
+        whole = await event(frames)
+        assert (whole.snapshot, whole.settling) == (True, False)
+        assert [state.broker.name for state in whole.brokers] == ["a"]
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+        assert not (await event(frames)).settling
+
+
+async def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_all_the_same() -> None:
+    clock = FakeClock()
+    nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
+    leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+        await event(frames)
+        await nameserver.unregister(leave, CONTEXT)
+        assert list((await event(frames)).removed) == ["a"]
+        await clock.advance(NameserverSettings().expiry_ms)
+        await nameserver.unregister(leave, CONTEXT)
+        await nameserver.register(request("b"), CONTEXT)
+        assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]
+
+
+async def test_a_slow_watcher_is_cut_off_with_a_reason() -> None:
+    nameserver = service(watcher_behind_max=2)
+    frames = nameserver.watch_routes(b"", CONTEXT)
+    assert (await event(frames)).snapshot
+    for number in range(3):
+        await nameserver.register(request(f"b{number}"), CONTEXT)
+    with pytest.raises(errors.TooManyRequests, match="2 events behind"):
+        await event(frames)
+
+
+async def test_closing_ends_watches_with_an_error_that_sends_watchers_elsewhere() -> None:
+    nameserver = service()
+    frames = nameserver.watch_routes(b"", CONTEXT)
+    await event(frames)
+    waiting = asyncio.ensure_future(event(frames))
+    await asyncio.sleep(0)
+    nameserver.close()
+    with pytest.raises(errors.ConnectionFailed, match="shutting down"):
+        await waiting
+
+
+async def test_watches_that_begin_between_two_changes_share_the_table() -> None:
+    """It may have megabytes, and a watcher that does not read what it asked for keeps it."""
+    nameserver = service()
+    await nameserver.register(request(), CONTEXT)
+    async with (
+        aclosing(nameserver.watch_routes(b"", CONTEXT)) as one,
+        aclosing(nameserver.watch_routes(b"", CONTEXT)) as other,
+    ):
+        table = await anext(one)
+        assert await anext(other) is table
+    await nameserver.register(request("b"), CONTEXT)
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as later:
+        changed = registry_pb2.RouteEvent.FromString(await anext(later))
+    assert [broker.broker.name for broker in changed.brokers] == ["a", "b"]
+    assert changed.settling
+    await nameserver._clock.advance(10_000)  # type: ignore[attr-defined]  # a FakeClock
+    async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as last:
+        assert not registry_pb2.RouteEvent.FromString(await anext(last)).settling

@@ -33,101 +33,89 @@ def report(*ids: str) -> BrokerReport:
     )
 
 
-def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itself() -> None:
-    async def story() -> None:
-        clock, stats, result = FakeClock(), RebalancerStats(), []
-        engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
-        debouncer = Debouncer(engine, clock=clock, stats=stats, debounce_ms=5, publish=result.extend)
-        tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
-        engine.facts.opened("b", 1)
-        for ids in ("a", "ab", "abc"):
-            engine.reported(1, report(*ids), now_ms=clock.monotonic_ms())
-            debouncer.poke()
-            await clock.advance(1)
-        await clock.advance(5)
-        assert [decision.generation.counter for decision in result] == [1]
-        assert list(result[0].shares) == ["a", "b", "c"]
-        assert sum(stats.duration_buckets) == 1
-        assert stats.duration_total_ms == 7, "from the first change at 0 ms to 5 ms of quiet after the last at 2 ms"
-        engine.facts.closed("b", 1, clock.monotonic_ms())
-        await clock.advance(900)
-        assert list(engine.decisions())
-        await clock.advance(300)
-        assert not list(engine.decisions())
-        assert len(result) == 1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(story())
-
-
-def test_the_end_of_the_warm_up_settles_what_waited() -> None:
-    async def story() -> None:
-        clock, result = FakeClock(), []
-        engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=500))
-        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=result.extend)
-        tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
-        engine.facts.opened("b", 1)
-        engine.reported(1, report("a"), now_ms=clock.monotonic_ms())
+async def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itself() -> None:
+    clock, stats, result = FakeClock(), RebalancerStats(), []
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
+    debouncer = Debouncer(engine, clock=clock, stats=stats, debounce_ms=5, publish=result.extend)
+    tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
+    engine.facts.opened("b", 1)
+    for ids in ("a", "ab", "abc"):
+        engine.reported(1, report(*ids), now_ms=clock.monotonic_ms())
         debouncer.poke()
-        await clock.advance(400)
-        assert result == []
-        await clock.advance(300)
-        assert len(result) == 1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(story())
-
-
-def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None:
-    async def story() -> None:
-        clock, result = FakeClock(), []
-        engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
-        debouncer = Debouncer(
-            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=50, publish=result.append
-        )
-        task = spawn(debouncer.run(), name="run")
-        engine.facts.opened("b", 1)
-        for count in range(200):  # a join each ms
-            engine.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
-            debouncer.poke()
-            await clock.advance(1)
-        assert len(result) in {3, 4}, "one round in 50 ms, each with all that came until then"
-        await clock.advance(50)
-        assert len(result[-1][-1].shares) == 200
+        await clock.advance(1)
+    await clock.advance(5)
+    assert [decision.generation.counter for decision in result] == [1]
+    assert list(result[0].shares) == ["a", "b", "c"]
+    assert sum(stats.duration_buckets) == 1
+    assert stats.duration_total_ms == 7, "from the first change at 0 ms to 5 ms of quiet after the last at 2 ms"
+    engine.facts.closed("b", 1, clock.monotonic_ms())
+    await clock.advance(900)
+    assert list(engine.decisions())
+    await clock.advance(300)
+    assert not list(engine.decisions())
+    assert len(result) == 1
+    for task in tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(story())
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_at_most() -> None:
-    async def story() -> None:
-        clock, rounds = Working(), []
-        engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
-
-        def publish(_decisions) -> None:
-            rounds.append(clock.monotonic_ms())
-            clock.worked_ms += 40  # this long does a round take
-
-        debouncer = Debouncer(
-            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=5, publish=publish
-        )
-        task = spawn(debouncer.run(), name="run")
-        engine.facts.opened("b", 1)
-        for count in range(100):
-            engine.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
-            debouncer.poke()
-            await clock.advance(2)
-        assert len(rounds) > 1
-        assert all(later - earlier >= 80 for earlier, later in itertools.pairwise(rounds))
+async def test_the_end_of_the_warm_up_settles_what_waited() -> None:
+    clock, result = FakeClock(), []
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=500))
+    debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=result.extend)
+    tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
+    engine.facts.opened("b", 1)
+    engine.reported(1, report("a"), now_ms=clock.monotonic_ms())
+    debouncer.poke()
+    await clock.advance(400)
+    assert result == []
+    await clock.advance(300)
+    assert len(result) == 1
+    for task in tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
-    asyncio.run(story())
+
+async def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None:
+    clock, result = FakeClock(), []
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
+    debouncer = Debouncer(
+        engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=50, publish=result.append
+    )
+    task = spawn(debouncer.run(), name="run")
+    engine.facts.opened("b", 1)
+    for count in range(200):  # a join each ms
+        engine.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
+        debouncer.poke()
+        await clock.advance(1)
+    assert len(result) in {3, 4}, "one round in 50 ms, each with all that came until then"
+    await clock.advance(50)
+    assert len(result[-1][-1].shares) == 200
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_at_most() -> None:
+    clock, rounds = Working(), []
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
+
+    def publish(_decisions) -> None:
+        rounds.append(clock.monotonic_ms())
+        clock.worked_ms += 40  # this long does a round take
+
+    debouncer = Debouncer(
+        engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=5, publish=publish
+    )
+    task = spawn(debouncer.run(), name="run")
+    engine.facts.opened("b", 1)
+    for count in range(100):
+        engine.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
+        debouncer.poke()
+        await clock.advance(2)
+    assert len(rounds) > 1
+    assert all(later - earlier >= 80 for earlier, later in itertools.pairwise(rounds))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.spec("AL-9", "AL-20")

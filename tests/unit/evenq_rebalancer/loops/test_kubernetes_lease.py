@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -50,51 +49,44 @@ class FakeApi:
         return self.answer
 
 
-def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() -> None:
+async def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() -> None:
     """A chart knows its Lease by them; without them an upgrade took it for another client's and deleted it."""
+    given = lease_of("18")
+    others: dict[str, Any] = {
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": "evenq"},
+        "ownerReferences": [{"kind": "Deployment", "name": "evenq", "uid": "u", "apiVersion": "apps/v1"}],
+    }
+    given["metadata"] |= {**others, "managedFields": [{}], "uid": "x"}
+    api: Any = FakeApi(given)
+    lease = KubernetesLease(api, "evenq")
+    await lease.read()
+    await lease.write(RECORD, "18")
+    assert api.bodies[-1]["metadata"] == {**others, "name": "evenq", "namespace": "shop", "resourceVersion": "18"}
+    await lease.write(RECORD, "19")  # a renewal, without another look
+    assert api.bodies[-1]["metadata"]["labels"] == others["labels"]
+    api.answer = lease_of("1")
+    await lease.write(RECORD, "")  # made anew after a client deleted it
+    await lease.write(RECORD, "1")
+    assert "labels" not in api.bodies[-1]["metadata"]
 
-    async def story() -> None:
-        given = lease_of("18")
-        others: dict[str, Any] = {
-            "labels": {"app.kubernetes.io/managed-by": "Helm"},
-            "annotations": {"meta.helm.sh/release-name": "evenq"},
-            "ownerReferences": [{"kind": "Deployment", "name": "evenq", "uid": "u", "apiVersion": "apps/v1"}],
-        }
-        given["metadata"] |= {**others, "managedFields": [{}], "uid": "x"}
-        api: Any = FakeApi(given)
-        lease = KubernetesLease(api, "evenq")
+
+async def test_conflicts_are_lost_races_and_other_trouble_is_raised() -> None:
+    api: Any = FakeApi(lease_of("18"))
+    lease = KubernetesLease(api, "evenq")
+    assert await lease.write(RECORD, "") == "18"
+    assert await lease.write(RECORD, "17") == "18"
+    seen = await lease.read()
+    assert seen is not None
+    assert seen.version == "18"
+    assert api.calls == [("POST", "leases"), ("PUT", "evenq"), ("GET", "evenq")]
+    api.answer = NotFound("no")
+    assert await lease.read() is None
+    for error in (PreconditionFailed("409"), NotFound("404")):
+        api.answer = error
+        assert await lease.write(RECORD, "17") is None
+    api.answer = ConnectionFailed("x")
+    with pytest.raises(ConnectionFailed):
         await lease.read()
-        await lease.write(RECORD, "18")
-        assert api.bodies[-1]["metadata"] == {**others, "name": "evenq", "namespace": "shop", "resourceVersion": "18"}
-        await lease.write(RECORD, "19")  # a renewal, without another look
-        assert api.bodies[-1]["metadata"]["labels"] == others["labels"]
-        api.answer = lease_of("1")
-        await lease.write(RECORD, "")  # made anew after a client deleted it
-        await lease.write(RECORD, "1")
-        assert "labels" not in api.bodies[-1]["metadata"]
-
-    asyncio.run(story())
-
-
-def test_conflicts_are_lost_races_and_other_trouble_is_raised() -> None:
-    async def story() -> None:
-        api: Any = FakeApi(lease_of("18"))
-        lease = KubernetesLease(api, "evenq")
-        assert await lease.write(RECORD, "") == "18"
-        assert await lease.write(RECORD, "17") == "18"
-        seen = await lease.read()
-        assert seen is not None
-        assert seen.version == "18"
-        assert api.calls == [("POST", "leases"), ("PUT", "evenq"), ("GET", "evenq")]
-        api.answer = NotFound("no")
-        assert await lease.read() is None
-        for error in (PreconditionFailed("409"), NotFound("404")):
-            api.answer = error
-            assert await lease.write(RECORD, "17") is None
-        api.answer = ConnectionFailed("x")
-        with pytest.raises(ConnectionFailed):
-            await lease.read()
-        with pytest.raises(ConnectionFailed):
-            await lease.write(RECORD, "17")
-
-    asyncio.run(story())
+    with pytest.raises(ConnectionFailed):
+        await lease.write(RECORD, "17")

@@ -95,16 +95,13 @@ def reports(*messages: pb.BrokerReport | bytes, forever: bool = False):
     return stream()
 
 
-def test_a_stream_that_ends_by_itself_ends_the_answers_and_starts_the_grace() -> None:
-    async def story() -> None:
-        desk = Desk("a")
-        answers = desk.assignment.report(reports(pb.BrokerReport(broker_name="b2", full=True)), CONTEXT)
-        assert [answer async for answer in answers] == []
-        assert desk.engine.facts.brokers == ["b", "b2"]
-        assert desk.engine.facts.next_expiry_ms() == 10_000
-        assert len(desk.streams) == 0
-
-    asyncio.run(story())
+async def test_a_stream_that_ends_by_itself_ends_the_answers_and_starts_the_grace() -> None:
+    desk = Desk("a")
+    answers = desk.assignment.report(reports(pb.BrokerReport(broker_name="b2", full=True)), CONTEXT)
+    assert [answer async for answer in answers] == []
+    assert desk.engine.facts.brokers == ["b", "b2"]
+    assert desk.engine.facts.next_expiry_ms() == 10_000
+    assert len(desk.streams) == 0
 
 
 @pytest.mark.parametrize(
@@ -116,46 +113,40 @@ def test_a_stream_that_ends_by_itself_ends_the_answers_and_starts_the_grace() ->
         pb.BrokerReport(broker_name="b2", groups=[pb.GroupFacts(group="a b")]),
     ],
 )
-def test_a_bad_report_ends_the_stream_with_its_error(bad) -> None:
-    async def story() -> None:
-        desk = Desk("a")
-        good = pb.BrokerReport(broker_name="b2", full=True)
-        with pytest.raises(BadRequest):
-            async for _ in desk.assignment.report(reports(good, bad, forever=True), CONTEXT):
-                pass
-        assert len(desk.streams) == 0
-
-    asyncio.run(story())
+async def test_a_bad_report_ends_the_stream_with_its_error(bad) -> None:
+    desk = Desk("a")
+    good = pb.BrokerReport(broker_name="b2", full=True)
+    with pytest.raises(BadRequest):
+        async for _ in desk.assignment.report(reports(good, bad, forever=True), CONTEXT):
+            pass
+    assert len(desk.streams) == 0
 
 
-def test_a_newer_stream_of_the_same_broker_wins() -> None:
-    async def story() -> None:
-        desk = Desk("a")
-        wanted, report = asyncio.Event(), pb.BrokerReport(broker_name="b2", full=True)
+async def test_a_newer_stream_of_the_same_broker_wins() -> None:
+    desk = Desk("a")
+    wanted, report = asyncio.Event(), pb.BrokerReport(broker_name="b2", full=True)
 
-        async def late():
-            yield report.SerializeToString()
-            await wanted.wait()
-            yield report.SerializeToString()
+    async def late():
+        yield report.SerializeToString()
+        await wanted.wait()
+        yield report.SerializeToString()
 
-        async def drain(requests) -> None:
-            async for _ in desk.assignment.report(requests, CONTEXT):
-                pass
+    async def drain(requests) -> None:
+        async for _ in desk.assignment.report(requests, CONTEXT):
+            pass
 
-        async with asyncio.TaskGroup() as group:
-            old = group.create_task(_raised(drain(late())))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            assert "b2" in desk.engine.facts.brokers
-            new = group.create_task(drain(reports(report, forever=True)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            wanted.set()
-            assert isinstance(await old, PreconditionFailed)
-            assert desk.engine.facts.next_expiry_ms() is None
-            new.cancel()
-
-    asyncio.run(story())
+    async with asyncio.TaskGroup() as group:
+        old = group.create_task(_raised(drain(late())))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert "b2" in desk.engine.facts.brokers
+        new = group.create_task(drain(reports(report, forever=True)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        wanted.set()
+        assert isinstance(await old, PreconditionFailed)
+        assert desk.engine.facts.next_expiry_ms() is None
+        new.cancel()
 
 
 async def _raised(coroutine):
@@ -173,25 +164,22 @@ def test_every_call_has_an_access_row_and_a_method_of_the_contract() -> None:
     assert methods == {f"/{service.full_name}/{method.name}" for method in service.methods}
 
 
-def test_a_report_tells_where_its_broker_is_and_explain_tells_zones_and_problems() -> None:
-    async def story() -> None:
-        desk = Desk("a")
-        desk.engine.facts.set_places(lambda address: f"zone of {address}", lambda _: None)
-        report = pb.BrokerReport(broker_name="b2", full=True)
-        report.topics.add(name="T", read_queues=1)
-        group = report.groups.add(group="g", strategy="AVG")
-        group.members.add(client_id="a", zone="mine").subscriptions.add(topic="T")
-        answers = desk.assignment.report(reports(report, forever=True), CONTEXT)
-        reading = asyncio.ensure_future(anext(answers))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        data = await desk.assignment.explain(pb.ExplainRequest(group="g").SerializeToString(), CONTEXT)
-        rows = pb.ExplainResponse.FromString(data).queues
-        assert [(row.owner_zone, row.broker_zone) for row in rows][-1] == ("mine", "zone of 1.2.3.4")
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-
-    asyncio.run(story())
+async def test_a_report_tells_where_its_broker_is_and_explain_tells_zones_and_problems() -> None:
+    desk = Desk("a")
+    desk.engine.facts.set_places(lambda address: f"zone of {address}", lambda _: None)
+    report = pb.BrokerReport(broker_name="b2", full=True)
+    report.topics.add(name="T", read_queues=1)
+    group = report.groups.add(group="g", strategy="AVG")
+    group.members.add(client_id="a", zone="mine").subscriptions.add(topic="T")
+    answers = desk.assignment.report(reports(report, forever=True), CONTEXT)
+    reading = asyncio.ensure_future(anext(answers))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    data = await desk.assignment.explain(pb.ExplainRequest(group="g").SerializeToString(), CONTEXT)
+    rows = pb.ExplainResponse.FromString(data).queues
+    assert [(row.owner_zone, row.broker_zone) for row in rows][-1] == ("mine", "zone of 1.2.3.4")
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
 
 
 def test_explain_tells_of_a_strategy_that_fails() -> None:
@@ -216,25 +204,22 @@ def test_simulate_counts_what_crosses_zones_and_loses_one() -> None:
         desk.call("simulate", pb.SimulateRequest(group="g", topic="T", lose_zone="z9"), pb.SimulateResponse)
 
 
-def test_a_set_mode_is_told_to_brokers_with_the_decision_and_taken_back_from_them() -> None:
-    async def story() -> None:
-        desk = Desk("a", "b", "c", "d")
-        asked = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=pb.POP, pop_share_queue_num=1)
-        await desk.assignment.set_message_request_mode(asked.SerializeToString(), CONTEXT)
-        desk.engine.settle(now_ms=0, wall_ms=0)
-        first = pb.BrokerReport(broker_name="b2", full=True)
-        answers = desk.assignment.report(reports(first, forever=True), CONTEXT)
-        response = pb.Decision.FromString(await anext(answers))
-        assert (response.set_mode.topic, response.set_mode.mode, response.set_mode.pop_share_queue_num) == (
-            "T",
-            pb.POP,
-            1,
-        )
-        assert response.set_mode.generation == response.generation
-        await answers.aclose()
-        report = pb.BrokerReport(broker_name="b")
-        report.groups.add(group="g", modes=[response.set_mode])
-        (fact,) = report_of(report).groups
-        assert fact.modes[0].setting.pop_share_queue_num == 1
-
-    asyncio.run(story())
+async def test_a_set_mode_is_told_to_brokers_with_the_decision_and_taken_back_from_them() -> None:
+    desk = Desk("a", "b", "c", "d")
+    asked = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=pb.POP, pop_share_queue_num=1)
+    await desk.assignment.set_message_request_mode(asked.SerializeToString(), CONTEXT)
+    desk.engine.settle(now_ms=0, wall_ms=0)
+    first = pb.BrokerReport(broker_name="b2", full=True)
+    answers = desk.assignment.report(reports(first, forever=True), CONTEXT)
+    response = pb.Decision.FromString(await anext(answers))
+    assert (response.set_mode.topic, response.set_mode.mode, response.set_mode.pop_share_queue_num) == (
+        "T",
+        pb.POP,
+        1,
+    )
+    assert response.set_mode.generation == response.generation
+    await answers.aclose()
+    report = pb.BrokerReport(broker_name="b")
+    report.groups.add(group="g", modes=[response.set_mode])
+    (fact,) = report_of(report).groups
+    assert fact.modes[0].setting.pop_share_queue_num == 1

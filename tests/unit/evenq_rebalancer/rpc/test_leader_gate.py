@@ -40,36 +40,28 @@ async def nothing() -> AsyncIterator[bytes]:
         yield frame
 
 
-def test_a_leader_serves_and_gives_a_sign_of_life_first_and_a_follower_names_the_leader() -> None:
-    async def story() -> None:
-        end = asyncio.Event()
-        present: dict[str, Rpc] | None = term(end)
-        leader_gate = LeaderGate(term=lambda: present, leader=lambda: "h:1")
-        rpcs: dict[str, Any] = {rpc.method: rpc for rpc in leader_gate.rpcs(term(end))}
-        assert await rpcs["ask"].handler(b"x", CONTEXT) == b"x!"
-        stream = rpcs["report"].handler(nothing(), CONTEXT)
-        assert [await anext(stream), await anext(stream)] == [BEAT, b"decision"]
-        present = None
-        end.set()
-        rest = [assignment_pb2.Decision.FromString(frame) async for frame in stream]
-        assert [decision.leader for decision in rest] == ["h:1"], "the term ended under it"
-        with pytest.raises(ConnectionFailed, match="leader is h:1"):
-            await rpcs["ask"].handler(b"x", CONTEXT)
-        response = [
-            assignment_pb2.Decision.FromString(frame) async for frame in rpcs["report"].handler(nothing(), CONTEXT)
-        ]
-        assert [decision.leader for decision in response] == ["h:1"]
-
-    asyncio.run(story())
+async def test_a_leader_serves_and_gives_a_sign_of_life_first_and_a_follower_names_the_leader() -> None:
+    end = asyncio.Event()
+    present: dict[str, Rpc] | None = term(end)
+    leader_gate = LeaderGate(term=lambda: present, leader=lambda: "h:1")
+    rpcs: dict[str, Any] = {rpc.method: rpc for rpc in leader_gate.rpcs(term(end))}
+    assert await rpcs["ask"].handler(b"x", CONTEXT) == b"x!"
+    stream = rpcs["report"].handler(nothing(), CONTEXT)
+    assert [await anext(stream), await anext(stream)] == [BEAT, b"decision"]
+    present = None
+    end.set()
+    rest = [assignment_pb2.Decision.FromString(frame) async for frame in stream]
+    assert [decision.leader for decision in rest] == ["h:1"], "the term ended under it"
+    with pytest.raises(ConnectionFailed, match="leader is h:1"):
+        await rpcs["ask"].handler(b"x", CONTEXT)
+    response = [assignment_pb2.Decision.FromString(frame) async for frame in rpcs["report"].handler(nothing(), CONTEXT)]
+    assert [decision.leader for decision in response] == ["h:1"]
 
 
-def test_a_stream_that_ends_within_its_term_just_ends() -> None:
-    async def story() -> None:
-        end = asyncio.Event()
-        end.set()
-        present = term(end)
-        leader_gate = LeaderGate(term=lambda: present, leader=lambda: "h:1")
-        report: Any = {rpc.method: rpc for rpc in leader_gate.rpcs(present)}["report"].handler
-        assert [frame async for frame in report(nothing(), CONTEXT)] == [BEAT, b"decision"]
-
-    asyncio.run(story())
+async def test_a_stream_that_ends_within_its_term_just_ends() -> None:
+    end = asyncio.Event()
+    end.set()
+    present = term(end)
+    leader_gate = LeaderGate(term=lambda: present, leader=lambda: "h:1")
+    report: Any = {rpc.method: rpc for rpc in leader_gate.rpcs(present)}["report"].handler
+    assert [frame async for frame in report(nothing(), CONTEXT)] == [BEAT, b"decision"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from evenq_rebalancer.core.decisions import decide
 from evenq_rebalancer.core.inputs import Inputs
@@ -27,39 +25,30 @@ def decision(group: str, counter: int):
     )
 
 
-def test_only_the_newest_decision_of_a_pair_waits() -> None:
-    async def story() -> None:
-        outbox = DecisionOutbox()
-        for group, counter in (("g1", 1), ("g2", 2), ("g1", 3)):
-            outbox.put(decision(group, counter))
-        assert [(d.group, d.generation.counter) for d in await outbox.take()] == [("g1", 3), ("g2", 2)]
-        outbox.wake()
-        assert await outbox.take() == []
-
-    asyncio.run(story())
+async def test_only_the_newest_decision_of_a_pair_waits() -> None:
+    outbox = DecisionOutbox()
+    for group, counter in (("g1", 1), ("g2", 2), ("g1", 3)):
+        outbox.put(decision(group, counter))
+    assert [(d.group, d.generation.counter) for d in await outbox.take()] == [("g1", 3), ("g2", 2)]
+    outbox.wake()
+    assert await outbox.take() == []
 
 
-def test_a_stream_with_too_much_waiting_is_ended() -> None:
-    async def story() -> None:
-        outbox = DecisionOutbox(waiting_max=2)
-        for counter in range(3):
-            outbox.put(decision(f"g{counter}", counter))
-        with pytest.raises(TooManyRequests, match="open the stream again"):
-            await outbox.take()
-
-    asyncio.run(story())
+async def test_a_stream_with_too_much_waiting_is_ended() -> None:
+    outbox = DecisionOutbox(waiting_max=2)
+    for counter in range(3):
+        outbox.put(decision(f"g{counter}", counter))
+    with pytest.raises(TooManyRequests, match="open the stream again"):
+        await outbox.take()
 
 
-def test_all_open_streams_are_told_and_closed_ones_are_not() -> None:
-    async def story() -> None:
-        streams = ReportStreams()
-        (first, one), (second, two) = streams.open(), streams.open()
-        assert second > first
-        streams.close(first)
-        streams.publish([decision("g", 1)])
-        assert len(await two.take()) == 1
-        assert len(streams) == 1
-        one.wake()
-        assert await one.take() == []
-
-    asyncio.run(story())
+async def test_all_open_streams_are_told_and_closed_ones_are_not() -> None:
+    streams = ReportStreams()
+    (first, one), (second, two) = streams.open(), streams.open()
+    assert second > first
+    streams.close(first)
+    streams.publish([decision("g", 1)])
+    assert len(await two.take()) == 1
+    assert len(streams) == 1
+    one.wake()
+    assert await one.take() == []

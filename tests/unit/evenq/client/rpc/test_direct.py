@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -191,11 +190,8 @@ def test_many_threads_share_one_producer(net: Net, producer: evenq.Producer) -> 
     producer.flush(1_000)
 
 
-def test_the_asyncio_face_has_no_part_in_it(net: Net) -> None:
-    async def test() -> None:
-        context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # see above
-        async with evenq.aio.Producer(endpoint="a:1", context=context) as made:
-            await made.send(message())
-        assert not net.closed
-
-    asyncio.run(test())
+async def test_the_asyncio_face_has_no_part_in_it(net: Net) -> None:
+    context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # see above
+    async with evenq.aio.Producer(endpoint="a:1", context=context) as made:
+        await made.send(message())
+    assert not net.closed

@@ -23,36 +23,30 @@ class Net:
         self.seen.append((address, metadata.get("x-evenq-broker", "")))
 
 
-def test_the_header_names_the_broker_and_the_address_loses_it() -> None:
-    async def story() -> None:
-        net: Any = Net()
-        calls = Calls(net, endpoint="dead:1;alive:2?one-address", client_id="c")
-        await calls.unary("host:8081", "/m", b"")
-        await calls.unary("evenqs://host:8081#b", "/m", b"")
-        with pytest.raises(ConnectionFailed):
-            await calls.unary("#b", "/m", b"")
+async def test_the_header_names_the_broker_and_the_address_loses_it() -> None:
+    net: Any = Net()
+    calls = Calls(net, endpoint="dead:1;alive:2?one-address", client_id="c")
+    await calls.unary("host:8081", "/m", b"")
+    await calls.unary("evenqs://host:8081#b", "/m", b"")
+    with pytest.raises(ConnectionFailed):
         await calls.unary("#b", "/m", b"")
-        calls.stream("#a", "/m", b"", timeout_ms=1)
-        assert net.seen == [("host:8081", ""), ("evenqs://host:8081", "b"), ("dead:1", "b"), ("alive:2", "b"),
-                            ("alive:2", "a")]  # fmt: skip
-        assert "x-evenq-broker" not in calls.metadata
+    await calls.unary("#b", "/m", b"")
+    calls.stream("#a", "/m", b"", timeout_ms=1)
+    assert net.seen == [("host:8081", ""), ("evenqs://host:8081", "b"), ("dead:1", "b"), ("alive:2", "b"),
+                        ("alive:2", "a")]  # fmt: skip
+    assert "x-evenq-broker" not in calls.metadata
 
-    asyncio.run(story())
 
-
-def test_a_client_may_turn_away_from_an_access_point_that_answers() -> None:
-    async def story() -> None:
-        net: Any = Net()
-        calls = Calls(net, endpoint="one:1;two:2;three:3", client_id="c")
-        for _ in range(4):
-            await calls.at_access_point("/m", b"")
-            calls.turn_away()
-        assert [address for address, _ in net.seen] == ["one:1", "two:2", "three:3", "one:1"]
-        only = Calls(net, endpoint="one:1", client_id="c")
-        only.turn_away()
-        assert only.access_point == "one:1"
-
-    asyncio.run(story())
+async def test_a_client_may_turn_away_from_an_access_point_that_answers() -> None:
+    net: Any = Net()
+    calls = Calls(net, endpoint="one:1;two:2;three:3", client_id="c")
+    for _ in range(4):
+        await calls.at_access_point("/m", b"")
+        calls.turn_away()
+    assert [address for address, _ in net.seen] == ["one:1", "two:2", "three:3", "one:1"]
+    only = Calls(net, endpoint="one:1", client_id="c")
+    only.turn_away()
+    assert only.access_point == "one:1"
 
 
 def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:

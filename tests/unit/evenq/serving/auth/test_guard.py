@@ -594,197 +594,175 @@ def watched_telemetry(
     return handler(requests(), context(headers, TELEMETRY)), ended, seen, refused
 
 
-def test_telemetry_without_a_grant_gets_to_its_handler_with_the_names_that_it_may_not_touch() -> None:
+async def test_telemetry_without_a_grant_gets_to_its_handler_with_the_names_that_it_may_not_touch() -> None:
     """An SDK that got no settings would not start, and not say why (wire contract 4)."""
-
-    async def test() -> None:
-        guard = Guard(users(), clock=FakeClock())
-        mine, theirs = service_pb2.TelemetryCommand(), service_pb2.TelemetryCommand()
-        mine.settings.publishing.topics.add().name = "orders"
-        theirs.settings.publishing.topics.add().name = "other"
-        theirs.settings.publishing.topics.add().name = "orders"
-        strange = service_pb2.TelemetryCommand()
-        strange.settings.subscription.group.name = "others"
-        requests = [command.SerializeToString() for command in (mine, theirs, strange, mine)]
-        frames, ended, seen, refused = watched_telemetry(guard, "orders", "", *requests)
-        assert [await anext(frames) for _ in requests] == requests == seen
-        assert refused == [set(), {("topic", "other")}, {("group", "others")}, set()]
-        assert not ended.is_set()
-        await frames.aclose()
-        unsigned, ended, _ = telemetry(guard, "orders", "wrong-secret", b"")
-        with pytest.raises(Unauthorized):
-            await anext(unsigned)
-        assert not ended.is_set()  # the handler was never asked
-
-    asyncio.run(test())
+    guard = Guard(users(), clock=FakeClock())
+    mine, theirs = service_pb2.TelemetryCommand(), service_pb2.TelemetryCommand()
+    mine.settings.publishing.topics.add().name = "orders"
+    theirs.settings.publishing.topics.add().name = "other"
+    theirs.settings.publishing.topics.add().name = "orders"
+    strange = service_pb2.TelemetryCommand()
+    strange.settings.subscription.group.name = "others"
+    requests = [command.SerializeToString() for command in (mine, theirs, strange, mine)]
+    frames, ended, seen, refused = watched_telemetry(guard, "orders", "", *requests)
+    assert [await anext(frames) for _ in requests] == requests == seen
+    assert refused == [set(), {("topic", "other")}, {("group", "others")}, set()]
+    assert not ended.is_set()
+    await frames.aclose()
+    unsigned, ended, _ = telemetry(guard, "orders", "wrong-secret", b"")
+    with pytest.raises(Unauthorized):
+        await anext(unsigned)
+    assert not ended.is_set()  # the handler was never asked
 
 
-def test_each_frame_of_every_other_stream_is_judged() -> None:
-    async def test() -> None:
-        guard, seen = Guard(users(), clock=FakeClock()), list[bytes]()
+async def test_each_frame_of_every_other_stream_is_judged() -> None:
+    guard, seen = Guard(users(), clock=FakeClock()), list[bytes]()
 
-        async def echo(incoming: AsyncIterator[bytes], _: RpcContext) -> AsyncIterator[bytes]:
-            async for request in incoming:
-                seen.append(request)
-                yield request
+    async def echo(incoming: AsyncIterator[bytes], _: RpcContext) -> AsyncIterator[bytes]:
+        async for request in incoming:
+            seen.append(request)
+            yield request
 
-        async def requests() -> AsyncIterator[bytes]:
-            yield mine
-            yield theirs
+    async def requests() -> AsyncIterator[bytes]:
+        yield mine
+        yield theirs
 
-        method = "/evenq.v1.Groups/Session"
-        mine = groups_pb2.SessionRequest(join=groups_pb2.Join(group="billing")).SerializeToString()
-        theirs = groups_pb2.SessionRequest(join=groups_pb2.Join(group="others")).SerializeToString()
-        row = replace(rpc(method), kind=CallKind.BIDI, handler=echo)
-        frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("orders"), method))
-        assert await anext(frames) == mine
-        with pytest.raises(Forbidden, match="consume group others"):
-            await anext(frames)
-        assert seen == [mine]
-
-    asyncio.run(test())
+    method = "/evenq.v1.Groups/Session"
+    mine = groups_pb2.SessionRequest(join=groups_pb2.Join(group="billing")).SerializeToString()
+    theirs = groups_pb2.SessionRequest(join=groups_pb2.Join(group="others")).SerializeToString()
+    row = replace(rpc(method), kind=CallKind.BIDI, handler=echo)
+    frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("orders"), method))
+    assert await anext(frames) == mine
+    with pytest.raises(Forbidden, match="consume group others"):
+        await anext(frames)
+    assert seen == [mine]
 
 
-def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() -> None:
-    async def test() -> None:
-        guard = Guard(users(), clock=FakeClock())
-        events: list[BaseException] = []
+async def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() -> None:
+    guard = Guard(users(), clock=FakeClock())
+    events: list[BaseException] = []
 
-        async def watch(user: str, secret: str) -> None:
-            frames, ended, _ = telemetry(guard, user, secret, b"")
-            try:
-                async for _ in frames:
-                    opened.release()
-            except Unauthorized as error:
-                events.append(error)
-                assert ended.is_set()
+    async def watch(user: str, secret: str) -> None:
+        frames, ended, _ = telemetry(guard, user, secret, b"")
+        try:
+            async for _ in frames:
+                opened.release()
+        except Unauthorized as error:
+            events.append(error)
+            assert ended.is_set()
 
-        opened = asyncio.Semaphore(0)
-        tasks = [
-            spawn(watch(*who), name="watch") for who in (("orders", ""), ("orders", "newer-of-orders"), ("root", ""))
-        ]
-        for _ in tasks:
-            await opened.acquire()
-        guard.change(users(FILE.replace('["secret-of-orders", "newer-of-orders"]', '"newer-of-orders"')))
-        await asyncio.wait({tasks[0]}, timeout=60)
-        assert [str(error) for error in events] == ["user orders is not known any more, or has another secret key"]
-        assert not tasks[1].done()
-        assert not tasks[2].done()
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert not guard._open
-
-    asyncio.run(test())
+    opened = asyncio.Semaphore(0)
+    tasks = [spawn(watch(*who), name="watch") for who in (("orders", ""), ("orders", "newer-of-orders"), ("root", ""))]
+    for _ in tasks:
+        await opened.acquire()
+    guard.change(users(FILE.replace('["secret-of-orders", "newer-of-orders"]', '"newer-of-orders"')))
+    await asyncio.wait({tasks[0]}, timeout=60)
+    assert [str(error) for error in events] == ["user orders is not known any more, or has another secret key"]
+    assert not tasks[1].done()
+    assert not tasks[2].done()
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not guard._open
 
 
 @pytest.mark.parametrize("kind", ["topic", "group", "neither"])
-def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind: str) -> None:
-    async def test() -> None:
-        guard = Guard(users(), clock=FakeClock())
-        command = service_pb2.TelemetryCommand()
-        command.settings.subscription.group.name = "billing"
-        command.settings.subscription.subscriptions.add().topic.name = "orders"
-        frames, ended, _ = telemetry(guard, "reader", "", command.SerializeToString())
-        assert await anext(frames)
-        reading = asyncio.ensure_future(anext(frames))
+async def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind: str) -> None:
+    guard = Guard(users(), clock=FakeClock())
+    command = service_pb2.TelemetryCommand()
+    command.settings.subscription.group.name = "billing"
+    command.settings.subscription.subscriptions.add().topic.name = "orders"
+    frames, ended, _ = telemetry(guard, "reader", "", command.SerializeToString())
+    assert await anext(frames)
+    reading = asyncio.ensure_future(anext(frames))
+    await asyncio.sleep(0)
+    removed = {"topic": "topic:orders", "group": "group:billing", "neither": "topic:unrelated"}[kind]
+    before, reader = FILE.split("[users.reader]")
+    guard.change(users(before + "[users.reader]" + reader.replace(removed, "topic:x", 1)))
+    if kind == "neither":
         await asyncio.sleep(0)
-        removed = {"topic": "topic:orders", "group": "group:billing", "neither": "topic:unrelated"}[kind]
-        before, reader = FILE.split("[users.reader]")
-        guard.change(users(before + "[users.reader]" + reader.replace(removed, "topic:x", 1)))
-        if kind == "neither":
-            await asyncio.sleep(0)
-            assert not reading.done()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            return
-        name = removed.replace(":", " ")
-        with pytest.raises(Forbidden, match=f"user reader may not consume {name} any more"):
-            await reading
-        assert ended.is_set()
-
-    asyncio.run(test())
+        assert not reading.done()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        return
+    name = removed.replace(":", " ")
+    with pytest.raises(Forbidden, match=f"user reader may not consume {name} any more"):
+        await reading
+    assert ended.is_set()
 
 
-def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group() -> None:
-    async def test() -> None:
-        guard = Guard(users(), clock=FakeClock())
-        refused = list[frozenset[tuple[str, str]]]()
+async def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group() -> None:
+    guard = Guard(users(), clock=FakeClock())
+    refused = list[frozenset[tuple[str, str]]]()
 
-        async def handler(incoming: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
-            async for request in incoming:
-                refused.append(context.refused)
-                yield request
+    async def handler(incoming: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async for request in incoming:
+            refused.append(context.refused)
+            yield request
 
-        def join(group: str) -> bytes:
-            message = groups_pb2.Join(group=group)
-            for topic in ("orders", "secret", f"%RETRY%{group}"):
-                message.member.subscriptions.add(topic=topic)
-            return groups_pb2.SessionRequest(join=message).SerializeToString()
+    def join(group: str) -> bytes:
+        message = groups_pb2.Join(group=group)
+        for topic in ("orders", "secret", f"%RETRY%{group}"):
+            message.member.subscriptions.add(topic=topic)
+        return groups_pb2.SessionRequest(join=message).SerializeToString()
 
-        async def requests() -> AsyncIterator[bytes]:
-            yield join("billing")
-            yield join("others")
+    async def requests() -> AsyncIterator[bytes]:
+        yield join("billing")
+        yield join("others")
 
-        method = "/evenq.v1.Groups/Session"
-        row = replace(rpc(method), kind=CallKind.BIDI, handler=handler)
-        frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("reader"), method))
-        assert await anext(frames)
-        assert refused == [frozenset({("topic", "secret")})]
-        with pytest.raises(Forbidden, match="consume group others"):
-            await anext(frames)
-
-    asyncio.run(test())
+    method = "/evenq.v1.Groups/Session"
+    row = replace(rpc(method), kind=CallKind.BIDI, handler=handler)
+    frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("reader"), method))
+    assert await anext(frames)
+    assert refused == [frozenset({("topic", "secret")})]
+    with pytest.raises(Forbidden, match="consume group others"):
+        await anext(frames)
 
 
-def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
+async def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
     """Statement 34: Go's push consumers ask again 20 ms after any error."""
+    clock = FakeClock()
+    guard = Guard(users(), clock=clock)
 
-    async def test() -> None:
-        clock = FakeClock()
-        guard = Guard(users(), clock=clock)
+    async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
+        yield b"frame"
 
-        async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
-            yield b"frame"
+    row = Rpc(
+        method=RECEIVE,
+        kind=CallKind.SERVER_STREAM,
+        handler=frames,
+        response=service_pb2.ReceiveMessageResponse,
+        access=ACCESS[RECEIVE],
+    )
+    handler: Any = guard.guarded(row).handler
+    right = handler(request_of(RECEIVE), context(signed("reader"), RECEIVE))
+    assert [frame async for frame in right] == [b"frame"]
 
-        row = Rpc(
-            method=RECEIVE,
-            kind=CallKind.SERVER_STREAM,
-            handler=frames,
-            response=service_pb2.ReceiveMessageResponse,
-            access=ACCESS[RECEIVE],
-        )
-        handler: Any = guard.guarded(row).handler
-        right = handler(request_of(RECEIVE), context(signed("reader"), RECEIVE))
-        assert [frame async for frame in right] == [b"frame"]
+    async def refused(headers: Mapping[str, str], deadline_ms: int | None = None) -> None:
+        about = RpcContext(RECEIVE, list(headers.items()), "p", deadline_ms)
+        async for _ in handler(request_of(RECEIVE), about):
+            pytest.fail("it was let in")
 
-        async def refused(headers: Mapping[str, str], deadline_ms: int | None = None) -> None:
-            about = RpcContext(RECEIVE, list(headers.items()), "p", deadline_ms)
-            async for _ in handler(request_of(RECEIVE), about):
-                pytest.fail("it was let in")
+    def ended(task: asyncio.Task[Any]) -> str:
+        return type(task.exception()).__name__ if task.done() else "waits"
 
-        def ended(task: asyncio.Task[Any]) -> str:
-            return type(task.exception()).__name__ if task.done() else "waits"
+    tasks = [
+        spawn(refused(signed("elsewhere")), name="forbidden"),
+        spawn(refused(signed("reader", "wrong-secret")), name="unauthorized"),
+        spawn(refused({}, deadline_ms=700), name="hurried"),
+    ]
+    await clock.advance(499)
+    assert [ended(task) for task in tasks] == ["waits", "waits", "waits"]
+    await clock.advance(1)
+    assert [ended(task) for task in tasks] == ["waits", "waits", "Unauthorized"]
+    await clock.advance(500)
+    assert [ended(task) for task in tasks] == ["Forbidden", "Unauthorized", "Unauthorized"]
 
-        tasks = [
-            spawn(refused(signed("elsewhere")), name="forbidden"),
-            spawn(refused(signed("reader", "wrong-secret")), name="unauthorized"),
-            spawn(refused({}, deadline_ms=700), name="hurried"),
-        ]
-        await clock.advance(499)
-        assert [ended(task) for task in tasks] == ["waits", "waits", "waits"]
-        await clock.advance(1)
-        assert [ended(task) for task in tasks] == ["waits", "waits", "Unauthorized"]
-        await clock.advance(500)
-        assert [ended(task) for task in tasks] == ["Forbidden", "Unauthorized", "Unauthorized"]
-
-        crowd = [spawn(refused({}), name="stranger") for _ in range(1_100)]
-        await clock.advance(0)
-        assert [ended(task) for task in crowd].count("waits") == 1_000
-        await clock.advance(1_000)
-        assert {ended(task) for task in crowd} == {"Unauthorized"}
-
-    asyncio.run(test())
+    crowd = [spawn(refused({}), name="stranger") for _ in range(1_100)]
+    await clock.advance(0)
+    assert [ended(task) for task in crowd].count("waits") == 1_000
+    await clock.advance(1_000)
+    assert {ended(task) for task in crowd} == {"Unauthorized"}
 
 
 REPLIES = """

@@ -32,36 +32,30 @@ def rpc() -> Rpc:
     )
 
 
-def test_switched_off_it_hands_back_what_it_is_given() -> None:
-    async def test() -> None:
-        clock = FakeClock()
-        auth, net, rpcs = Auth(AuthSettings(), clock=clock), LoopNet(clock), [rpc()]
-        assert auth.net(net) is net
-        assert auth.rpcs(rpcs)[0] is rpcs[0]
-        auth.start()
-        await auth.close()
-
-    asyncio.run(test())
+async def test_switched_off_it_hands_back_what_it_is_given() -> None:
+    clock = FakeClock()
+    auth, net, rpcs = Auth(AuthSettings(), clock=clock), LoopNet(clock), [rpc()]
+    assert auth.net(net) is net
+    assert auth.rpcs(rpcs)[0] is rpcs[0]
+    auth.start()
+    await auth.close()
 
 
-def test_tenants_are_those_of_the_file_that_is_in_force(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock, file = FakeClock(), tmp_path / "users.toml"
-        grant = '[users.u]\nsecret = "12345678"\nallow = [{{ resource = "topic:{}", actions = ["publish"] }}]\n'
-        file.write_text(FILE.format(secret="first-secret") + grant.format("a-*"))
-        auth = Auth(AuthSettings(enabled=True, users=file), clock=clock)
-        before = auth.users()
-        assert before is not None
-        assert [one.name for one in before.tenants_of(UserResource.TOPIC, "a-1")] == ["u"]
-        file.write_text(FILE.format(secret="first-secret") + grant.format("b-*"))
-        assert await auth.reload()
-        after = auth.users()
-        assert after is not None
-        assert not after.tenants_of(UserResource.TOPIC, "a-1")
-        assert after.tenants_of(UserResource.TOPIC, "b-1")
-        assert Auth(AuthSettings(), clock=clock).users() is None
-
-    asyncio.run(test())
+async def test_tenants_are_those_of_the_file_that_is_in_force(tmp_path: Path) -> None:
+    clock, file = FakeClock(), tmp_path / "users.toml"
+    grant = '[users.u]\nsecret = "12345678"\nallow = [{{ resource = "topic:{}", actions = ["publish"] }}]\n'
+    file.write_text(FILE.format(secret="first-secret") + grant.format("a-*"))
+    auth = Auth(AuthSettings(enabled=True, users=file), clock=clock)
+    before = auth.users()
+    assert before is not None
+    assert [one.name for one in before.tenants_of(UserResource.TOPIC, "a-1")] == ["u"]
+    file.write_text(FILE.format(secret="first-secret") + grant.format("b-*"))
+    assert await auth.reload()
+    after = auth.users()
+    assert after is not None
+    assert not after.tenants_of(UserResource.TOPIC, "a-1")
+    assert after.tenants_of(UserResource.TOPIC, "b-1")
+    assert Auth(AuthSettings(), clock=clock).users() is None
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -195,12 +195,9 @@ def test_few_that_wait_have_full_turns() -> None:
     assert {read for _, read in log} == {TURN}
 
 
-def test_the_real_loop_goes_on_until_nobody_waits() -> None:
-    async def story() -> None:
-        turns = Turns(Http2Limits(frames_per_turn=TURN), asyncio.get_running_loop(), SystemClock().monotonic_ms)
-        waiting, _ = crowd(turns, count=50, frames=30)
-        async with asyncio.timeout(60):
-            while any(one.frames for one in waiting):
-                await SystemClock().sleep_ms(0)
-
-    asyncio.run(story())
+async def test_the_real_loop_goes_on_until_nobody_waits() -> None:
+    turns = Turns(Http2Limits(frames_per_turn=TURN), asyncio.get_running_loop(), SystemClock().monotonic_ms)
+    waiting, _ = crowd(turns, count=50, frames=30)
+    async with asyncio.timeout(60):
+        while any(one.frames for one in waiting):
+            await SystemClock().sleep_ms(0)

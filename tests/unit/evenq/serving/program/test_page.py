@@ -143,18 +143,15 @@ class Connection:
     close = abort
 
 
-def test_who_is_closed_for_a_newer_one_in_the_turn_in_which_it_asks_is_no_mistake_of_ours():
-    async def story():
-        page, reader, writer = page_module.MetricsPage(lambda: b"", lambda: True), asyncio.StreamReader(), Connection()
-        serving = asyncio.ensure_future(page._serve(reader, writer))
-        await asyncio.sleep(0)
-        reader.feed_data(b"GET /healthz HTTP/1.1\r\n\r\n")
-        for _ in range(PEER_MAX):
-            page._make_room(Connection())
-        await serving
-        assert writer.ended
-
-    asyncio.run(story())
+async def test_who_is_closed_for_a_newer_one_in_the_turn_in_which_it_asks_is_no_mistake_of_ours():
+    page, reader, writer = page_module.MetricsPage(lambda: b"", lambda: True), asyncio.StreamReader(), Connection()
+    serving = asyncio.ensure_future(page._serve(reader, writer))
+    await asyncio.sleep(0)
+    reader.feed_data(b"GET /healthz HTTP/1.1\r\n\r\n")
+    for _ in range(PEER_MAX):
+        page._make_room(Connection())
+    await serving
+    assert writer.ended
 
 
 def test_who_says_nothing_is_closed_after_a_while(monkeypatch):

@@ -157,94 +157,78 @@ def test_a_view_shows_what_is_before_its_end_and_nothing_behind(pair, monkeypatc
     asyncio.run(story())
 
 
-def test_entries_that_a_replay_filed_need_no_memory(pair):
-    async def story():
-        leader, follower = await pair()
-        await leader.go_on(600)
-        await follower.fetch(leader)
-        view = await follower.view(leader.ends[-1])
-        before = sum(len(queue.tail) for queue in view._queues.values())
-        data, _ = await leader.snapshot(b"owner")
-        assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
-        await view.let_filed_go()
-        assert sum(len(queue.tail) for queue in view._queues.values()) <= QUEUES * TAIL_KEPT * 20 < before
-        assert await shown(view) == await leader.before(leader.ends[-1])
-
-    asyncio.run(story())
+async def test_entries_that_a_replay_filed_need_no_memory(pair):
+    leader, follower = await pair()
+    await leader.go_on(600)
+    await follower.fetch(leader)
+    view = await follower.view(leader.ends[-1])
+    before = sum(len(queue.tail) for queue in view._queues.values())
+    data, _ = await leader.snapshot(b"owner")
+    assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
+    await view.let_filed_go()
+    assert sum(len(queue.tail) for queue in view._queues.values()) <= QUEUES * TAIL_KEPT * 20 < before
+    assert await shown(view) == await leader.before(leader.ends[-1])
 
 
 @pytest.mark.parametrize("change", ["cut", "reset", "close"])
-def test_a_view_is_over_when_its_log_is_another_one(pair, change):
-    async def story():
-        leader, follower = await pair()
-        await leader.go_on(40)
-        await follower.fetch(leader)
-        copy, view = follower.copy, await follower.view(leader.ends[20])
-        assert view.is_current
-        if change == "cut":
-            await copy.truncate(leader.ends[30])
-        elif change == "reset":
-            await copy.reset(0)
-        else:
-            await copy.close()
-        assert not view.is_current
-        for asked in (
-            view.read(1, 0, 0, count_max=1, bytes_max=1, tag_hashes=None),
-            view.read_block(1, 0, 0, count_max=1, bytes_max=1, kept=Kept(head=True, system=True, check=True)),
-            view.offset_at(1, 0, 1),
-            view.advance(leader.ends[21]),
-            view.let_filed_go(),
-        ):
-            with pytest.raises(HaNotAvailable):
-                await asked
-        view.close()
-        view.close()
-
-    asyncio.run(story())
+async def test_a_view_is_over_when_its_log_is_another_one(pair, change):
+    leader, follower = await pair()
+    await leader.go_on(40)
+    await follower.fetch(leader)
+    copy, view = follower.copy, await follower.view(leader.ends[20])
+    assert view.is_current
+    if change == "cut":
+        await copy.truncate(leader.ends[30])
+    elif change == "reset":
+        await copy.reset(0)
+    else:
+        await copy.close()
+    assert not view.is_current
+    for asked in (
+        view.read(1, 0, 0, count_max=1, bytes_max=1, tag_hashes=None),
+        view.read_block(1, 0, 0, count_max=1, bytes_max=1, kept=Kept(head=True, system=True, check=True)),
+        view.offset_at(1, 0, 1),
+        view.advance(leader.ends[21]),
+        view.let_filed_go(),
+    ):
+        with pytest.raises(HaNotAvailable):
+            await asked
+    view.close()
+    view.close()
 
 
-def test_a_view_waits_until_the_copy_knows_what_its_files_tell_to_be_committed(pair):
+async def test_a_view_waits_until_the_copy_knows_what_its_files_tell_to_be_committed(pair):
     """A copy that has just started has a snapshot and does not know yet what is committed."""
-
-    async def story():
-        leader, follower = await pair()
-        await leader.go_on(40)
-        await follower.fetch(leader)
-        data, place = await leader.snapshot(b"owner")
-        assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
-        with pytest.raises(HaNotAvailable, match="does not know yet"):
-            await follower.view(leader.ends[20])
-        view = await follower.view(place)
-        assert follower.states == [b"= owner"]
-        assert await shown(view) == await leader.before(place)
-
-    asyncio.run(story())
+    leader, follower = await pair()
+    await leader.go_on(40)
+    await follower.fetch(leader)
+    data, place = await leader.snapshot(b"owner")
+    assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
+    with pytest.raises(HaNotAvailable, match="does not know yet"):
+        await follower.view(leader.ends[20])
+    view = await follower.view(place)
+    assert follower.states == [b"= owner"]
+    assert await shown(view) == await leader.before(place)
 
 
-def test_a_log_that_is_too_long_behind_its_last_replay_is_not_shown(pair):
-    async def story():
-        leader, follower = await pair()
-        await leader.go_on(40)
-        await follower.fetch(leader)
-        with pytest.raises(HaNotAvailable, match="too much"):
-            await follower.view(leader.ends[-1], log_bytes_max=leader.ends[-1] - 1)
-        await follower.view(leader.ends[-1], log_bytes_max=leader.ends[-1])
-
-    asyncio.run(story())
+async def test_a_log_that_is_too_long_behind_its_last_replay_is_not_shown(pair):
+    leader, follower = await pair()
+    await leader.go_on(40)
+    await follower.fetch(leader)
+    with pytest.raises(HaNotAvailable, match="too much"):
+        await follower.view(leader.ends[-1], log_bytes_max=leader.ends[-1] - 1)
+    await follower.view(leader.ends[-1], log_bytes_max=leader.ends[-1])
 
 
-def test_damage_in_the_log_is_said_and_not_shown(pair):
-    async def story():
-        leader, follower = await pair()
-        await leader.go_on(40)
-        await follower.fetch(leader)
-        file = follower.disk.open("commitlog/" + "0" * 20)
-        file.pwrite([b"\xff"], 1_000)
-        file.close()
-        with pytest.raises(StoreCorrupted):
-            await follower.view(leader.ends[-1])
-
-    asyncio.run(story())
+async def test_damage_in_the_log_is_said_and_not_shown(pair):
+    leader, follower = await pair()
+    await leader.go_on(40)
+    await follower.fetch(leader)
+    file = follower.disk.open("commitlog/" + "0" * 20)
+    file.pwrite([b"\xff"], 1_000)
+    file.close()
+    with pytest.raises(StoreCorrupted):
+        await follower.view(leader.ends[-1])
 
 
 async def as_of_a_store(open_store, disk):
@@ -269,74 +253,66 @@ async def as_of_a_view(view):
 
 
 @pytest.mark.parametrize("lost", [None, "checkpoint", "consumequeue"])
-def test_a_folder_that_led_is_shown_as_a_store_would_open_it(open_store, pair, lost):
+async def test_a_folder_that_led_is_shown_as_a_store_would_open_it(open_store, pair, lost):
     """Its checkpoint is ahead of its snapshot, or is no use any more; state is reported from the snapshot on, once."""
-
-    async def story():
-        leader, _ = await pair()
-        await leader.go_on(40)
-        await leader.store.append([Append(1, 5, 7, 5, b"five", b"")])
-        await leader.snapshot(b"owner")
-        known = len(leader.states)
-        await leader.go_on(40)
-        end = leader.ends[-1]
-        await leader.store.close()
-        if lost:
-            leader.disk.remove(lost)
-            if lost == "checkpoint":
-                leader.disk.remove("consumequeue")
-        copy = await LogCopy.open(
-            None, StoreOptions(), clock=SystemClock(), disk=leader.disk, broker_name="broker-a", segment_bytes=SEGMENT
-        )
-        follower = Follower(copy, leader.disk)
-        folder = sorted(leader.disk.list("consumequeue/1"))
-        view = await follower.view(end)
-        assert follower.states == [b"= owner", *leader.states[known:]]
-        found = await as_of_a_view(view)
-        in_memory = sum(len(queue.tail) for queue in view._queues.values()) // 20
-        assert (in_memory == 0) is (lost is None), "what files have is not kept"
-        assert sorted(leader.disk.list("consumequeue/1")) == folder, "a view writes nothing"
-        view.close()
-        await copy.close()
-        assert found == await as_of_a_store(open_store, leader.disk)
-        assert found[5][2] == [b"five"]
-
-    asyncio.run(story())
+    leader, _ = await pair()
+    await leader.go_on(40)
+    await leader.store.append([Append(1, 5, 7, 5, b"five", b"")])
+    await leader.snapshot(b"owner")
+    known = len(leader.states)
+    await leader.go_on(40)
+    end = leader.ends[-1]
+    await leader.store.close()
+    if lost:
+        leader.disk.remove(lost)
+        if lost == "checkpoint":
+            leader.disk.remove("consumequeue")
+    copy = await LogCopy.open(
+        None, StoreOptions(), clock=SystemClock(), disk=leader.disk, broker_name="broker-a", segment_bytes=SEGMENT
+    )
+    follower = Follower(copy, leader.disk)
+    folder = sorted(leader.disk.list("consumequeue/1"))
+    view = await follower.view(end)
+    assert follower.states == [b"= owner", *leader.states[known:]]
+    found = await as_of_a_view(view)
+    in_memory = sum(len(queue.tail) for queue in view._queues.values()) // 20
+    assert (in_memory == 0) is (lost is None), "what files have is not kept"
+    assert sorted(leader.disk.list("consumequeue/1")) == folder, "a view writes nothing"
+    view.close()
+    await copy.close()
+    assert found == await as_of_a_store(open_store, leader.disk)
+    assert found[5][2] == [b"five"]
 
 
 @pytest.mark.parametrize("lost", [None, "consumequeue"])
-def test_a_log_whose_begin_went_is_shown_as_a_store_would_open_it(open_store, pair, lost):
+async def test_a_log_whose_begin_went_is_shown_as_a_store_would_open_it(open_store, pair, lost):
     """Queues whose messages are all gone keep their numbers, and go on behind them."""
-
-    async def story():
-        leader, follower = await pair()
-        for number in range(3):
-            await leader.store.append([Append(1, 5, 7, 5, b"gone %d" % number, b"")])
-        await leader.go_on(100)
-        data, _ = await leader.snapshot(b"owner")
-        await leader.go_on(5)
-        await follower.fetch(leader)
-        assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
-        before = await follower.view(leader.ends[-1])
-        assert await follower.copy.trim(2 * SEGMENT)
-        assert not before.is_current
-        before.close()
-        if lost:
-            follower.disk.remove(lost)
-        view = await follower.view(leader.ends[-1])
-        assert view.queue_range(1, 5) == (3, 3)
-        await leader.store.append([Append(1, 5, 7, 5, b"new", b"")])
-        leader.ends.append(leader.store.stats.log_end)
-        await follower.fetch(leader)
-        await view.advance(leader.ends[-1])
-        found = await as_of_a_view(view)
-        view.close()
-        again = await follower.view(leader.ends[-1])
-        assert await as_of_a_view(again) == found
-        again.close()
-        await follower.copy.close()
-        assert found == await as_of_a_store(open_store, follower.disk)
-        assert found[5] == (3, 4, [b"new"])
-        assert found[0][0] > 0
-
-    asyncio.run(story())
+    leader, follower = await pair()
+    for number in range(3):
+        await leader.store.append([Append(1, 5, 7, 5, b"gone %d" % number, b"")])
+    await leader.go_on(100)
+    data, _ = await leader.snapshot(b"owner")
+    await leader.go_on(5)
+    await follower.fetch(leader)
+    assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
+    before = await follower.view(leader.ends[-1])
+    assert await follower.copy.trim(2 * SEGMENT)
+    assert not before.is_current
+    before.close()
+    if lost:
+        follower.disk.remove(lost)
+    view = await follower.view(leader.ends[-1])
+    assert view.queue_range(1, 5) == (3, 3)
+    await leader.store.append([Append(1, 5, 7, 5, b"new", b"")])
+    leader.ends.append(leader.store.stats.log_end)
+    await follower.fetch(leader)
+    await view.advance(leader.ends[-1])
+    found = await as_of_a_view(view)
+    view.close()
+    again = await follower.view(leader.ends[-1])
+    assert await as_of_a_view(again) == found
+    again.close()
+    await follower.copy.close()
+    assert found == await as_of_a_store(open_store, follower.disk)
+    assert found[5] == (3, 4, [b"new"])
+    assert found[0][0] > 0

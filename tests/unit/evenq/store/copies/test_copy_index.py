@@ -97,141 +97,117 @@ def whole_blocks(end):
     return list(range(0, end - end % BLOCK, BLOCK))
 
 
-def test_a_new_leader_finds_each_block_below_the_last_replay_filed(open_store):
-    async def story():
+async def test_a_new_leader_finds_each_block_below_the_last_replay_filed(open_store):
+    pair = Pair(open_store, MemoryDisk())
+    copy = await pair.begin()
+    index = CopyIndex(keys_of)
+    assert not await index.follow(copy), "a few blocks at a time"
+    assert len(pair.disk.list("index")) == BLOCKS_MAX
+    await pair.until_done(index)
+    replayed = copy.replayed_end
+    assert replayed < pair.end
+    assert [int(name) for name in pair.disk.list("index")] == whole_blocks(replayed)
+    assert await index.follow(copy), "nothing new"
+    await copy.close()
+    assert await pair.lead() == whole_blocks(replayed)
+
+
+async def test_the_files_are_those_that_a_store_makes(open_store):
+    disks = []
+    for builds in (True, False):
         pair = Pair(open_store, MemoryDisk())
         copy = await pair.begin()
-        index = CopyIndex(keys_of)
-        assert not await index.follow(copy), "a few blocks at a time"
-        assert len(pair.disk.list("index")) == BLOCKS_MAX
-        await pair.until_done(index)
-        replayed = copy.replayed_end
-        assert replayed < pair.end
-        assert [int(name) for name in pair.disk.list("index")] == whole_blocks(replayed)
-        assert await index.follow(copy), "nothing new"
+        if builds:
+            await pair.until_done(CopyIndex(keys_of))
         await copy.close()
-        assert await pair.lead() == whole_blocks(replayed)
-
-    asyncio.run(story())
-
-
-def test_the_files_are_those_that_a_store_makes(open_store):
-    async def story():
-        disks = []
-        for builds in (True, False):
-            pair = Pair(open_store, MemoryDisk())
-            copy = await pair.begin()
-            if builds:
-                await pair.until_done(CopyIndex(keys_of))
-            await copy.close()
-            await pair.lead()
-            disks.append({name: pair.disk.files[f"index/{name}"].pread(1 << 20, 0) for name in pair.disk.list("index")})
-        first, second = disks
-        shared = first.keys() & second.keys()
-        assert len(shared) > 5
-        assert all(first[name] == second[name] for name in shared)
-
-    asyncio.run(story())
+        await pair.lead()
+        disks.append({name: pair.disk.files[f"index/{name}"].pread(1 << 20, 0) for name in pair.disk.list("index")})
+    first, second = disks
+    shared = first.keys() & second.keys()
+    assert len(shared) > 5
+    assert all(first[name] == second[name] for name in shared)
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_moment_leaves_files_that_are_whole(open_store):
+async def test_a_crash_at_any_moment_leaves_files_that_are_whole(open_store):
     """Every operation on the disk is the last one in turn; then what was not synced is lost, in any part."""
-
-    async def story():
+    pair = Pair(open_store, FaultDisk())
+    await pair.begin(24)
+    begun = pair.disk.operations
+    await pair.until_done(CopyIndex(keys_of))
+    kinds = pair.disk.kinds[begun:]
+    await pair.copy.close()
+    assert len(kinds) > 10
+    rng = random.Random(3)
+    for number, _ in enumerate(kinds):
+        keep = rng.choice(list(Keep))
         pair = Pair(open_store, FaultDisk())
         await pair.begin(24)
-        begun = pair.disk.operations
-        await pair.until_done(CopyIndex(keys_of))
-        kinds = pair.disk.kinds[begun:]
-        await pair.copy.close()
-        assert len(kinds) > 10
-        rng = random.Random(3)
-        for number, _ in enumerate(kinds):
-            keep = rng.choice(list(Keep))
-            pair = Pair(open_store, FaultDisk())
-            await pair.begin(24)
-            pair.disk.cut = (begun + number, rng.choice([0, 30, 700]))
-            await CopyIndex(keys_of).follow(pair.copy)
-            assert pair.disk.dead
-            image = pair.disk.crash(keep, rng)
-            again = await pair.follow(image)
-            assert again.end == pair.end
-            await again.close()
-            await pair.lead(image)
-
-    asyncio.run(story())
+        pair.disk.cut = (begun + number, rng.choice([0, 30, 700]))
+        await CopyIndex(keys_of).follow(pair.copy)
+        assert pair.disk.dead
+        image = pair.disk.crash(keep, rng)
+        again = await pair.follow(image)
+        assert again.end == pair.end
+        await again.close()
+        await pair.lead(image)
 
 
 @pytest.mark.parametrize("change", ["truncate", "close"])
-def test_it_is_given_up_when_the_log_changes_under_it(open_store, change):
-    async def story():
-        pair = Pair(open_store, MemoryDisk())
-        copy = await pair.begin()
-        index = CopyIndex(keys_of)
-        following = asyncio.ensure_future(index.follow(copy))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert not following.done()
-        await (copy.truncate(copy.replayed_end) if change == "truncate" else copy.close())
-        assert not await following
-        if change == "truncate":
-            pair.keys = pair.keys[:-6]
-            await pair.until_done(index)
-        await copy.close()
-        files = await pair.lead()
-        assert bool(files) is (change == "truncate")
-
-    asyncio.run(story())
+async def test_it_is_given_up_when_the_log_changes_under_it(open_store, change):
+    pair = Pair(open_store, MemoryDisk())
+    copy = await pair.begin()
+    index = CopyIndex(keys_of)
+    following = asyncio.ensure_future(index.follow(copy))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not following.done()
+    await (copy.truncate(copy.replayed_end) if change == "truncate" else copy.close())
+    assert not await following
+    if change == "truncate":
+        pair.keys = pair.keys[:-6]
+        await pair.until_done(index)
+    await copy.close()
+    files = await pair.lead()
+    assert bool(files) is (change == "truncate")
 
 
-def test_a_log_that_was_begun_anew_is_indexed_anew(open_store):
+async def test_a_log_that_was_begun_anew_is_indexed_anew(open_store):
     """A reset empties the folder, and the same place of the log may hold other records then."""
-
-    async def story():
-        pair = Pair(open_store, MemoryDisk())
-        copy = await pair.begin()
-        index = CopyIndex(keys_of)
-        await pair.until_done(index)
-        await copy.reset(0)
-        assert pair.disk.list("index") == []
-        await pair.fetch()
-        await pair.until_done(index)
-        assert [int(name) for name in pair.disk.list("index")] == whole_blocks(copy.replayed_end)
-        await copy.close()
-        await pair.lead()
-
-    asyncio.run(story())
+    pair = Pair(open_store, MemoryDisk())
+    copy = await pair.begin()
+    index = CopyIndex(keys_of)
+    await pair.until_done(index)
+    await copy.reset(0)
+    assert pair.disk.list("index") == []
+    await pair.fetch()
+    await pair.until_done(index)
+    assert [int(name) for name in pair.disk.list("index")] == whole_blocks(copy.replayed_end)
+    await copy.close()
+    await pair.lead()
 
 
-def test_a_full_disk_puts_it_off_and_the_copy_lives(open_store, caplog):
-    async def story():
-        pair = Pair(open_store, FaultDisk())
-        copy = await pair.begin()
-        pair.disk.bytes_max = pair.disk.bytes_used + 100
-        with caplog.at_level(logging.WARNING):
-            assert await CopyIndex(keys_of).follow(copy), "until the next replay"
-        assert "cannot be written" in caplog.text
-        assert copy.failure is None
-        assert not any(map(str.isdecimal, pair.disk.list("index")))
-        pair.disk.bytes_max = 1 << 40
-        await pair.until_done(CopyIndex(keys_of))
-        await copy.close()
-        assert len(await pair.lead()) > 5
-
-    asyncio.run(story())
+async def test_a_full_disk_puts_it_off_and_the_copy_lives(open_store, caplog):
+    pair = Pair(open_store, FaultDisk())
+    copy = await pair.begin()
+    pair.disk.bytes_max = pair.disk.bytes_used + 100
+    with caplog.at_level(logging.WARNING):
+        assert await CopyIndex(keys_of).follow(copy), "until the next replay"
+    assert "cannot be written" in caplog.text
+    assert copy.failure is None
+    assert not any(map(str.isdecimal, pair.disk.list("index")))
+    pair.disk.bytes_max = 1 << 40
+    await pair.until_done(CopyIndex(keys_of))
+    await copy.close()
+    assert len(await pair.lead()) > 5
 
 
-def test_damage_in_the_log_stops_no_copy(open_store, caplog):
+async def test_damage_in_the_log_stops_no_copy(open_store, caplog):
     """What is behind it in its file is not found by key; the copy's own checks say the rest."""
-
-    async def story():
-        pair = Pair(open_store, MemoryDisk())
-        copy = await pair.begin()
-        pair.disk.files["commitlog/" + pair.disk.list("commitlog")[0]].pwrite([b"\xff" * 200], 2_000)
-        await pair.until_done(CopyIndex(keys_of))
-        assert "is damaged at log offset" in caplog.text
-        assert copy.failure is None
-        await copy.close()
-
-    asyncio.run(story())
+    pair = Pair(open_store, MemoryDisk())
+    copy = await pair.begin()
+    pair.disk.files["commitlog/" + pair.disk.list("commitlog")[0]].pwrite([b"\xff" * 200], 2_000)
+    await pair.until_done(CopyIndex(keys_of))
+    assert "is damaged at log offset" in caplog.text
+    assert copy.failure is None
+    await copy.close()

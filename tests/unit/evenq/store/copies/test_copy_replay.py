@@ -145,26 +145,23 @@ def test_after_replays_a_store_reads_only_what_came_since(open_store, leading, m
     asyncio.run(story())
 
 
-def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
-    async def story():
-        leader, disk = await leading(), MemoryDisk()
-        copy = await follow(disk)
-        await leader.go_on()
-        await leader.save()
-        end = leader.ends[-1]
-        pieces = LogPieces(leader.disk, SEGMENT)
-        await copy.append(pieces.read(0, end, 1 << 20), start=0)
-        assert copy.synced_end < copy.end
-        assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), "not on disk"
-        await copy.sync()
-        assert not await copy.replay(leader.snapshots[-1], committed=end - 1, origin="leader"), "not committed"
-        assert (disk.list("snapshot"), checkpoint.load(disk)) == ([], None)
-        assert await copy.replay(leader.snapshots[-1], committed=end, origin="leader")
-        assert checkpoint.load(disk).log_offset == end
-        await copy.close()
-        await leader.store.close()
-
-    asyncio.run(story())
+async def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
+    leader, disk = await leading(), MemoryDisk()
+    copy = await follow(disk)
+    await leader.go_on()
+    await leader.save()
+    end = leader.ends[-1]
+    pieces = LogPieces(leader.disk, SEGMENT)
+    await copy.append(pieces.read(0, end, 1 << 20), start=0)
+    assert copy.synced_end < copy.end
+    assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), "not on disk"
+    await copy.sync()
+    assert not await copy.replay(leader.snapshots[-1], committed=end - 1, origin="leader"), "not committed"
+    assert (disk.list("snapshot"), checkpoint.load(disk)) == ([], None)
+    assert await copy.replay(leader.snapshots[-1], committed=end, origin="leader")
+    assert checkpoint.load(disk).log_offset == end
+    await copy.close()
+    await leader.store.close()
 
 
 @pytest.mark.slow
@@ -214,23 +211,20 @@ def test_a_crash_at_any_moment_of_a_replay_leaves_a_folder_that_tells_the_same(o
     asyncio.run(story())
 
 
-def test_a_full_disk_puts_a_replay_off(leading):
-    async def story():
-        leader, disk = await leading(), FaultDisk()
-        copy = await follow(disk)
-        await leader.go_on()
-        await leader.save()
-        await fetch(copy, leader.disk, leader.store.stats.log_end)
-        disk.bytes_max = disk.bytes_used + 100
-        with pytest.raises(StoreFull, match="the copied log is not replayed now"):
-            await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        assert (copy.failure, copy.replayed_end) == (None, 0)
-        disk.bytes_max = 1 << 40
-        assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        await copy.close()
-        await leader.store.close()
-
-    asyncio.run(story())
+async def test_a_full_disk_puts_a_replay_off(leading):
+    leader, disk = await leading(), FaultDisk()
+    copy = await follow(disk)
+    await leader.go_on()
+    await leader.save()
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    disk.bytes_max = disk.bytes_used + 100
+    with pytest.raises(StoreFull, match="the copied log is not replayed now"):
+        await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    assert (copy.failure, copy.replayed_end) == (None, 0)
+    disk.bytes_max = 1 << 40
+    assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    await copy.close()
+    await leader.store.close()
 
 
 @pytest.mark.parametrize("change", ["truncate", "reset", "close"])
@@ -262,88 +256,78 @@ def test_a_replay_is_given_up_when_the_log_changes_under_it(open_store, leading,
     asyncio.run(story())
 
 
-def test_damage_in_the_log_and_a_snapshot_of_another_log_are_refused_by_place(leading):
-    async def story():
-        leader, other, disk = await leading(), await leading(), MemoryDisk()
-        copy = await follow(disk)
-        for one in (leader, other):
-            await one.go_on()
-            await one.store.append([Append(1, 9, 7, 5, b"one more", b"")] * (1 + (one is other)))
-            await one.save()
-        await fetch(copy, leader.disk, leader.store.stats.log_end)
-        saved = replace(snapshot.parsed(other.snapshots[-1], ""), log_offset=leader.ends[-1])
-        snapshot.save(other.disk, saved)
-        file = other.disk.open(f"snapshot/{saved.log_offset:020d}")
-        with pytest.raises(
-            StoreCorrupted, match=r"snapshot at .* has 2 as the next offset of queue 9 of topic 1, the log here has 1"
-        ):
-            await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
-        file.close()
-        known = {key: span for key, span in saved.queues.items() if key != (1, 9)}
-        snapshot.save(other.disk, replace(saved, queues=known))
-        file = other.disk.open(f"snapshot/{saved.log_offset:020d}")
-        with pytest.raises(StoreCorrupted, match=r"has 0 as the next offset of queue 9 of topic 1, the log here has 1"):
-            await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
-        disk.files["commitlog/00000000000000004096"].data[2_000] ^= 1
-        with pytest.raises(StoreCorrupted, match=r"0000000000004096 at byte \d+ \(log offset .* is damaged"):
-            await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        with pytest.raises(StoreCorrupted, match="leader: 10 bytes are no whole snapshot"):
-            await copy.replay(leader.snapshots[-1][:10], committed=copy.end, origin="leader")
-        assert copy.failure is None, "the copy itself goes on"
-        await copy.close()
-        await leader.store.close()
-        await other.store.close()
-
-    asyncio.run(story())
+async def test_damage_in_the_log_and_a_snapshot_of_another_log_are_refused_by_place(leading):
+    leader, other, disk = await leading(), await leading(), MemoryDisk()
+    copy = await follow(disk)
+    for one in (leader, other):
+        await one.go_on()
+        await one.store.append([Append(1, 9, 7, 5, b"one more", b"")] * (1 + (one is other)))
+        await one.save()
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    saved = replace(snapshot.parsed(other.snapshots[-1], ""), log_offset=leader.ends[-1])
+    snapshot.save(other.disk, saved)
+    file = other.disk.open(f"snapshot/{saved.log_offset:020d}")
+    with pytest.raises(
+        StoreCorrupted, match=r"snapshot at .* has 2 as the next offset of queue 9 of topic 1, the log here has 1"
+    ):
+        await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
+    file.close()
+    known = {key: span for key, span in saved.queues.items() if key != (1, 9)}
+    snapshot.save(other.disk, replace(saved, queues=known))
+    file = other.disk.open(f"snapshot/{saved.log_offset:020d}")
+    with pytest.raises(StoreCorrupted, match=r"has 0 as the next offset of queue 9 of topic 1, the log here has 1"):
+        await copy.replay(file.pread(1 << 20, 0), committed=copy.end, origin="leader")
+    disk.files["commitlog/00000000000000004096"].data[2_000] ^= 1
+    with pytest.raises(StoreCorrupted, match=r"0000000000004096 at byte \d+ \(log offset .* is damaged"):
+        await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    with pytest.raises(StoreCorrupted, match="leader: 10 bytes are no whole snapshot"):
+        await copy.replay(leader.snapshots[-1][:10], committed=copy.end, origin="leader")
+    assert copy.failure is None, "the copy itself goes on"
+    await copy.close()
+    await leader.store.close()
+    await other.store.close()
 
 
-def test_a_warm_copy_can_let_its_first_files_go(open_store, leading):
-    async def story():
-        leader, disk = await leading(), MemoryDisk()
-        copy = await follow(disk)
-        await leader.go_on(100)
-        await leader.save()
-        await fetch(copy, leader.disk, leader.store.stats.log_end)
-        assert not await copy.trim(2 * SEGMENT), "nothing says which messages would go"
-        assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        assert await copy.trim(2 * SEGMENT)
-        assert min(map(int, disk.list("commitlog"))) == copy.start == 2 * SEGMENT
-        await leader.go_on()
-        await leader.save(b"behind")
-        await fetch(copy, leader.disk, leader.store.stats.log_end)
-        assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        await copy.close()
-        opened = await open_store(disk)
-        low, high = opened.store.queue_range(1, 0)
-        assert 0 < low < high == leader.store.queue_range(1, 0)[1]
-        assert opened.snapshots == [b"behind"]
-        await opened.store.close()
-        await leader.store.close()
-
-    asyncio.run(story())
+async def test_a_warm_copy_can_let_its_first_files_go(open_store, leading):
+    leader, disk = await leading(), MemoryDisk()
+    copy = await follow(disk)
+    await leader.go_on(100)
+    await leader.save()
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    assert not await copy.trim(2 * SEGMENT), "nothing says which messages would go"
+    assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    assert await copy.trim(2 * SEGMENT)
+    assert min(map(int, disk.list("commitlog"))) == copy.start == 2 * SEGMENT
+    await leader.go_on()
+    await leader.save(b"behind")
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    await copy.close()
+    opened = await open_store(disk)
+    low, high = opened.store.queue_range(1, 0)
+    assert 0 < low < high == leader.store.queue_range(1, 0)[1]
+    assert opened.snapshots == [b"behind"]
+    await opened.store.close()
+    await leader.store.close()
 
 
 @pytest.mark.parametrize("ahead", ["checkpoint", "snapshot"])
-def test_a_start_reads_from_where_both_checkpoint_and_snapshot_reach(leading, ahead):
+async def test_a_start_reads_from_where_both_checkpoint_and_snapshot_reach(leading, ahead):
     """A store that leads writes its checkpoint oftener than its snapshot; a crash may leave either ahead."""
-
-    async def story():
-        leader, disk = await leading(), MemoryDisk()
-        copy = await follow(disk)
-        for _ in range(2):
-            await leader.go_on()
-            await leader.save()
-            await fetch(copy, leader.disk, leader.store.stats.log_end)
-            if copy.replayed_end == 0:
-                assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        first, second = leader.ends
-        saved = checkpoint.load(disk)
-        if ahead == "checkpoint":
-            checkpoint.save(disk, replace(saved, log_offset=second))
-        else:
-            checkpoint.save(disk, replace(saved, log_offset=first - 1))
-        assert copy_replay.replayed_end(disk, log_start=0) == (first if ahead == "checkpoint" else first - 1)
-        await copy.close()
-        await leader.store.close()
-
-    asyncio.run(story())
+    leader, disk = await leading(), MemoryDisk()
+    copy = await follow(disk)
+    for _ in range(2):
+        await leader.go_on()
+        await leader.save()
+        await fetch(copy, leader.disk, leader.store.stats.log_end)
+        if copy.replayed_end == 0:
+            assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    first, second = leader.ends
+    saved = checkpoint.load(disk)
+    if ahead == "checkpoint":
+        checkpoint.save(disk, replace(saved, log_offset=second))
+    else:
+        checkpoint.save(disk, replace(saved, log_offset=first - 1))
+    assert copy_replay.replayed_end(disk, log_start=0) == (first if ahead == "checkpoint" else first - 1)
+    await copy.close()
+    await leader.store.close()

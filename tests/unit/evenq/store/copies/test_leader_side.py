@@ -347,110 +347,99 @@ def test_a_snapshot_waits_until_all_that_it_tells_of_is_committed(open_store, me
     played(open_store, story)
 
 
-def test_nothing_is_derived_from_a_recovered_end_before_a_commit_behind_it(open_store, message):
+async def test_nothing_is_derived_from_a_recovered_end_before_a_commit_behind_it(open_store, message):
     """Another leader may cut it off."""
+    disk, options = FaultDisk(), {"replicated": True, "keys_of": lambda _, system: [system], **RETENTION}
+    opened = await open_store(disk, **options)
+    store = opened.store
+    await written(opened, lambda: store.append([message(b"committed")], timers=[timer(1 << 50)]))
+    store.commit(store.stats.written_end)
+    await store.checkpoint()
+    end = store.stats.log_end
+    for _ in range(60):
+        await written(opened, lambda: store.append([message(bytes(200))], state=b"s"))
+    disk = image_of(disk)
+    await store.abandon(PersistenceTimeout("deposed"))
 
-    async def story():
-        disk, options = FaultDisk(), {"replicated": True, "keys_of": lambda _, system: [system], **RETENTION}
-        opened = await open_store(disk, **options)
-        store = opened.store
-        await written(opened, lambda: store.append([message(b"committed")], timers=[timer(1 << 50)]))
-        store.commit(store.stats.written_end)
-        await store.checkpoint()
-        end = store.stats.log_end
-        for _ in range(60):
-            await written(opened, lambda: store.append([message(bytes(200))], state=b"s"))
-        disk = image_of(disk)
-        await store.abandon(PersistenceTimeout("deposed"))
-
-        opened = await open_store(disk, **options, epoch=2, clock=opened.clock)
-        store = opened.store
-        assert store.queue_range(1, 0) == (0, 61)
-        opened.clock.jump_wall(100 * HOUR)
-        saving = asyncio.ensure_future(store.save_snapshot(b"of all"))
-        await store.checkpoint()
-        before = store._appender.assigned_end
-        async with asyncio.timeout(60):
-            await store.clean()
-        await opened.clock.advance(1_300_000)
-        assert store._appender.assigned_end == before, "no timer moves"
-        assert store.stats.index_end > end
-        saved = checkpoint.load(disk)
-        assert (saved.log_offset, saved.clean) == (end, False)
-        assert [disk.list(folder) for folder in ("snapshot", "index")] == [[], []]
-        assert disk.list("commitlog")[0] == "0" * 20
-        store._state.check()
-        assert not saving.done()
-        store.commit(store.stats.written_end - 1)
-        await turns()
-        assert not saving.done()
-
-        store.commit(store.stats.written_end)
-        await saving
-        assert len(await store.find(1, b"sys", count_max=99)) == 61
-        await opened.clock.advance(6_000)
-        assert disk.list("index")
-        assert checkpoint.load(disk).log_offset == store.stats.log_end > end
-        assert disk.list("snapshot")
-        store.on_written = store.commit
+    opened = await open_store(disk, **options, epoch=2, clock=opened.clock)
+    store = opened.store
+    assert store.queue_range(1, 0) == (0, 61)
+    opened.clock.jump_wall(100 * HOUR)
+    saving = asyncio.ensure_future(store.save_snapshot(b"of all"))
+    await store.checkpoint()
+    before = store._appender.assigned_end
+    async with asyncio.timeout(60):
         await store.clean()
-        assert disk.list("commitlog")[0] != "0" * 20
-        await store.close()
+    await opened.clock.advance(1_300_000)
+    assert store._appender.assigned_end == before, "no timer moves"
+    assert store.stats.index_end > end
+    saved = checkpoint.load(disk)
+    assert (saved.log_offset, saved.clean) == (end, False)
+    assert [disk.list(folder) for folder in ("snapshot", "index")] == [[], []]
+    assert disk.list("commitlog")[0] == "0" * 20
+    store._state.check()
+    assert not saving.done()
+    store.commit(store.stats.written_end - 1)
+    await turns()
+    assert not saving.done()
 
-    asyncio.run(story())
+    store.commit(store.stats.written_end)
+    await saving
+    assert len(await store.find(1, b"sys", count_max=99)) == 61
+    await opened.clock.advance(6_000)
+    assert disk.list("index")
+    assert checkpoint.load(disk).log_offset == store.stats.log_end > end
+    assert disk.list("snapshot")
+    store.on_written = store.commit
+    await store.clean()
+    assert disk.list("commitlog")[0] != "0" * 20
+    await store.close()
 
 
 RETENTION = {"retention_hour": -1, "retention_ms": 10 * HOUR, "snapshot_of": lambda: b"state"}
 
 
-def test_no_file_of_the_log_goes_before_a_commit_behind_the_recovered_end(open_store, message):
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk, replicated=True, **RETENTION)
-        store = opened.store
-        store.on_written = store.commit
-        await store.append([message(b"committed")], timers=[timer(1 << 50)])
-        await store.checkpoint()
-        store.on_written = lambda _: None
-        for _ in range(60):
-            await written(opened, lambda: store.append_state(bytes(200)))
-        await store.abandon(PersistenceTimeout("deposed"))
+async def test_no_file_of_the_log_goes_before_a_commit_behind_the_recovered_end(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk, replicated=True, **RETENTION)
+    store = opened.store
+    store.on_written = store.commit
+    await store.append([message(b"committed")], timers=[timer(1 << 50)])
+    await store.checkpoint()
+    store.on_written = lambda _: None
+    for _ in range(60):
+        await written(opened, lambda: store.append_state(bytes(200)))
+    await store.abandon(PersistenceTimeout("deposed"))
 
-        opened = await open_store(disk, replicated=True, epoch=2, clock=opened.clock, **RETENTION)
-        store, before = opened.store, opened.store._appender.assigned_end
-        opened.clock.jump_wall(100 * HOUR)
-        async with asyncio.timeout(60):
-            await store.clean()
-        assert store._appender.assigned_end == before, "no timer moves"
-        store.on_written = store.commit
-        store.commit(before)
+    opened = await open_store(disk, replicated=True, epoch=2, clock=opened.clock, **RETENTION)
+    store, before = opened.store, opened.store._appender.assigned_end
+    opened.clock.jump_wall(100 * HOUR)
+    async with asyncio.timeout(60):
         await store.clean()
-        assert disk.list("commitlog")[0] != "0" * 20
-        await store.close()
+    assert store._appender.assigned_end == before, "no timer moves"
+    store.on_written = store.commit
+    store.commit(before)
+    await store.clean()
+    assert disk.list("commitlog")[0] != "0" * 20
+    await store.close()
 
-    asyncio.run(story())
 
-
-def test_an_open_takes_the_mark_of_a_clean_stop_away(open_store, message):
+async def test_an_open_takes_the_mark_of_a_clean_stop_away(open_store, message):
     """Else a torn write behind it would look like damage."""
-
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        await opened.store.append([message(b"a")])
-        await opened.store.close()
-        assert checkpoint.load(disk).clean
-        opened = await open_store(disk, replicated=True, epoch=2)
-        await written(opened, lambda: opened.store.append([message(b"torn" * 100)]))
-        image = image_of(disk)
-        await opened.store.close()
-        assert not checkpoint.load(image).clean
-        del image.files["commitlog/" + "0" * 20].data[-100:]
-        again = await open_store(image)
-        assert await again.contents() == [b"a"]
-        await again.store.close()
-
-    asyncio.run(story())
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    await opened.store.append([message(b"a")])
+    await opened.store.close()
+    assert checkpoint.load(disk).clean
+    opened = await open_store(disk, replicated=True, epoch=2)
+    await written(opened, lambda: opened.store.append([message(b"torn" * 100)]))
+    image = image_of(disk)
+    await opened.store.close()
+    assert not checkpoint.load(image).clean
+    del image.files["commitlog/" + "0" * 20].data[-100:]
+    again = await open_store(image)
+    assert await again.contents() == [b"a"]
+    await again.store.close()
 
 
 def test_a_timer_fires_when_it_is_committed_and_its_message_waits_too(open_store):
@@ -663,50 +652,49 @@ def test_a_refusal_does_not_end_the_duties(open_store, message, replicated, capl
 
 
 @pytest.mark.parametrize("engine", ["memory", "folder"])
-def test_an_abandoned_store_tells_all_who_wait_at_once_and_keeps_what_is_written(open_store, message, tmp_path, engine):
-    async def story():
-        disk = tmp_path if engine == "folder" else FaultDisk()
-        opened = await open_store(disk, replicated=True, snapshot_of=lambda: b"state")
-        store, failures = opened.store, []
-        store.on_failure = failures.append
-        await written(opened, lambda: store.append([message(b"a")]))
-        store.commit(store.stats.written_end)
-        calls = [await written(opened, lambda: store.append([message(b"b")])) for _ in range(2)]
-        release, write = threading.Event(), store._log.write
-        if engine == "folder":
-            store._log.write = lambda runs: (release.wait(60), write(runs))
-        calls.append(store.append([message(b"c")]))  # the writer has it, and finishes it
-        await until(lambda: store._appender._busy is not None)
-        settled = asyncio.ensure_future(store.flush())
-        saving = asyncio.ensure_future(store.save_snapshot(b"of all"))
-        await asyncio.sleep(0)
-        if engine == "folder":
-            calls.append(store.append([message(b"gathers behind it, and is gone")]))
-            threading.Timer(0.3, release.set).start()
-        deposed = PersistenceTimeout("broker 2 leads epoch 8")
-        abandoning = asyncio.ensure_future(store.abandon(deposed))
-        await asyncio.sleep(0)  # its first step
-        errors = [call.exception() for call in calls]
-        assert {(type(error), str(error)) for error in errors} == {(PersistenceTimeout, str(deposed))}
-        assert len({*map(id, errors), id(deposed)}) == len(errors) + 1
-        for append in (lambda: store.append([message()]), lambda: store.append_state(b"s")):
-            with pytest.raises(PersistenceTimeout, match="broker 2 leads epoch 8"):
-                append()
-        await abandoning
-        for waiting in (settled, saving):
-            with pytest.raises(PersistenceTimeout, match="broker 2 leads epoch 8"):
-                await waiting
-        store.commit(store.stats.written_end)
-        assert store.queue_range(1, 0) == (0, 1)
-        assert failures == []
-        await store.close()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("evenq-store")]
-        again = await open_store(disk)
-        assert await again.contents() == [b"a", b"b", b"b", b"c"]
-        assert again.snapshots == []
-        await again.store.close()
-
-    asyncio.run(story())
+async def test_an_abandoned_store_tells_all_who_wait_at_once_and_keeps_what_is_written(
+    open_store, message, tmp_path, engine
+):
+    disk = tmp_path if engine == "folder" else FaultDisk()
+    opened = await open_store(disk, replicated=True, snapshot_of=lambda: b"state")
+    store, failures = opened.store, []
+    store.on_failure = failures.append
+    await written(opened, lambda: store.append([message(b"a")]))
+    store.commit(store.stats.written_end)
+    calls = [await written(opened, lambda: store.append([message(b"b")])) for _ in range(2)]
+    release, write = threading.Event(), store._log.write
+    if engine == "folder":
+        store._log.write = lambda runs: (release.wait(60), write(runs))
+    calls.append(store.append([message(b"c")]))  # the writer has it, and finishes it
+    await until(lambda: store._appender._busy is not None)
+    settled = asyncio.ensure_future(store.flush())
+    saving = asyncio.ensure_future(store.save_snapshot(b"of all"))
+    await asyncio.sleep(0)
+    if engine == "folder":
+        calls.append(store.append([message(b"gathers behind it, and is gone")]))
+        threading.Timer(0.3, release.set).start()
+    deposed = PersistenceTimeout("broker 2 leads epoch 8")
+    abandoning = asyncio.ensure_future(store.abandon(deposed))
+    await asyncio.sleep(0)  # its first step
+    errors = [call.exception() for call in calls]
+    assert {(type(error), str(error)) for error in errors} == {(PersistenceTimeout, str(deposed))}
+    assert len({*map(id, errors), id(deposed)}) == len(errors) + 1
+    for append in (lambda: store.append([message()]), lambda: store.append_state(b"s")):
+        with pytest.raises(PersistenceTimeout, match="broker 2 leads epoch 8"):
+            append()
+    await abandoning
+    for waiting in (settled, saving):
+        with pytest.raises(PersistenceTimeout, match="broker 2 leads epoch 8"):
+            await waiting
+    store.commit(store.stats.written_end)
+    assert store.queue_range(1, 0) == (0, 1)
+    assert failures == []
+    await store.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("evenq-store")]
+    again = await open_store(disk)
+    assert await again.contents() == [b"a", b"b", b"b", b"c"]
+    assert again.snapshots == []
+    await again.store.close()
 
 
 def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_kept(open_store, message):
@@ -728,38 +716,32 @@ def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_k
     played(open_store, story)
 
 
-def test_a_snapshot_whose_log_is_being_synced_is_not_written_any_more(open_store, message, tmp_path):
-    async def story():
-        opened = await open_store(tmp_path, replicated=True, flush=FlushMode.ASYNC)
-        store, begun, release, sync = opened.store, threading.Event(), threading.Event(), opened.store._log.sync
-        await written(opened, lambda: store.append([message()]))
-        store.commit(store.stats.written_end)
-        store._log.sync = lambda: (begun.set(), release.wait(60), sync())
-        saving = asyncio.ensure_future(store.save_snapshot(b"state"))
-        await until(begun.is_set)
-        threading.Timer(0.3, release.set).start()
-        await store.abandon(PersistenceTimeout("deposed"))
-        with pytest.raises(PersistenceTimeout, match="deposed"):
-            await saving
-        assert store._disk.list("snapshot") == []
-
-    asyncio.run(story())
+async def test_a_snapshot_whose_log_is_being_synced_is_not_written_any_more(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, replicated=True, flush=FlushMode.ASYNC)
+    store, begun, release, sync = opened.store, threading.Event(), threading.Event(), opened.store._log.sync
+    await written(opened, lambda: store.append([message()]))
+    store.commit(store.stats.written_end)
+    store._log.sync = lambda: (begun.set(), release.wait(60), sync())
+    saving = asyncio.ensure_future(store.save_snapshot(b"state"))
+    await until(begun.is_set)
+    threading.Timer(0.3, release.set).start()
+    await store.abandon(PersistenceTimeout("deposed"))
+    with pytest.raises(PersistenceTimeout, match="deposed"):
+        await saving
+    assert store._disk.list("snapshot") == []
 
 
-def test_an_abandoned_store_marks_no_clean_stop_and_leaves_its_checkpoint(open_store, message):
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk, replicated=True)
-        opened.store.on_written = opened.store.commit
-        await opened.store.append([message()])
-        await opened.store.checkpoint()
-        await opened.store.append([message()])
-        before = checkpoint.load(disk)
-        await opened.store.abandon(PersistenceTimeout("deposed"))
-        assert checkpoint.load(disk) == before
-        assert not before.clean
-
-    asyncio.run(story())
+async def test_an_abandoned_store_marks_no_clean_stop_and_leaves_its_checkpoint(open_store, message):
+    disk = FaultDisk()
+    opened = await open_store(disk, replicated=True)
+    opened.store.on_written = opened.store.commit
+    await opened.store.append([message()])
+    await opened.store.checkpoint()
+    await opened.store.append([message()])
+    before = checkpoint.load(disk)
+    await opened.store.abandon(PersistenceTimeout("deposed"))
+    assert checkpoint.load(disk) == before
+    assert not before.clean
 
 
 def test_timers_that_were_being_fired_are_not_to_blame_for_the_end(open_store, caplog):
@@ -778,64 +760,55 @@ def test_timers_that_were_being_fired_are_not_to_blame_for_the_end(open_store, c
     assert "not fired" not in caplog.text
 
 
-def test_a_store_that_was_abandoned_while_it_closed_stops_waiting(open_store, message):
-    async def story():
-        opened = await open_store(FaultDisk(), replicated=True)
-        call = await written(opened, lambda: opened.store.append([message()]))
-        closing = asyncio.ensure_future(opened.store.close(close_wait_ms=60_000))
-        await turns()
-        assert not closing.done()
-        await opened.store.abandon(PersistenceTimeout("broker 2 leads epoch 8"))
-        await closing
-        assert str(call.exception()) == "broker 2 leads epoch 8"
-
-    asyncio.run(story())
+async def test_a_store_that_was_abandoned_while_it_closed_stops_waiting(open_store, message):
+    opened = await open_store(FaultDisk(), replicated=True)
+    call = await written(opened, lambda: opened.store.append([message()]))
+    closing = asyncio.ensure_future(opened.store.close(close_wait_ms=60_000))
+    await turns()
+    assert not closing.done()
+    await opened.store.abandon(PersistenceTimeout("broker 2 leads epoch 8"))
+    await closing
+    assert str(call.exception()) == "broker 2 leads epoch 8"
 
 
 @pytest.mark.parametrize("engine", ["memory", "folder"])
-def test_a_close_does_not_wait_for_commits_unless_it_is_told_so(open_store, message, tmp_path, engine):
-    async def story():
-        disk = tmp_path if engine == "folder" else FaultDisk()
-        opened = await open_store(disk, replicated=True)
-        store = opened.store
-        await written(opened, lambda: store.append([message(b"a")]))
-        store.commit(store.stats.written_end)
-        call = await written(opened, lambda: store.append([message(b"b")]))
-        settled = asyncio.ensure_future(store.flush())
-        await asyncio.sleep(0)
-        async with asyncio.timeout(60):
-            await store.close()
-        for waiting in (call, settled):
-            with pytest.raises(PersistenceTimeout, match="may or may not be stored"):
-                await waiting
-        saved = checkpoint.load(store._disk)
-        assert (saved.log_offset, saved.clean) == (store.stats.log_end, False)
-        again = await open_store(disk)
-        assert await again.contents() == [b"a", b"b"]
-        await again.store.close()
-
-    asyncio.run(story())
-
-
-def test_nobody_hears_of_a_group_that_is_written_while_the_store_closes(open_store, message, tmp_path):
-    async def story():
-        opened = await open_store(tmp_path, replicated=True)
-        store, heard, release, write = opened.store, [], threading.Event(), opened.store._log.write
-        store.on_written = heard.append
-        store._log.write = lambda runs: (release.wait(60), write(runs))
-        call = store.append([message(b"a")])
-        await until(lambda: store._appender._busy is not None)
-        threading.Timer(0.3, release.set).start()
+async def test_a_close_does_not_wait_for_commits_unless_it_is_told_so(open_store, message, tmp_path, engine):
+    disk = tmp_path if engine == "folder" else FaultDisk()
+    opened = await open_store(disk, replicated=True)
+    store = opened.store
+    await written(opened, lambda: store.append([message(b"a")]))
+    store.commit(store.stats.written_end)
+    call = await written(opened, lambda: store.append([message(b"b")]))
+    settled = asyncio.ensure_future(store.flush())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
         await store.close()
-        await turns()
-        assert heard == []
-        with pytest.raises(PersistenceTimeout):
-            await call
-        again = await open_store(tmp_path)
-        assert await again.contents() == [b"a"]
-        await again.store.close()
+    for waiting in (call, settled):
+        with pytest.raises(PersistenceTimeout, match="may or may not be stored"):
+            await waiting
+    saved = checkpoint.load(store._disk)
+    assert (saved.log_offset, saved.clean) == (store.stats.log_end, False)
+    again = await open_store(disk)
+    assert await again.contents() == [b"a", b"b"]
+    await again.store.close()
 
-    asyncio.run(story())
+
+async def test_nobody_hears_of_a_group_that_is_written_while_the_store_closes(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, replicated=True)
+    store, heard, release, write = opened.store, [], threading.Event(), opened.store._log.write
+    store.on_written = heard.append
+    store._log.write = lambda runs: (release.wait(60), write(runs))
+    call = store.append([message(b"a")])
+    await until(lambda: store._appender._busy is not None)
+    threading.Timer(0.3, release.set).start()
+    await store.close()
+    await turns()
+    assert heard == []
+    with pytest.raises(PersistenceTimeout):
+        await call
+    again = await open_store(tmp_path)
+    assert await again.contents() == [b"a"]
+    await again.store.close()
 
 
 def test_a_close_waits_as_long_as_it_is_told_and_marks_a_clean_stop_if_all_is_committed(open_store, message):
@@ -899,75 +872,65 @@ def frames_of(disk):
     return found
 
 
-def test_every_record_carries_the_epoch_it_was_appended_in_and_a_log_of_several_opens(open_store, message):
-    async def story():
-        disk, stored = FaultDisk(), 0
-        for epoch in (1, 7, (1 << 40) + 1):
-            opened = await open_store(disk, replicated=True, epoch=epoch)
-            store = opened.store
-            assert store.queue_range(1, 0) == (0, stored)
-            store.on_written = store.commit
-            begin = store.stats.log_end
-            for _ in range(4):  # over the end of a file, so that there is padding
-                later = timer(1 << 50)
-                await store.append([message(bytes(700)), message(bytes(700))], state=b"s", timers=[later])
-            await store.append([], ended=[later.log_offset], blocks=[block(b"in a block")])
-            stored += 9
-            frames = [frame for frame in frames_of(disk) if frame.log_offset >= begin]
-            assert {frame.kind for frame in frames} == set(KINDS)
-            assert {frame.epoch for frame in frames} == {epoch}
-            if epoch == 7:
-                disk = image_of(disk)
-                await store.abandon(PersistenceTimeout("deposed"))
-            else:
-                await store.close()
-        assert [frame.epoch for frame in frames_of(disk)] == sorted(frame.epoch for frame in frames_of(disk))
-        disk.remove("consumequeue")
-        disk.remove("checkpoint")
-        again = await open_store(disk)
-        assert again.store.queue_range(1, 0) == (0, stored)
-        assert len(await again.contents()) == stored
-        assert len(again.states) == 12
-        assert again.store.timers.stats.pending == 9
-        await again.store.close()
-
-    asyncio.run(story())
+async def test_every_record_carries_the_epoch_it_was_appended_in_and_a_log_of_several_opens(open_store, message):
+    disk, stored = FaultDisk(), 0
+    for epoch in (1, 7, (1 << 40) + 1):
+        opened = await open_store(disk, replicated=True, epoch=epoch)
+        store = opened.store
+        assert store.queue_range(1, 0) == (0, stored)
+        store.on_written = store.commit
+        begin = store.stats.log_end
+        for _ in range(4):  # over the end of a file, so that there is padding
+            later = timer(1 << 50)
+            await store.append([message(bytes(700)), message(bytes(700))], state=b"s", timers=[later])
+        await store.append([], ended=[later.log_offset], blocks=[block(b"in a block")])
+        stored += 9
+        frames = [frame for frame in frames_of(disk) if frame.log_offset >= begin]
+        assert {frame.kind for frame in frames} == set(KINDS)
+        assert {frame.epoch for frame in frames} == {epoch}
+        if epoch == 7:
+            disk = image_of(disk)
+            await store.abandon(PersistenceTimeout("deposed"))
+        else:
+            await store.close()
+    assert [frame.epoch for frame in frames_of(disk)] == sorted(frame.epoch for frame in frames_of(disk))
+    disk.remove("consumequeue")
+    disk.remove("checkpoint")
+    again = await open_store(disk)
+    assert again.store.queue_range(1, 0) == (0, stored)
+    assert len(await again.contents()) == stored
+    assert len(again.states) == 12
+    assert again.store.timers.stats.pending == 9
+    await again.store.close()
 
 
-def test_every_error_can_be_told_to_many(open_store, message):
+async def test_every_error_can_be_told_to_many(open_store, message):
     """Each gets an error of its own, whatever the class."""
 
-    async def story():
-        class Deposed(Error):
-            def __init__(self, text, *, leader=""):
-                super().__init__(text)
-                self.leader = leader
+    class Deposed(Error):
+        def __init__(self, text, *, leader=""):
+            super().__init__(text)
+            self.leader = leader
 
-        opened = await open_store(FaultDisk(), replicated=True)
-        call = await written(opened, lambda: opened.store.append([message()]))
-        await opened.store.abandon(Deposed("gone", leader="broker-b"))
-        assert (str(call.exception()), call.exception().leader) == ("gone", "broker-b")
-
-    asyncio.run(story())
+    opened = await open_store(FaultDisk(), replicated=True)
+    call = await written(opened, lambda: opened.store.append([message()]))
+    await opened.store.abandon(Deposed("gone", leader="broker-b"))
+    assert (str(call.exception()), call.exception().leader) == ("gone", "broker-b")
 
 
-def test_a_repair_that_would_write_a_part_of_a_lost_block_is_refused_and_the_store_goes_on(open_store, message):
+async def test_a_repair_that_would_write_a_part_of_a_lost_block_is_refused_and_the_store_goes_on(open_store, message):
     """Decision 94: a leader that stopped for it would not come back, for its start would meet the same block."""
-
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk, segment_bytes=8 * BLOCK_BYTES)
-        for _ in range(20):
-            await opened.store.append([message(bytes(1_000))])
-        file = disk.files[f"commitlog/{0:020d}"]
-        right = bytes(file.data[: 3 * BLOCK_BYTES])
-        file.lose(BLOCK_BYTES)
-        with pytest.raises(StoreError, match="no part of them can be written") as raised:
-            await opened.store.rewrite(BLOCK_BYTES - 5, right[BLOCK_BYTES - 5 : BLOCK_BYTES + 5])
-        assert not isinstance(raised.value, StorePoisoned)
-        await opened.store.append([message(b"goes on")])
-        await opened.store.rewrite(0, right)
-        assert not file.lost
-        await opened.store.close()
-
-    asyncio.run(scenario())
+    disk = FaultDisk()
+    opened = await open_store(disk, segment_bytes=8 * BLOCK_BYTES)
+    for _ in range(20):
+        await opened.store.append([message(bytes(1_000))])
+    file = disk.files[f"commitlog/{0:020d}"]
+    right = bytes(file.data[: 3 * BLOCK_BYTES])
+    file.lose(BLOCK_BYTES)
+    with pytest.raises(StoreError, match="no part of them can be written") as raised:
+        await opened.store.rewrite(BLOCK_BYTES - 5, right[BLOCK_BYTES - 5 : BLOCK_BYTES + 5])
+    assert not isinstance(raised.value, StorePoisoned)
+    await opened.store.append([message(b"goes on")])
+    await opened.store.rewrite(0, right)
+    assert not file.lost
+    await opened.store.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from evenq.runtime.clock import FakeClock
@@ -94,22 +92,19 @@ def test_a_disk_that_cannot_keep_it_hinders_nobody(monkeypatch: pytest.MonkeyPat
     assert (lost.messages, lost.kept_bytes, lost.where) == (1, 0, "Nothing of it is kept.")
 
 
-def test_a_copy_keeps_its_end_aside_and_goes_on() -> None:
-    async def main() -> None:
-        leader, ends = filled(STATE, MESSAGE, MESSAGE)
-        disk = Roomy()
-        copy = await LogCopy.open(
-            None, StoreOptions(), clock=FakeClock(), disk=disk, broker_name="b", segment_bytes=SEGMENT
-        )
-        await copy.append(LogPieces(leader, SEGMENT).read(0, ends[-1], 1 << 20), start=0)
-        lost = await copy.keep_lost(ends[0])
-        assert (lost.messages, lost.kept_bytes) == (2, ends[-1] - ends[0])
-        assert await copy.can_cut(ends[0])
-        await copy.truncate(ends[0])
-        assert copy.end == ends[0]
-        await copy.close()
-
-    asyncio.run(main())
+async def test_a_copy_keeps_its_end_aside_and_goes_on() -> None:
+    leader, ends = filled(STATE, MESSAGE, MESSAGE)
+    disk = Roomy()
+    copy = await LogCopy.open(
+        None, StoreOptions(), clock=FakeClock(), disk=disk, broker_name="b", segment_bytes=SEGMENT
+    )
+    await copy.append(LogPieces(leader, SEGMENT).read(0, ends[-1], 1 << 20), start=0)
+    lost = await copy.keep_lost(ends[0])
+    assert (lost.messages, lost.kept_bytes) == (2, ends[-1] - ends[0])
+    assert await copy.can_cut(ends[0])
+    await copy.truncate(ends[0])
+    assert copy.end == ends[0]
+    await copy.close()
 
 
 def test_a_log_may_be_cut_where_a_store_could_go_on() -> None:

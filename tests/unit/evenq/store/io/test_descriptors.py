@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -88,29 +87,25 @@ def test_another_error_is_raised_at_once() -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("kind", ["create", "rename", "preallocate"])
-def test_what_fails_for_want_of_descriptors_is_tried_again_and_the_store_lives(open_store, message, kind, number):
+async def test_what_fails_for_want_of_descriptors_is_tried_again_and_the_store_lives(open_store, message, kind, number):
     """A new log file, the one set aside, entries, checkpoint and snapshot: all of them open something."""
-
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk, snapshot_of=lambda: b"state", checkpoint_interval_ms=1_000)
-        store, clock = opened.store, opened.clock
-        stored = 0
-        for round_number in range(3):
-            disk.faults_of = {kind: number} if round_number == 1 else {}
-            for _ in range(8):
-                with contextlib.suppress(StoreFull):
-                    await store.append([message(b"%d|" % stored + b"x" * 1_000)])
-                    stored += 1
-                await clock.advance(600)
+    disk = FaultDisk()
+    opened = await open_store(disk, snapshot_of=lambda: b"state", checkpoint_interval_ms=1_000)
+    store, clock = opened.store, opened.clock
+    stored = 0
+    for round_number in range(3):
+        disk.faults_of = {kind: number} if round_number == 1 else {}
+        for _ in range(8):
             with contextlib.suppress(StoreFull):
-                await store.save_snapshot(b"state")
-        assert store.failure is None
-        assert stored >= 16
-        assert len(await opened.contents()) == stored
-        await store.close()
-        again = await open_store(disk, snapshot_of=lambda: b"state")
-        assert len(await again.contents()) == stored
-        await again.store.close()
-
-    asyncio.run(scenario())
+                await store.append([message(b"%d|" % stored + b"x" * 1_000)])
+                stored += 1
+            await clock.advance(600)
+        with contextlib.suppress(StoreFull):
+            await store.save_snapshot(b"state")
+    assert store.failure is None
+    assert stored >= 16
+    assert len(await opened.contents()) == stored
+    await store.close()
+    again = await open_store(disk, snapshot_of=lambda: b"state")
+    assert len(await again.contents()) == stored
+    await again.store.close()

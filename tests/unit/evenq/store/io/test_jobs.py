@@ -17,15 +17,12 @@ def test_inline_jobs_run_on_the_callers_thread_at_once():
     jobs.close()
 
 
-def test_threaded_jobs_run_elsewhere_in_order_and_errors_come_back():
-    async def story():
-        jobs = Jobs(threads=1, name="mine", threaded=True)
-        order = []
-        await asyncio.gather(*(jobs.run(lambda number=number: order.append(number)) for number in range(20)))
-        assert order == list(range(20))
-        assert (await jobs.run(lambda: threading.current_thread().name)).startswith("mine")
-        with pytest.raises(ZeroDivisionError):
-            await jobs.run(lambda: 1 // 0)
-        jobs.close()
-
-    asyncio.run(story())
+async def test_threaded_jobs_run_elsewhere_in_order_and_errors_come_back():
+    jobs = Jobs(threads=1, name="mine", threaded=True)
+    order = []
+    await asyncio.gather(*(jobs.run(lambda number=number: order.append(number)) for number in range(20)))
+    assert order == list(range(20))
+    assert (await jobs.run(lambda: threading.current_thread().name)).startswith("mine")
+    with pytest.raises(ZeroDivisionError):
+        await jobs.run(lambda: 1 // 0)
+    jobs.close()

@@ -120,22 +120,20 @@ def test_nothing_is_no_append(open_store):
 
 
 @pytest.mark.parametrize(("turn_ms", "turns"), [(0, GATHER_TURNS + 1), (1, GATHER_MS + 1), (50, 2)])
-def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(open_store, message, tmp_path, turn_ms, turns):
+async def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(
+    open_store, message, tmp_path, turn_ms, turns
+):
     """Under a crowd a turn is milliseconds, and a sender that is alone would wait for sixteen of them."""
-
-    async def body():
-        opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
-        appender, handed_over = opened.store._appender, []
-        submit, appender.submit = appender.submit, lambda batch: handed_over.append(batch) or submit(batch)
-        try:
-            future, passed = opened.store.append([message()]), 0
-            while not handed_over:
-                await asyncio.sleep(0)
-                opened.clock._monotonic += turn_ms
-                passed += 1
-            assert passed == turns
-            await future
-        finally:
-            await opened.store.close()
-
-    asyncio.run(body())
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
+    appender, handed_over = opened.store._appender, []
+    submit, appender.submit = appender.submit, lambda batch: handed_over.append(batch) or submit(batch)
+    try:
+        future, passed = opened.store.append([message()]), 0
+        while not handed_over:
+            await asyncio.sleep(0)
+            opened.clock._monotonic += turn_ms
+            passed += 1
+        assert passed == turns
+        await future
+    finally:
+        await opened.store.close()

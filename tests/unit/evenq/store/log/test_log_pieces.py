@@ -81,17 +81,14 @@ def test_an_end_inside_of_a_group_gives_what_lies_before_the_group(written):
                 pieces.read(before, end, 1 << 20)
 
 
-def test_a_group_of_many_files_comes_as_one_piece(open_store, raw_log):
-    async def story():
-        disk = MemoryDisk()
-        opened = await open_store(disk)
-        await opened.store.append([Append(1, 0, 0, 0, bytes(900), b"") for _ in range(40)])
-        end = opened.store.stats.log_end
-        assert end > 9 * SEGMENT
-        assert LogPieces(disk, SEGMENT).read(0, end, 1) == raw_log(disk, end).data
-        await opened.store.close()
-
-    asyncio.run(story())
+async def test_a_group_of_many_files_comes_as_one_piece(open_store, raw_log):
+    disk = MemoryDisk()
+    opened = await open_store(disk)
+    await opened.store.append([Append(1, 0, 0, 0, bytes(900), b"") for _ in range(40)])
+    end = opened.store.stats.log_end
+    assert end > 9 * SEGMENT
+    assert LogPieces(disk, SEGMENT).read(0, end, 1) == raw_log(disk, end).data
+    await opened.store.close()
 
 
 def test_a_place_without_a_record_is_named(written):
@@ -156,36 +153,33 @@ def test_the_epoch_of_each_record_is_told(written):
     assert pieces.epoch_at(end, end) == 0
 
 
-def test_a_thread_reads_while_the_leader_appends(tmp_path, open_store, write_mixed):
-    async def story():
-        opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
-        copied, failures, over = bytearray(), [], threading.Event()
-        ends = [0]
+async def test_a_thread_reads_while_the_leader_appends(tmp_path, open_store, write_mixed):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
+    copied, failures, over = bytearray(), [], threading.Event()
+    ends = [0]
 
-        def follow():
-            pieces = LogPieces(ReadOnlyDisk(tmp_path), SEGMENT)
-            try:
-                while not over.is_set() or len(copied) < ends[0]:
-                    copied.extend(pieces.read(len(copied), ends[0], 3_000))
-            except StoreError as error:
-                failures.append(error)
-            finally:
-                pieces.close()
+    def follow():
+        pieces = LogPieces(ReadOnlyDisk(tmp_path), SEGMENT)
+        try:
+            while not over.is_set() or len(copied) < ends[0]:
+                copied.extend(pieces.read(len(copied), ends[0], 3_000))
+        except StoreError as error:
+            failures.append(error)
+        finally:
+            pieces.close()
 
-        thread = threading.Thread(target=follow)
-        thread.start()
-        for seed in range(30):
-            await write_mixed(opened.store, seed=seed, rounds=8)
-            ends[0] = opened.store.stats.log_end
-        over.set()
-        await asyncio.to_thread(thread.join, 30)
-        await opened.store.close()
-        assert not failures
-        files = sorted((tmp_path / "commitlog").iterdir())
-        assert bytes(copied) == b"".join(file.read_bytes() for file in files)
-        assert len(files) > 20
-
-    asyncio.run(story())
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for seed in range(30):
+        await write_mixed(opened.store, seed=seed, rounds=8)
+        ends[0] = opened.store.stats.log_end
+    over.set()
+    await asyncio.to_thread(thread.join, 30)
+    await opened.store.close()
+    assert not failures
+    files = sorted((tmp_path / "commitlog").iterdir())
+    assert bytes(copied) == b"".join(file.read_bytes() for file in files)
+    assert len(files) > 20
 
 
 def test_a_file_that_was_removed_and_made_again_is_read_after_a_renewal(written):

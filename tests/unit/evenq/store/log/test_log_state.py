@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 
 import pytest
@@ -129,21 +128,18 @@ def test_what_works_beside_the_appender_needs_the_state_and_not_the_appender(par
     assert Appender.__name__ not in annotations
 
 
-def test_what_the_appender_and_the_flusher_do_is_seen_in_the_one_state(open_store, message) -> None:
-    async def story() -> None:
-        opened = await open_store(None)
-        store, one = opened.store, opened.store._state
-        await store.append([message()])
-        assert one.unfiled == 1
-        assert one.dirty
-        one.set_full(StoreFull("the flusher says so"))
-        with pytest.raises(StoreFull, match="the flusher says so"):
-            store.append([message()])
-        one.set_full(None)
-        await store.checkpoint()
-        assert (one.unfiled, len(one.dirty), one.synced_end) == (0, 0, one.stats.log_end)
-        one.check()
-        await store.close()
-        assert one.blocked
-
-    asyncio.run(story())
+async def test_what_the_appender_and_the_flusher_do_is_seen_in_the_one_state(open_store, message) -> None:
+    opened = await open_store(None)
+    store, one = opened.store, opened.store._state
+    await store.append([message()])
+    assert one.unfiled == 1
+    assert one.dirty
+    one.set_full(StoreFull("the flusher says so"))
+    with pytest.raises(StoreFull, match="the flusher says so"):
+        store.append([message()])
+    one.set_full(None)
+    await store.checkpoint()
+    assert (one.unfiled, len(one.dirty), one.synced_end) == (0, 0, one.stats.log_end)
+    one.check()
+    await store.close()
+    assert one.blocked

@@ -64,13 +64,10 @@ def test_every_error_is_reported_and_the_writer_goes_on(error):
     assert written(Log(error), sync_each=True) == [(0, error), (1, error)]
 
 
-def test_without_a_thread_nothing_is_written_behind_the_close():
-    async def story():
-        log, reports = Log(), []
-        writer = Writer(log, sync_each=False, threaded=False, done=lambda batch, error: reports.append(batch))
-        writer.submit(WriteBatch(0))
-        writer.close()
-        await asyncio.sleep(0)
-        assert (log.events, reports) == ([], [])
-
-    asyncio.run(story())
+async def test_without_a_thread_nothing_is_written_behind_the_close():
+    log, reports = Log(), []
+    writer = Writer(log, sync_each=False, threaded=False, done=lambda batch, error: reports.append(batch))
+    writer.submit(WriteBatch(0))
+    writer.close()
+    await asyncio.sleep(0)
+    assert (log.events, reports) == ([], [])

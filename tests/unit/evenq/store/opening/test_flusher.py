@@ -112,29 +112,28 @@ def test_the_text_that_senders_read_names_no_folder(open_store):
     played(open_store, story, disk=disk)
 
 
-def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_last_one(open_store, message, tmp_path):
-    async def body():
-        opened = await open_store(tmp_path)
-        busy, free = threading.Event(), threading.Event()
+async def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_last_one(
+    open_store, message, tmp_path
+):
+    opened = await open_store(tmp_path)
+    busy, free = threading.Event(), threading.Event()
 
-        def hold():
-            busy.set()
-            assert free.wait(60)
+    def hold():
+        busy.set()
+        assert free.wait(60)
 
-        await opened.store.append([message(b"a"), message(b"b")])
-        holding = asyncio.ensure_future(opened.store._flush_jobs.run(hold))
-        await asyncio.to_thread(busy.wait, 10)
-        checkpoint = asyncio.ensure_future(opened.store.checkpoint())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not opened.store._state.dirty
-        checkpoint.cancel()  # as `close` does with the flusher's task
-        await asyncio.gather(checkpoint, return_exceptions=True)
-        free.set()
-        await holding
-        await opened.store.close()
-        again = await open_store(tmp_path)
-        assert await again.contents() == [b"a", b"b"]
-        await again.store.close()
-
-    asyncio.run(body())
+    await opened.store.append([message(b"a"), message(b"b")])
+    holding = asyncio.ensure_future(opened.store._flush_jobs.run(hold))
+    await asyncio.to_thread(busy.wait, 10)
+    checkpoint = asyncio.ensure_future(opened.store.checkpoint())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not opened.store._state.dirty
+    checkpoint.cancel()  # as `close` does with the flusher's task
+    await asyncio.gather(checkpoint, return_exceptions=True)
+    free.set()
+    await holding
+    await opened.store.close()
+    again = await open_store(tmp_path)
+    assert await again.contents() == [b"a", b"b"]
+    await again.store.close()

@@ -58,128 +58,107 @@ def _consume_queues(disk):
 @pytest.mark.parametrize(
     "damage", ["queue gone", "queue shortened", "all gone", "checkpoint gone", "checkpoint flipped", "more"]
 )
-def test_consume_queues_are_rebuilt_byte_for_byte(open_store, message, damage):
-    async def scenario():
-        disk = await _filled(open_store, message)
-        wanted = _consume_queues(disk)
-        assert len(wanted) == 3
-        path = sorted(wanted)[1]
-        match damage:
-            case "queue gone":
-                disk.remove(path)
-            case "queue shortened":
-                del disk.files[path].data[-7:]
-            case "all gone":
-                disk.remove("consumequeue")
-            case "checkpoint gone":
-                disk.remove("checkpoint")
-            case "checkpoint flipped":
-                disk.files["checkpoint"].data[20] ^= 4
-            case "more":
-                disk.files[path].data += b"x" * 33
-                disk.open("consumequeue/1/0/00000000000006000000", create=True)
-                disk.open("consumequeue/77/0/00000000000000000000", create=True)
-        opened = await _check(open_store, _copy(disk))
-        assert opened.snapshots == [b"until 40"]
+async def test_consume_queues_are_rebuilt_byte_for_byte(open_store, message, damage):
+    disk = await _filled(open_store, message)
+    wanted = _consume_queues(disk)
+    assert len(wanted) == 3
+    path = sorted(wanted)[1]
+    match damage:
+        case "queue gone":
+            disk.remove(path)
+        case "queue shortened":
+            del disk.files[path].data[-7:]
+        case "all gone":
+            disk.remove("consumequeue")
+        case "checkpoint gone":
+            disk.remove("checkpoint")
+        case "checkpoint flipped":
+            disk.files["checkpoint"].data[20] ^= 4
+        case "more":
+            disk.files[path].data += b"x" * 33
+            disk.open("consumequeue/1/0/00000000000006000000", create=True)
+            disk.open("consumequeue/77/0/00000000000000000000", create=True)
+    opened = await _check(open_store, _copy(disk))
+    assert opened.snapshots == [b"until 40"]
+    image = _copy(disk)
+    await _check(open_store, image)
+    assert _consume_queues(image) == wanted
+
+
+async def test_a_damaged_snapshot_costs_a_longer_replay_only(open_store, message):
+    disk = await _filled(open_store, message)
+    names = disk.list("snapshot")
+    assert len(names) == 2
+    for count, (snapshots, first) in enumerate([([b"until 40"], 41), ([b"until 20"], 21), ([], 0)]):
         image = _copy(disk)
-        await _check(open_store, image)
-        assert _consume_queues(image) == wanted
-
-    asyncio.run(scenario())
-
-
-def test_a_damaged_snapshot_costs_a_longer_replay_only(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
-        names = disk.list("snapshot")
-        assert len(names) == 2
-        for count, (snapshots, first) in enumerate([([b"until 40"], 41), ([b"until 20"], 21), ([], 0)]):
-            image = _copy(disk)
-            for name in names[len(names) - count :]:
-                image.files[f"snapshot/{name}"].data[-1] ^= 1
-            opened = await _check(open_store, image)
-            assert opened.snapshots == snapshots
-            assert opened.states == [b"s%d" % number for number in range(first, 60)]
-
-    asyncio.run(scenario())
+        for name in names[len(names) - count :]:
+            image.files[f"snapshot/{name}"].data[-1] ^= 1
+        opened = await _check(open_store, image)
+        assert opened.snapshots == snapshots
+        assert opened.states == [b"s%d" % number for number in range(first, 60)]
 
 
-def test_a_flipped_byte_in_the_middle_is_refused_with_its_place(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
-        for name in disk.list("snapshot"):
-            disk.remove(f"snapshot/{name}")  # so that the whole log is read
-        disk.files[SEGMENT].data[1_000] ^= 1
-        with pytest.raises(StoreCorrupted, match=rf"memory:{SEGMENT} at byte \d+ \(log offset \d+\)"):
-            await open_store(disk)
-
-    asyncio.run(scenario())
+async def test_a_flipped_byte_in_the_middle_is_refused_with_its_place(open_store, message):
+    disk = await _filled(open_store, message)
+    for name in disk.list("snapshot"):
+        disk.remove(f"snapshot/{name}")  # so that the whole log is read
+    disk.files[SEGMENT].data[1_000] ^= 1
+    with pytest.raises(StoreCorrupted, match=rf"memory:{SEGMENT} at byte \d+ \(log offset \d+\)"):
+        await open_store(disk)
 
 
-def test_a_missing_log_file_is_refused_with_its_name(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
-        names = disk.list("commitlog")
-        assert len(names) > 4
-        for victim, text in [(names[2], f"commitlog/{names[2]} is missing"), (names[-1], "on disk up to")]:
-            image = _copy(disk)
-            image.remove(f"commitlog/{victim}")
-            with pytest.raises(StoreCorrupted, match=text):
-                await open_store(image)
-        disk.open("commitlog/notes.txt", create=True)
-        with pytest.raises(StoreCorrupted, match=r"notes\.txt is not a commit-log file"):
-            await open_store(disk)
-
-    asyncio.run(scenario())
-
-
-def test_a_cold_read_of_a_damaged_message_fails_loudly(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
-        opened = await open_store(disk)
-        disk.files[SEGMENT].data[100] ^= 1
-        with pytest.raises(StoreCorrupted, match="holds no message 0 of queue 0 at log offset 0"):
-            await opened.store.read(1, 0, 0, count_max=1, bytes_max=1)
-        disk.files["consumequeue/1/1/00000000000000000000"].data[5] ^= 1
-        with pytest.raises(StoreCorrupted):
-            await opened.store.read(1, 1, 0, count_max=1, bytes_max=1)
-        assert len((await opened.store.read(1, 2, 0, count_max=9, bytes_max=9999)).messages) == 9
-        await opened.store.close()
-
-    asyncio.run(scenario())
-
-
-def test_unknown_versions_are_refused(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
+async def test_a_missing_log_file_is_refused_with_its_name(open_store, message):
+    disk = await _filled(open_store, message)
+    names = disk.list("commitlog")
+    assert len(names) > 4
+    for victim, text in [(names[2], f"commitlog/{names[2]} is missing"), (names[-1], "on disk up to")]:
         image = _copy(disk)
-        text = json.loads(bytes(image.files["identity"].data))
-        image.files["identity"].data[:] = json.dumps({**text, "format": 2}).encode()
-        with pytest.raises(StoreError, match="has format 2; this program reads format 1"):
+        image.remove(f"commitlog/{victim}")
+        with pytest.raises(StoreCorrupted, match=text):
             await open_store(image)
-        for path, place in [("checkpoint", 9), (f"snapshot/{disk.list('snapshot')[-1]}", 11)]:
-            image = _copy(disk)
-            data = image.files[path].data
-            data[place] = 7
-            data[4:8] = crc32c(bytes(data[8:])).to_bytes(4, "big")
-            with pytest.raises(StoreError, match="has format version 7; this program reads version"):
-                await open_store(image)
-
-    asyncio.run(scenario())
+    disk.open("commitlog/notes.txt", create=True)
+    with pytest.raises(StoreCorrupted, match=r"notes\.txt is not a commit-log file"):
+        await open_store(disk)
 
 
-def test_a_log_without_identity_and_a_damaged_identity_are_refused(open_store, message):
-    async def scenario():
-        disk = await _filled(open_store, message)
+async def test_a_cold_read_of_a_damaged_message_fails_loudly(open_store, message):
+    disk = await _filled(open_store, message)
+    opened = await open_store(disk)
+    disk.files[SEGMENT].data[100] ^= 1
+    with pytest.raises(StoreCorrupted, match="holds no message 0 of queue 0 at log offset 0"):
+        await opened.store.read(1, 0, 0, count_max=1, bytes_max=1)
+    disk.files["consumequeue/1/1/00000000000000000000"].data[5] ^= 1
+    with pytest.raises(StoreCorrupted):
+        await opened.store.read(1, 1, 0, count_max=1, bytes_max=1)
+    assert len((await opened.store.read(1, 2, 0, count_max=9, bytes_max=9999)).messages) == 9
+    await opened.store.close()
+
+
+async def test_unknown_versions_are_refused(open_store, message):
+    disk = await _filled(open_store, message)
+    image = _copy(disk)
+    text = json.loads(bytes(image.files["identity"].data))
+    image.files["identity"].data[:] = json.dumps({**text, "format": 2}).encode()
+    with pytest.raises(StoreError, match="has format 2; this program reads format 1"):
+        await open_store(image)
+    for path, place in [("checkpoint", 9), (f"snapshot/{disk.list('snapshot')[-1]}", 11)]:
         image = _copy(disk)
-        image.remove("identity")
-        with pytest.raises(StoreCorrupted, match="identity is missing beside a commit log"):
+        data = image.files[path].data
+        data[place] = 7
+        data[4:8] = crc32c(bytes(data[8:])).to_bytes(4, "big")
+        with pytest.raises(StoreError, match="has format version 7; this program reads version"):
             await open_store(image)
-        disk.files["identity"].data[:] = b"{"
-        with pytest.raises(StoreCorrupted, match="does not parse"):
-            await open_store(disk)
 
-    asyncio.run(scenario())
+
+async def test_a_log_without_identity_and_a_damaged_identity_are_refused(open_store, message):
+    disk = await _filled(open_store, message)
+    image = _copy(disk)
+    image.remove("identity")
+    with pytest.raises(StoreCorrupted, match="identity is missing beside a commit log"):
+        await open_store(image)
+    disk.files["identity"].data[:] = b"{"
+    with pytest.raises(StoreCorrupted, match="does not parse"):
+        await open_store(disk)
 
 
 def test_a_frame_larger_than_a_piece_of_reading_is_recovered(open_store, message, monkeypatch):
@@ -269,42 +248,35 @@ def _read_some(pipe, size):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_log_that_ends_with_its_last_file_is_whole(open_store, message, clean):
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        await opened.store.append([message(bytes(4096 - HEADER_BYTES), system=b"")])
-        assert opened.store.stats.log_end == 4096
-        await opened.store.checkpoint()
-        if not clean:
-            disk = disk.crash(Keep.ALL, random.Random(1))
-        await opened.store.close()
-        again = await open_store(disk)
-        await again.store.append([message(b"next")])
-        assert await again.contents() == [bytes(4096 - HEADER_BYTES), b"next"]
-        await again.store.close()
-
-    asyncio.run(story())
+async def test_a_log_that_ends_with_its_last_file_is_whole(open_store, message, clean):
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    await opened.store.append([message(bytes(4096 - HEADER_BYTES), system=b"")])
+    assert opened.store.stats.log_end == 4096
+    await opened.store.checkpoint()
+    if not clean:
+        disk = disk.crash(Keep.ALL, random.Random(1))
+    await opened.store.close()
+    again = await open_store(disk)
+    await again.store.append([message(b"next")])
+    assert await again.contents() == [bytes(4096 - HEADER_BYTES), b"next"]
+    await again.store.close()
 
 
-def test_damage_in_a_group_is_said_to_be_where_it_is_and_not_where_its_group_begins(open_store, message, raw_log):
+async def test_damage_in_a_group_is_said_to_be_where_it_is_and_not_where_its_group_begins(open_store, message, raw_log):
     """Who repairs it looks there, and a group may lie in two files."""
-
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        await opened.store.append([message(bytes(1_200)) for _ in range(4)])
-        for _ in range(3):
-            await opened.store.append([message(bytes(100))])
-        log = raw_log(disk, opened.store.stats.log_end)
-        image = _copy(disk)
-        place = log.frames[4][0]
-        assert place == 4096, "in the second file, and its group in the first"
-        assert log.boundaries[0] < 4096 < log.boundaries[1]
-        image.files["commitlog/00000000000000004096"].data[500] ^= 1
-        with pytest.raises(StoreCorrupted, match=r"byte 0 .* is damaged: the record at") as caught:
-            await open_store(image)
-        assert caught.value.log_offset == place
-        await opened.store.close()
-
-    asyncio.run(story())
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    await opened.store.append([message(bytes(1_200)) for _ in range(4)])
+    for _ in range(3):
+        await opened.store.append([message(bytes(100))])
+    log = raw_log(disk, opened.store.stats.log_end)
+    image = _copy(disk)
+    place = log.frames[4][0]
+    assert place == 4096, "in the second file, and its group in the first"
+    assert log.boundaries[0] < 4096 < log.boundaries[1]
+    image.files["commitlog/00000000000000004096"].data[500] ^= 1
+    with pytest.raises(StoreCorrupted, match=r"byte 0 .* is damaged: the record at") as caught:
+        await open_store(image)
+    assert caught.value.log_offset == place
+    await opened.store.close()

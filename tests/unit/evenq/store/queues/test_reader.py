@@ -43,18 +43,15 @@ def test_hot_and_cold_reads_agree(open_store, sizes, start, count, space, filter
     asyncio.run(story())
 
 
-def test_a_frame_of_another_message_is_told_with_the_file_and_what_to_do(open_store, message):
-    async def story():
-        opened = await open_store(MemoryDisk())
-        await opened.store.append([message(), message()])
-        queue = opened.store._queues[1, 0]
-        entries = Entries.of(queue, 0, 2)
-        swapped = Entries(1, 0, 0, 2, 0, entries.tail[20:] + entries.tail[:20])
-        with pytest.raises(StoreCorrupted, match=r"commitlog/0+ holds no message 0 of queue 0 at log offset"):
-            opened.store._reader.read_at(swapped, [0])
-        await opened.store.close()
-
-    asyncio.run(story())
+async def test_a_frame_of_another_message_is_told_with_the_file_and_what_to_do(open_store, message):
+    opened = await open_store(MemoryDisk())
+    await opened.store.append([message(), message()])
+    queue = opened.store._queues[1, 0]
+    entries = Entries.of(queue, 0, 2)
+    swapped = Entries(1, 0, 0, 2, 0, entries.tail[20:] + entries.tail[:20])
+    with pytest.raises(StoreCorrupted, match=r"commitlog/0+ holds no message 0 of queue 0 at log offset"):
+        opened.store._reader.read_at(swapped, [0])
+    await opened.store.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -81,47 +78,41 @@ def test_near_and_far_frames_of_any_size_are_read_alike(open_store, sizes, other
     asyncio.run(story())
 
 
-def test_a_short_read_needs_no_thread_once_its_files_are_open(open_store, tmp_path, monkeypatch):
-    async def story():
-        opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
-        await opened.store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(300)])
-        await opened.store.checkpoint()
-        hops = []
-        run = opened.store._reads.jobs.run
-        monkeypatch.setattr(opened.store._reads.jobs, "run", lambda job: hops.append(job) or run(job))
-        for low in (0, 30, 60):
-            found = await opened.store.read(1, 0, low, count_max=30, bytes_max=1 << 20)
-            assert [one.queue_offset for one in found.messages] == list(range(low, low + 30))
-            assert [one.head for one in await opened.store.read_at(1, 0, [low])] == [b"%d" % low * 100]
-        with_thread = len(hops)
-        entries = Entries.of(opened.store._queues[1, 0], 0, 300)
-        if opened.store._reader.read_now(entries, 0, count_max=1, bytes_max=1) is not None:
-            assert with_thread == 1
-        assert opened.store.stats.cold_reads == 6
-        await opened.store.close()
-
-    asyncio.run(story())
+async def test_a_short_read_needs_no_thread_once_its_files_are_open(open_store, tmp_path, monkeypatch):
+    opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
+    await opened.store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(300)])
+    await opened.store.checkpoint()
+    hops = []
+    run = opened.store._reads.jobs.run
+    monkeypatch.setattr(opened.store._reads.jobs, "run", lambda job: hops.append(job) or run(job))
+    for low in (0, 30, 60):
+        found = await opened.store.read(1, 0, low, count_max=30, bytes_max=1 << 20)
+        assert [one.queue_offset for one in found.messages] == list(range(low, low + 30))
+        assert [one.head for one in await opened.store.read_at(1, 0, [low])] == [b"%d" % low * 100]
+    with_thread = len(hops)
+    entries = Entries.of(opened.store._queues[1, 0], 0, 300)
+    if opened.store._reader.read_now(entries, 0, count_max=1, bytes_max=1) is not None:
+        assert with_thread == 1
+    assert opened.store.stats.cold_reads == 6
+    await opened.store.close()
 
 
-def test_damage_is_told_by_the_pool_not_by_the_loop(open_store, tmp_path):
-    async def story():
-        opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
-        store = opened.store
-        await store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(30)])
-        await store.checkpoint()
-        assert len((await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)).messages) == 30
-        buffers = len(store._reader._buffers)
-        log = tmp_path / "commitlog" / f"{0:020d}"
-        data = bytearray(log.read_bytes())
-        data[data.index(b"7" * 100)] ^= 1
-        log.write_bytes(data)
-        entries = Entries.of(store._queues[1, 0], 0, 30)
-        assert store._reader.read_now(entries, 0, count_max=30, bytes_max=1 << 20) is None
-        assert store._reader.read_at_now(entries, [7]) is None
-        with pytest.raises(StoreCorrupted, match="holds no message 7 of queue 0 at log offset"):
-            await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)
-        assert len(store._reader._buffers) == buffers, "buffers come back from reads that failed"
-        assert len((await store.read(1, 0, 0, count_max=7, bytes_max=1 << 20)).messages) == 7
-        await store.close()
-
-    asyncio.run(story())
+async def test_damage_is_told_by_the_pool_not_by_the_loop(open_store, tmp_path):
+    opened = await open_store(tmp_path, cache_bytes=0, segment_bytes=1 << 20)
+    store = opened.store
+    await store.append([Append(1, 0, 0, 0, b"%d" % number * 100, b"") for number in range(30)])
+    await store.checkpoint()
+    assert len((await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)).messages) == 30
+    buffers = len(store._reader._buffers)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[data.index(b"7" * 100)] ^= 1
+    log.write_bytes(data)
+    entries = Entries.of(store._queues[1, 0], 0, 30)
+    assert store._reader.read_now(entries, 0, count_max=30, bytes_max=1 << 20) is None
+    assert store._reader.read_at_now(entries, [7]) is None
+    with pytest.raises(StoreCorrupted, match="holds no message 7 of queue 0 at log offset"):
+        await store.read(1, 0, 0, count_max=30, bytes_max=1 << 20)
+    assert len(store._reader._buffers) == buffers, "buffers come back from reads that failed"
+    assert len((await store.read(1, 0, 0, count_max=7, bytes_max=1 << 20)).messages) == 7
+    await store.close()

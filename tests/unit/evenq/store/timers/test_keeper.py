@@ -14,138 +14,114 @@ from evenq.store.timers.keeper import named_by_snapshots
 from evenq.store.timers.keys import id_of
 
 
-def test_a_full_disk_keeps_timers_in_memory_until_there_is_space(make_ground):
-    async def scenario():
-        context = make_ground()
-        context.disk.faults_of["write"] = errno.ENOSPC
-        await context.put(*range(5_000, 5_100))
-        await context.clock.advance(10)
-        assert context.keeper.stats.runs == 0
-        assert context.keeper.stats.pending == 100
-        context.disk.faults_of.clear()
-        await context.clock.advance(1_000)
-        await context.put(6_000)
-        for _ in range(20):
+async def test_a_full_disk_keeps_timers_in_memory_until_there_is_space(make_ground):
+    context = make_ground()
+    context.disk.faults_of["write"] = errno.ENOSPC
+    await context.put(*range(5_000, 5_100))
+    await context.clock.advance(10)
+    assert context.keeper.stats.runs == 0
+    assert context.keeper.stats.pending == 100
+    context.disk.faults_of.clear()
+    await context.clock.advance(1_000)
+    await context.put(6_000)
+    for _ in range(20):
+        await context.clock.advance(1)
+    assert context.keeper.stats.runs > 0
+    assert context.failures == []
+    await context.keeper.close()
+
+
+async def test_any_other_error_stops_the_store(make_ground):
+    context = make_ground()
+    context.disk.faults_of["write"] = errno.EIO
+    await context.put(*range(5_000, 5_020))
+    await context.clock.advance(10)
+    assert "writing a file of timers failed" in context.failures[0]
+    await context.keeper.close()
+
+
+async def test_cancelling_twice_or_what_never_was_changes_nothing(make_ground):
+    context = make_ground()
+    ids = await context.put(*range(5_000, 5_050))
+    for _ in range(20):
+        await context.clock.advance(1)
+    assert context.keeper.stats.runs > 0
+    assert set(await context.keeper.cancel([ids[0], ids[49], ids[0], 7])) == {ids[0], ids[49]}
+    assert await context.keeper.cancel([ids[0], ids[49]]) == []
+    assert context.keeper.stats.pending == 48
+    await context.keeper.close()
+
+
+async def test_a_cancel_that_fails_leaves_the_timer_pending(make_ground):
+    context = make_ground()
+    (timer_id,) = await context.put(5_000)
+    context.fail = OSError("no")
+    with pytest.raises(OSError, match="no"):
+        await context.keeper.cancel([timer_id])
+    await context.clock.advance(0)
+    assert [id_of(key) for key in context.keeper.pending.due(5_000, 9)] == [timer_id]
+    await context.keeper.close()
+
+
+async def test_a_timer_that_is_being_fired_cannot_be_cancelled(make_ground):
+    context = make_ground()
+    (timer_id,) = await context.put(5_000)
+    context.keeper.pending.due(5_000, 1)
+    assert await context.keeper.cancel([timer_id]) == []
+    await context.keeper.close()
+
+
+async def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed(make_ground):
+    context = make_ground()
+    for first in range(5_000, 5_200, 10):
+        await context.put(*range(first, first + 10))
+        for _ in range(5):
             await context.clock.advance(1)
-        assert context.keeper.stats.runs > 0
-        assert context.failures == []
-        await context.keeper.close()
-
-    asyncio.run(scenario())
-
-
-def test_any_other_error_stops_the_store(make_ground):
-    async def scenario():
-        context = make_ground()
-        context.disk.faults_of["write"] = errno.EIO
-        await context.put(*range(5_000, 5_020))
-        await context.clock.advance(10)
-        assert "writing a file of timers failed" in context.failures[0]
-        await context.keeper.close()
-
-    asyncio.run(scenario())
-
-
-def test_cancelling_twice_or_what_never_was_changes_nothing(make_ground):
-    async def scenario():
-        context = make_ground()
-        ids = await context.put(*range(5_000, 5_050))
-        for _ in range(20):
-            await context.clock.advance(1)
-        assert context.keeper.stats.runs > 0
-        assert set(await context.keeper.cancel([ids[0], ids[49], ids[0], 7])) == {ids[0], ids[49]}
-        assert await context.keeper.cancel([ids[0], ids[49]]) == []
-        assert context.keeper.stats.pending == 48
-        await context.keeper.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_cancel_that_fails_leaves_the_timer_pending(make_ground):
-    async def scenario():
-        context = make_ground()
-        (timer_id,) = await context.put(5_000)
-        context.fail = OSError("no")
-        with pytest.raises(OSError, match="no"):
-            await context.keeper.cancel([timer_id])
-        await context.clock.advance(0)
-        assert [id_of(key) for key in context.keeper.pending.due(5_000, 9)] == [timer_id]
-        await context.keeper.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_timer_that_is_being_fired_cannot_be_cancelled(make_ground):
-    async def scenario():
-        context = make_ground()
-        (timer_id,) = await context.put(5_000)
-        context.keeper.pending.due(5_000, 1)
-        assert await context.keeper.cancel([timer_id]) == []
-        await context.keeper.close()
-
-    asyncio.run(scenario())
-
-
-def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed(make_ground):
-    async def scenario():
-        context = make_ground()
-        for first in range(5_000, 5_200, 10):
-            await context.put(*range(first, first + 10))
+        if first % 40 == 0:
+            save(context.disk, Snapshot(first, b"", timers=context.keeper.freeze()()))
             for _ in range(5):
                 await context.clock.advance(1)
-            if first % 40 == 0:
-                save(context.disk, Snapshot(first, b"", timers=context.keeper.freeze()()))
-                for _ in range(5):
-                    await context.clock.advance(1)
-            assert named_by_snapshots(context.disk) <= set(runs.numbers(context.disk))
-        for number in range(3):
-            save(context.disk, Snapshot(9_000 + number, b"", timers=context.keeper.freeze()()))
-            for _ in range(5):
-                await context.clock.advance(1)
-        used = {file.number for file, _ in context.keeper.pending.used_runs()}
-        assert set(runs.numbers(context.disk)) == used
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+        assert named_by_snapshots(context.disk) <= set(runs.numbers(context.disk))
+    for number in range(3):
+        save(context.disk, Snapshot(9_000 + number, b"", timers=context.keeper.freeze()()))
+        for _ in range(5):
+            await context.clock.advance(1)
+    used = {file.number for file, _ in context.keeper.pending.used_runs()}
+    assert set(runs.numbers(context.disk)) == used
+    await context.keeper.close()
 
 
-def test_whoever_asks_hears_of_timers_that_moved_and_their_file_stays_until_it_has_noted_it(make_ground):
-    async def scenario():
-        context = make_ground()
-        put = await context.put(5_000, 6_000, 7_000)
-        noted = asyncio.get_running_loop().create_future()
-        heard, called = [], asyncio.Event()
+async def test_whoever_asks_hears_of_timers_that_moved_and_their_file_stays_until_it_has_noted_it(make_ground):
+    context = make_ground()
+    put = await context.put(5_000, 6_000, 7_000)
+    noted = asyncio.get_running_loop().create_future()
+    heard, called = [], asyncio.Event()
 
-        def on_moved(moved):
-            heard.extend((before, timer.log_offset) for before, timer in moved)
-            called.set()
-            return noted
+    def on_moved(moved):
+        heard.extend((before, timer.log_offset) for before, timer in moved)
+        called.set()
+        return noted
 
-        context.keeper.on_moved = on_moved
-        moving = asyncio.ensure_future(context.keeper.roll_forward(put[2]))
-        await called.wait()
-        assert sorted(heard) == [(put[0], put[2] + 100), (put[1], put[2] + 200)]
-        await asyncio.sleep(0)
-        assert not moving.done()
-        noted.set_result(None)
-        await moving
-        assert context.keeper.pinned_before() == put[2]
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+    context.keeper.on_moved = on_moved
+    moving = asyncio.ensure_future(context.keeper.roll_forward(put[2]))
+    await called.wait()
+    assert sorted(heard) == [(put[0], put[2] + 100), (put[1], put[2] + 200)]
+    await asyncio.sleep(0)
+    assert not moving.done()
+    noted.set_result(None)
+    await moving
+    assert context.keeper.pinned_before() == put[2]
+    await context.keeper.close()
 
 
-def test_nobody_hears_of_timers_that_could_not_move(make_ground):
-    async def scenario():
-        context = make_ground()
-        put = await context.put(5_000, 6_000)
-        heard = []
-        context.keeper.on_moved = heard.append
-        context.fail = StoreFull("no space")
-        with pytest.raises(StoreFull):
-            await context.keeper.roll_forward(put[1])
-        assert heard == []
-        assert context.keeper.pinned_before() == put[0]
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+async def test_nobody_hears_of_timers_that_could_not_move(make_ground):
+    context = make_ground()
+    put = await context.put(5_000, 6_000)
+    heard = []
+    context.keeper.on_moved = heard.append
+    context.fail = StoreFull("no space")
+    with pytest.raises(StoreFull):
+        await context.keeper.roll_forward(put[1])
+    assert heard == []
+    assert context.keeper.pinned_before() == put[0]
+    await context.keeper.close()

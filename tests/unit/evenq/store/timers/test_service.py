@@ -143,74 +143,65 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
     asyncio.run(scenario())
 
 
-def test_damaged_timers_are_set_aside_and_named_once_and_the_others_fire(make_ground, caplog):
-    async def scenario():
-        context = make_ground(table_max=10_000)
-        put = await context.put(*range(900, 1_000))
-        for timer_id in put[20:60]:
-            del context.log[timer_id]
-        context.log[put[70]].kind = 2  # whole, but another one
-        service = TimerService(context.keeper, context.clock, context.append, deliver)
-        service.start()
-        await context.clock.advance(60_000)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.damaged, stats.pending, stats.late_ms) == (59, 41, 41, 0)
-        assert not context.failures
-        named = [record.getMessage() for record in caplog.records if "no whole timer at" in record.getMessage()]
-        assert len(named) == 32
-        assert f"{'0' * 20} byte {put[20]}: timer {put[20]}, due at 920 ms" in named[0]
-        assert "evenq store verify" in named[0]
-        await service.stop()
-        assert context.keeper.pinned_before() == put[20]
-        await context.keeper.roll_forward(put[50])
-        assert context.keeper.stats.pending == 11, "given up: the file with them goes"
-        assert context.keeper.pinned_before() == put[50]
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+async def test_damaged_timers_are_set_aside_and_named_once_and_the_others_fire(make_ground, caplog):
+    context = make_ground(table_max=10_000)
+    put = await context.put(*range(900, 1_000))
+    for timer_id in put[20:60]:
+        del context.log[timer_id]
+    context.log[put[70]].kind = 2  # whole, but another one
+    service = TimerService(context.keeper, context.clock, context.append, deliver)
+    service.start()
+    await context.clock.advance(60_000)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.damaged, stats.pending, stats.late_ms) == (59, 41, 41, 0)
+    assert not context.failures
+    named = [record.getMessage() for record in caplog.records if "no whole timer at" in record.getMessage()]
+    assert len(named) == 32
+    assert f"{'0' * 20} byte {put[20]}: timer {put[20]}, due at 920 ms" in named[0]
+    assert "evenq store verify" in named[0]
+    await service.stop()
+    assert context.keeper.pinned_before() == put[20]
+    await context.keeper.roll_forward(put[50])
+    assert context.keeper.stats.pending == 11, "given up: the file with them goes"
+    assert context.keeper.pinned_before() == put[50]
+    await context.keeper.close()
 
 
-def test_what_the_disk_cannot_read_is_damaged_too(make_ground):
-    async def scenario():
-        context = make_ground()
-        put = await context.put(1_000, 1_001, 1_002)
+async def test_what_the_disk_cannot_read_is_damaged_too(make_ground):
+    context = make_ground()
+    put = await context.put(1_000, 1_001, 1_002)
 
-        async def read(timer_ids, bytes_max):
-            if put[1] in timer_ids:
-                raise StoreCorrupted("a rotten sector")
-            return [context.log[timer_id] for timer_id in timer_ids]
+    async def read(timer_ids, bytes_max):
+        if put[1] in timer_ids:
+            raise StoreCorrupted("a rotten sector")
+        return [context.log[timer_id] for timer_id in timer_ids]
 
-        context.keeper._read_timers = read
-        service = TimerService(context.keeper, context.clock, context.append, deliver)
-        service.start()
-        await context.clock.advance(5_000)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.damaged, stats.pending) == (2, 1, 1)
-        await service.stop()
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+    context.keeper._read_timers = read
+    service = TimerService(context.keeper, context.clock, context.append, deliver)
+    service.start()
+    await context.clock.advance(5_000)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.damaged, stats.pending) == (2, 1, 1)
+    await service.stop()
+    await context.keeper.close()
 
 
-def test_a_damaged_timer_that_was_mended_fires_and_one_that_is_not_stays(make_ground):
-    async def scenario():
-        context = make_ground()
-        put = await context.put(1_000, 1_001, 1_002)
-        kept = context.log.pop(put[1])
-        del context.log[put[2]]
-        service = TimerService(context.keeper, context.clock, context.append, deliver)
-        service.start()
-        await context.clock.advance(5_000)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.damaged, stats.aside) == (1, 2, 2)
-        context.log[put[1]] = kept  # as when another copy answered at last
-        await context.clock.advance(10_000)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (2, 1, 2, 1)
-        await service.stop()
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+async def test_a_damaged_timer_that_was_mended_fires_and_one_that_is_not_stays(make_ground):
+    context = make_ground()
+    put = await context.put(1_000, 1_001, 1_002)
+    kept = context.log.pop(put[1])
+    del context.log[put[2]]
+    service = TimerService(context.keeper, context.clock, context.append, deliver)
+    service.start()
+    await context.clock.advance(5_000)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.damaged, stats.aside) == (1, 2, 2)
+    context.log[put[1]] = kept  # as when another copy answered at last
+    await context.clock.advance(10_000)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (2, 1, 2, 1)
+    await service.stop()
+    await context.keeper.close()
 
 
 def test_more_damaged_timers_than_are_remembered_hold_no_other_up(make_ground, monkeypatch):

@@ -21,47 +21,38 @@ def publishing(streams: Streams, client_id: str, *topics: str) -> TelemetryStrea
     return stream
 
 
-def test_commands_come_in_order_and_what_is_left_comes_after_the_end() -> None:
-    async def story() -> None:
-        stream = made()[0].open("c")
-        assert stream.push(b"1")
-        assert stream.push(b"2")
-        assert not stream.push(b"3"), "no room"
-        stream.end()
-        assert not stream.push(b"4")
-        assert await stream.take() == [b"1", b"2"]
-        assert await stream.take() == []
-
-    asyncio.run(story())
+async def test_commands_come_in_order_and_what_is_left_comes_after_the_end() -> None:
+    stream = made()[0].open("c")
+    assert stream.push(b"1")
+    assert stream.push(b"2")
+    assert not stream.push(b"3"), "no room"
+    stream.end()
+    assert not stream.push(b"4")
+    assert await stream.take() == [b"1", b"2"]
+    assert await stream.take() == []
 
 
-def test_a_client_that_does_not_read_loses_its_stream() -> None:
-    async def story() -> None:
-        streams, clock = made(commands_max=1)
-        stream = streams.open("c")
-        stream.push(b"1")
-        await clock.advance(DEAF_MS)
-        assert not stream.push(b"2")
-        assert not stream.ended
-        await clock.advance(1)
-        assert not stream.push(b"2")
-        assert stream.ended
-
-    asyncio.run(story())
+async def test_a_client_that_does_not_read_loses_its_stream() -> None:
+    streams, clock = made(commands_max=1)
+    stream = streams.open("c")
+    stream.push(b"1")
+    await clock.advance(DEAF_MS)
+    assert not stream.push(b"2")
+    assert not stream.ended
+    await clock.advance(1)
+    assert not stream.push(b"2")
+    assert stream.ended
 
 
-def test_an_answer_waits_until_the_last_one_was_taken() -> None:
-    async def story() -> None:
-        stream = made()[0].open("c")
-        await stream.answer(b"1")
-        second = spawn(stream.answer(b"2"), name="second")
-        await asyncio.sleep(0)
-        assert not second.done()
-        assert await stream.take() == [b"1"]
-        await second
-        assert await stream.take() == [b"2"]
-
-    asyncio.run(story())
+async def test_an_answer_waits_until_the_last_one_was_taken() -> None:
+    stream = made()[0].open("c")
+    await stream.answer(b"1")
+    second = spawn(stream.answer(b"2"), name="second")
+    await asyncio.sleep(0)
+    assert not second.done()
+    assert await stream.take() == [b"1"]
+    await second
+    assert await stream.take() == [b"2"]
 
 
 def test_a_sender_is_found_by_its_newest_stream_and_other_producers_take_turns() -> None:
@@ -112,19 +103,16 @@ def test_a_client_has_a_few_streams_at_most_and_a_closed_one_leaves_nothing() ->
     assert len(streams) == 0
 
 
-def test_streams_on_trial_that_are_still_open_are_told_once_when_it_is_over() -> None:
-    async def story() -> None:
-        streams, clock = made()
-        first, closed = (streams.open("c", on_trial=True) for _ in range(2))
-        streams.open("c")
-        streams.close(closed)
-        await clock.advance(50)
-        second = streams.open("d", on_trial=True)
-        await clock.advance(50)
-        assert streams.tried(101) == []
-        assert streams.tried(100) == [first]
-        assert streams.tried(100) == []
-        await clock.advance(50)
-        assert streams.tried(100) == [second]
-
-    asyncio.run(story())
+async def test_streams_on_trial_that_are_still_open_are_told_once_when_it_is_over() -> None:
+    streams, clock = made()
+    first, closed = (streams.open("c", on_trial=True) for _ in range(2))
+    streams.open("c")
+    streams.close(closed)
+    await clock.advance(50)
+    second = streams.open("d", on_trial=True)
+    await clock.advance(50)
+    assert streams.tried(101) == []
+    assert streams.tried(100) == [first]
+    assert streams.tried(100) == []
+    await clock.advance(50)
+    assert streams.tried(100) == [second]

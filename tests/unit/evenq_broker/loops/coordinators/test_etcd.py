@@ -309,12 +309,9 @@ def test_endpoints_are_client_urls() -> None:
             endpoints_of(wrong)
 
 
-def test_a_key_has_its_limits() -> None:
-    async def scenario() -> None:
-        net = etcd_net()
-        for wrong in ("", "x" * 1_025):
-            with pytest.raises(SettingsError, match="give 1 to 1024"):
-                EtcdStore(net, ("a:1",), wrong)
-        await net.close()
-
-    asyncio.run(scenario())
+async def test_a_key_has_its_limits() -> None:
+    net = etcd_net()
+    for wrong in ("", "x" * 1_025):
+        with pytest.raises(SettingsError, match="give 1 to 1024"):
+            EtcdStore(net, ("a:1",), wrong)
+    await net.close()

@@ -49,74 +49,59 @@ def test_processes_that_write_at_once_lose_no_write(tmp_path: Path) -> None:
     assert seen.record.version == FIRST.version + 60
 
 
-def test_a_file_of_a_lower_epoch_is_refused_by_who_saw_the_higher_one(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a = of(tmp_path)
-        first = await a.compare_and_set(None, FIRST)
-        backup = (tmp_path / "group").read_bytes()
-        await a.compare_and_set(first, FIRST.elected(0))
-        (tmp_path / "group").write_bytes(backup)
-        with pytest.raises(RecordWentBack, match="epoch 0, version 1; this broker has seen epoch 1, version 2"):
-            await of(tmp_path).read()
-        with pytest.raises(RecordWentBack):
-            await of(tmp_path).compare_and_set(first, FIRST.elected(1))
-        newcomer = await of(tmp_path, broker="b").read()  # who saw nothing cannot know
-        assert newcomer is not None
-
-    asyncio.run(scenario())
+async def test_a_file_of_a_lower_epoch_is_refused_by_who_saw_the_higher_one(tmp_path: Path) -> None:
+    a = of(tmp_path)
+    first = await a.compare_and_set(None, FIRST)
+    backup = (tmp_path / "group").read_bytes()
+    await a.compare_and_set(first, FIRST.elected(0))
+    (tmp_path / "group").write_bytes(backup)
+    with pytest.raises(RecordWentBack, match="epoch 0, version 1; this broker has seen epoch 1, version 2"):
+        await of(tmp_path).read()
+    with pytest.raises(RecordWentBack):
+        await of(tmp_path).compare_and_set(first, FIRST.elected(1))
+    newcomer = await of(tmp_path, broker="b").read()  # who saw nothing cannot know
+    assert newcomer is not None
 
 
-def test_who_only_read_an_epoch_refuses_a_lower_one_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a, b = of(tmp_path), of(tmp_path, broker="b")
-        first = await a.compare_and_set(None, FIRST)
-        backup = (tmp_path / "group").read_bytes()
-        await a.compare_and_set(first, FIRST.elected(0))
+async def test_who_only_read_an_epoch_refuses_a_lower_one_too(tmp_path: Path) -> None:
+    a, b = of(tmp_path), of(tmp_path, broker="b")
+    first = await a.compare_and_set(None, FIRST)
+    backup = (tmp_path / "group").read_bytes()
+    await a.compare_and_set(first, FIRST.elected(0))
+    await b.read()
+    (tmp_path / "group").write_bytes(backup)
+    with pytest.raises(RecordWentBack):
         await b.read()
-        (tmp_path / "group").write_bytes(backup)
-        with pytest.raises(RecordWentBack):
-            await b.read()
-
-    asyncio.run(scenario())
 
 
-def test_a_record_that_is_gone_is_not_a_new_group(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a = of(tmp_path)
-        first = await a.compare_and_set(None, FIRST)
-        await a.compare_and_set(first, FIRST.elected(0))
-        (tmp_path / "group").unlink()
-        with pytest.raises(RecordWentBack, match="is gone; this broker has seen epoch 1"):
-            await a.compare_and_set(None, FIRST)
-
-    asyncio.run(scenario())
+async def test_a_record_that_is_gone_is_not_a_new_group(tmp_path: Path) -> None:
+    a = of(tmp_path)
+    first = await a.compare_and_set(None, FIRST)
+    await a.compare_and_set(first, FIRST.elected(0))
+    (tmp_path / "group").unlink()
+    with pytest.raises(RecordWentBack, match="is gone; this broker has seen epoch 1"):
+        await a.compare_and_set(None, FIRST)
 
 
-def test_a_lock_that_is_held_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a = of(tmp_path, lock_wait_ms=50)
-        seen = await a.compare_and_set(None, FIRST)
-        with (tmp_path / "group.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            said = rf"process {os.getpid()} has had the lock .*group.lock for 50 ms: nothing was written.*kill -CONT"
-            with pytest.raises(CoordinatorUnknown, match=said):
-                await a.compare_and_set(seen, FIRST.elected(0))
-            (tmp_path / "group.lock").write_bytes(b"\xff")
-            with pytest.raises(CoordinatorUnknown, match="another process has had the lock"):
-                await a.compare_and_set(seen, FIRST.elected(0))
-            assert await a.read() == seen  # reading needs no lock
-
-    asyncio.run(scenario())
+async def test_a_lock_that_is_held_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+    a = of(tmp_path, lock_wait_ms=50)
+    seen = await a.compare_and_set(None, FIRST)
+    with (tmp_path / "group.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = rf"process {os.getpid()} has had the lock .*group.lock for 50 ms: nothing was written.*kill -CONT"
+        with pytest.raises(CoordinatorUnknown, match=said):
+            await a.compare_and_set(seen, FIRST.elected(0))
+        (tmp_path / "group.lock").write_bytes(b"\xff")
+        with pytest.raises(CoordinatorUnknown, match="another process has had the lock"):
+            await a.compare_and_set(seen, FIRST.elected(0))
+        assert await a.read() == seen  # reading needs no lock
 
 
-def test_what_a_crash_left_of_a_write_is_not_read(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        a = of(tmp_path)
-        seen = await a.compare_and_set(None, FIRST)
-        (tmp_path / "group.77").write_text('{"token": "9", "ver')
-        assert await of(tmp_path).read() == seen
-
-    asyncio.run(scenario())
+async def test_what_a_crash_left_of_a_write_is_not_read(tmp_path: Path) -> None:
+    a = of(tmp_path)
+    seen = await a.compare_and_set(None, FIRST)
+    (tmp_path / "group.77").write_text('{"token": "9", "ver')
+    assert await of(tmp_path).read() == seen
 
 
 @pytest.mark.parametrize(
@@ -140,20 +125,14 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         asyncio.run(of(tmp_path).compare_and_set(None, FIRST))
 
 
-def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(tmp_path: Path) -> None:
+async def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(tmp_path: Path) -> None:
     """The record is well: neither is its place blamed, nor the lock."""
-
-    async def scenario() -> None:
-        seen = await of(tmp_path).compare_and_set(None, FIRST)
-        (tmp_path / "mark-b").mkdir()
-        b = of(tmp_path, broker="b")
-        for call in (b.read(), b.compare_and_set(seen, FIRST.elected(0))):
-            with pytest.raises(
-                CoordinatorUnknown, match=r"^what this broker saw of .*mark-b: Is a directory"
-            ) as raised:
-                await call
-            assert "need a folder on this machine" not in raised.value.message
-        (tmp_path / "mark-b").rmdir()
-        assert await b.read() == seen
-
-    asyncio.run(scenario())
+    seen = await of(tmp_path).compare_and_set(None, FIRST)
+    (tmp_path / "mark-b").mkdir()
+    b = of(tmp_path, broker="b")
+    for call in (b.read(), b.compare_and_set(seen, FIRST.elected(0))):
+        with pytest.raises(CoordinatorUnknown, match=r"^what this broker saw of .*mark-b: Is a directory") as raised:
+            await call
+        assert "need a folder on this machine" not in raised.value.message
+    (tmp_path / "mark-b").rmdir()
+    assert await b.read() == seen

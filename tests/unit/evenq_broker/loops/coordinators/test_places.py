@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -55,14 +54,11 @@ def test_a_password_comes_from_its_file(tmp_path: Path) -> None:
     place_of("etcd:127.0.0.1:2379/k", tmp_path, etcd_user="evenq", etcd_password=str(tmp_path / "password"))
 
 
-def test_what_was_seen_of_another_groups_record_is_forgotten_with_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        others = first_record(Pair(7, "a" * 32), members=(7,), min_isr=1, epoch=3)
-        first = place_of(f"file:{tmp_path / 'first'}", tmp_path / "data")
-        assert await first.compare_and_set(None, others) is not None
-        with pytest.raises(RecordWentBack, match="has seen epoch 3"):
-            await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read()
-        forget_record(tmp_path / "data")
-        assert await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read() is None
-
-    asyncio.run(story())
+async def test_what_was_seen_of_another_groups_record_is_forgotten_with_it(tmp_path: Path) -> None:
+    others = first_record(Pair(7, "a" * 32), members=(7,), min_isr=1, epoch=3)
+    first = place_of(f"file:{tmp_path / 'first'}", tmp_path / "data")
+    assert await first.compare_and_set(None, others) is not None
+    with pytest.raises(RecordWentBack, match="has seen epoch 3"):
+        await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read()
+    forget_record(tmp_path / "data")
+    assert await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read() is None

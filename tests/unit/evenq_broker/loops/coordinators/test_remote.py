@@ -72,108 +72,86 @@ def on(store: FakeStore, folder: Path, *, total_ms: int = 20_000) -> RemoteCoord
 
 
 @pytest.mark.slow
-def test_tries_are_bounded_and_grow_with_the_endpoints(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        a = on(store, tmp_path)
-        for endpoints, tries in ((1, 4), (5, 6)):
-            store.endpoints, store.tries, store.errors = endpoints, 0, [ConnectionFailed("down")] * 99
-            with pytest.raises(CoordinatorUnknown, match="the group record x cannot be read: down") as caught:
-                await a.read()
-            assert caught.value.is_logged, "who calls says nothing of its own"
-            assert store.tries == tries
-        store.tries, store.errors = 0, [ConnectionFailed("down")] * 3
-        assert await a.read() is None
-        store.tries, store.errors = 0, [Forbidden("no role")] * 9
-        with pytest.raises(CoordinatorUnknown, match="no role"):
+async def test_tries_are_bounded_and_grow_with_the_endpoints(tmp_path: Path) -> None:
+    store = FakeStore()
+    a = on(store, tmp_path)
+    for endpoints, tries in ((1, 4), (5, 6)):
+        store.endpoints, store.tries, store.errors = endpoints, 0, [ConnectionFailed("down")] * 99
+        with pytest.raises(CoordinatorUnknown, match="the group record x cannot be read: down") as caught:
             await a.read()
-        assert store.tries == 1, "nothing changes by asking again"
-
-    asyncio.run(scenario())
-
-
-def test_a_store_that_hangs_is_unknown_when_the_time_is_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        store.hangs = True
-        a = on(store, tmp_path, total_ms=100)
-        for call in (a.read(), a.read()):
-            with pytest.raises(CoordinatorUnknown, match="no answer within 100 ms"):
-                await asyncio.wait_for(call, 60)
-
-    asyncio.run(scenario())
+        assert caught.value.is_logged, "who calls says nothing of its own"
+        assert store.tries == tries
+    store.tries, store.errors = 0, [ConnectionFailed("down")] * 3
+    assert await a.read() is None
+    store.tries, store.errors = 0, [Forbidden("no role")] * 9
+    with pytest.raises(CoordinatorUnknown, match="no role"):
+        await a.read()
+    assert store.tries == 1, "nothing changes by asking again"
 
 
-def test_a_write_whose_answer_was_lost_counts_if_it_is_there(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        store.after = [ConnectionFailed("lost")]
-        seen = await on(store, tmp_path).compare_and_set(None, FIRST)
-        assert seen is not None
-        assert (seen.record, seen.token) == (FIRST, "1")
-
-    asyncio.run(scenario())
+async def test_a_store_that_hangs_is_unknown_when_the_time_is_over(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.hangs = True
+    a = on(store, tmp_path, total_ms=100)
+    for call in (a.read(), a.read()):
+        with pytest.raises(CoordinatorUnknown, match="no answer within 100 ms"):
+            await asyncio.wait_for(call, 60)
 
 
-def test_a_write_that_never_arrived_is_written_by_the_next_try(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        store.errors = [ConnectionFailed("lost"), ConnectionFailed("lost")]
-        seen = await on(store, tmp_path).compare_and_set(None, FIRST)
-        assert seen is not None
-        assert store.tries == 3
-
-    asyncio.run(scenario())
+async def test_a_write_whose_answer_was_lost_counts_if_it_is_there(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.after = [ConnectionFailed("lost")]
+    seen = await on(store, tmp_path).compare_and_set(None, FIRST)
+    assert seen is not None
+    assert (seen.record, seen.token) == (FIRST, "1")
 
 
-def test_behind_a_lost_answer_another_write_leaves_it_unknown(tmp_path: Path) -> None:
+async def test_a_write_that_never_arrived_is_written_by_the_next_try(tmp_path: Path) -> None:
+    store = FakeStore()
+    store.errors = [ConnectionFailed("lost"), ConnectionFailed("lost")]
+    seen = await on(store, tmp_path).compare_and_set(None, FIRST)
+    assert seen is not None
+    assert store.tries == 3
+
+
+async def test_behind_a_lost_answer_another_write_leaves_it_unknown(tmp_path: Path) -> None:
     """Ours may have been written and replaced, or never; it is not known."""
-
-    async def scenario() -> None:
-        store = FakeStore()
-        a, b = on(store, tmp_path / "a"), on(store, tmp_path / "b")
-        seen = await a.compare_and_set(None, FIRST)
-        assert seen is not None
-        await b.compare_and_set(seen, FIRST.elected(0))
-        store.errors = [ConnectionFailed("lost")]
-        with pytest.raises(CoordinatorUnknown, match="may or may not have been written"):
-            await a.compare_and_set(seen, FIRST.renewed())
-        assert await a.compare_and_set(seen, FIRST.renewed()) is None, "with an answer a lost race is one"
-
-    asyncio.run(scenario())
+    store = FakeStore()
+    a, b = on(store, tmp_path / "a"), on(store, tmp_path / "b")
+    seen = await a.compare_and_set(None, FIRST)
+    assert seen is not None
+    await b.compare_and_set(seen, FIRST.elected(0))
+    store.errors = [ConnectionFailed("lost")]
+    with pytest.raises(CoordinatorUnknown, match="may or may not have been written"):
+        await a.compare_and_set(seen, FIRST.renewed())
+    assert await a.compare_and_set(seen, FIRST.renewed()) is None, "with an answer a lost race is one"
 
 
-def test_what_a_watch_tells_too_late_is_left_out(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        a = on(store, tmp_path)
-        seen = await a.compare_and_set(None, FIRST)
-        older = store.stored
-        assert older is not None
-        watch = a.watch()
-        assert await anext(watch) == seen
-        seen = await a.compare_and_set(seen, FIRST.elected(0))
-        newer = store.stored
-        assert newer is not None
-        store.watched = [StoredRecord(FIRST, "late", ""), newer]
-        assert await asyncio.wait_for(anext(watch), 60) == newer.seen
-        await watch.aclose()
-
-    asyncio.run(scenario())
+async def test_what_a_watch_tells_too_late_is_left_out(tmp_path: Path) -> None:
+    store = FakeStore()
+    a = on(store, tmp_path)
+    seen = await a.compare_and_set(None, FIRST)
+    older = store.stored
+    assert older is not None
+    watch = a.watch()
+    assert await anext(watch) == seen
+    seen = await a.compare_and_set(seen, FIRST.elected(0))
+    newer = store.stored
+    assert newer is not None
+    store.watched = [StoredRecord(FIRST, "late", ""), newer]
+    assert await asyncio.wait_for(anext(watch), 60) == newer.seen
+    await watch.aclose()
 
 
-def test_a_record_that_goes_back_is_not_written(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        a = on(store, tmp_path)
-        seen = await a.compare_and_set(None, FIRST)
-        seen = await a.compare_and_set(seen, FIRST.elected(0))
-        with pytest.raises(RecordRefused, match="is not written: this broker has seen epoch 1, version 2"):
-            await a.compare_and_set(seen, FIRST)
-        assert store.stored is not None
-        assert store.stored.record.epoch == 1
-
-    asyncio.run(scenario())
+async def test_a_record_that_goes_back_is_not_written(tmp_path: Path) -> None:
+    store = FakeStore()
+    a = on(store, tmp_path)
+    seen = await a.compare_and_set(None, FIRST)
+    seen = await a.compare_and_set(seen, FIRST.elected(0))
+    with pytest.raises(RecordRefused, match="is not written: this broker has seen epoch 1, version 2"):
+        await a.compare_and_set(seen, FIRST)
+    assert store.stored is not None
+    assert store.stored.record.epoch == 1
 
 
 def test_the_mark_is_used_by_one_at_a_time(tmp_path: Path) -> None:

@@ -124,26 +124,22 @@ def test_a_copy_that_cannot_be_stored_leaves_the_original_unfinished(run: Run) -
 
 @pytest.mark.parametrize("changes", [True, False])
 @pytest.mark.parametrize("ready", [[5], []])
-def test_polls_wake_for_what_a_finished_message_lets_through_once_that_is_recorded(
+async def test_polls_wake_for_what_a_finished_message_lets_through_once_that_is_recorded(
     changes: bool, ready: list[int]
 ) -> None:
     """The next message of an ordered queue waits for the one that became a dead letter."""
-
-    async def story() -> None:
-        woken: list[tuple[int, int, int]] = []
-        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue: Any = SimpleNamespace(group_id=1, topic_id=2, queue_id=3, ready=ready)
-        ledger: Any = SimpleNamespace(
-            progress=SimpleNamespace(finish=lambda *_: changes), journal=SimpleNamespace(record=lambda _: recorded)
-        )
-        polls: Any = SimpleNamespace(ready=lambda *key: woken.append(key))
-        settling = asyncio.ensure_future(settle(ledger, queue, 4, long_polls=polls))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert settling.done() is not changes
-        assert not (changes and woken), "before it is safe"
-        recorded.set_result(None)
-        await settling
-        assert woken == ([(1, 2, 3)] if ready else [])
-
-    asyncio.run(story())
+    woken: list[tuple[int, int, int]] = []
+    recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    queue: Any = SimpleNamespace(group_id=1, topic_id=2, queue_id=3, ready=ready)
+    ledger: Any = SimpleNamespace(
+        progress=SimpleNamespace(finish=lambda *_: changes), journal=SimpleNamespace(record=lambda _: recorded)
+    )
+    polls: Any = SimpleNamespace(ready=lambda *key: woken.append(key))
+    settling = asyncio.ensure_future(settle(ledger, queue, 4, long_polls=polls))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert settling.done() is not changes
+    assert not (changes and woken), "before it is safe"
+    recorded.set_result(None)
+    await settling
+    assert woken == ([(1, 2, 3)] if ready else [])

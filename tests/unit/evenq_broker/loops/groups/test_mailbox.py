@@ -71,21 +71,18 @@ def test_the_oldest_news_says_since_when_the_member_waits() -> None:
     assert session.waiting_since_ms == 30
 
 
-def test_a_waiting_stream_gets_news_when_it_comes_and_nothing_when_the_session_ends() -> None:
-    async def story() -> None:
-        session = Session("g", "x")
-        stream = asyncio.ensure_future(session.take(Lister()))
-        await asyncio.sleep(0)
-        assert not stream.done()
-        session.queue_wanted(QUEUES[0], 0)
-        assert await asyncio.wait_for(stream, timeout=60) == [QueueWanted(QUEUES[0])]
-        stream = asyncio.ensure_future(session.take(Lister()))
-        await asyncio.sleep(0)
-        session.queue_wanted(QUEUES[1], 0)
-        session.end()
-        assert await asyncio.wait_for(stream, timeout=60) == [], "an ended session tells nothing any more"
-
-    asyncio.run(story())
+async def test_a_waiting_stream_gets_news_when_it_comes_and_nothing_when_the_session_ends() -> None:
+    session = Session("g", "x")
+    stream = asyncio.ensure_future(session.take(Lister()))
+    await asyncio.sleep(0)
+    assert not stream.done()
+    session.queue_wanted(QUEUES[0], 0)
+    assert await asyncio.wait_for(stream, timeout=60) == [QueueWanted(QUEUES[0])]
+    stream = asyncio.ensure_future(session.take(Lister()))
+    await asyncio.sleep(0)
+    session.queue_wanted(QUEUES[1], 0)
+    session.end()
+    assert await asyncio.wait_for(stream, timeout=60) == [], "an ended session tells nothing any more"
 
 
 def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> None:

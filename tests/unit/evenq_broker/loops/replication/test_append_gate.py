@@ -76,23 +76,20 @@ def test_while_nothing_can_be_confirmed_nothing_is_taken_and_the_core_is_heard_f
     assert store.refusal is None
 
 
-def test_nothing_is_taken_from_the_begin_of_settling_to_its_end_whatever_the_core_says_meanwhile() -> None:
-    async def story() -> None:
-        core: Any = Core()
-        store: Any = Store()
-        gate = AppendGate(core)
-        settling = asyncio.ensure_future(gate.settle(store, 20_000))
-        await asyncio.sleep(0)
-        gate.look(store)
-        assert not settling.done()
-        assert "hands over" in said(store)
-        store.done.set()
-        await settling
-        gate.look(store)
-        assert "hands over" in said(store), "until it is told that the hand-over has begun"
-        gate.settled(store)
-        assert store.refusal is None
-        await gate.settle(None, 20_000)
-        gate.settled(None)
-
-    asyncio.run(story())
+async def test_nothing_is_taken_from_the_begin_of_settling_to_its_end_whatever_the_core_says_meanwhile() -> None:
+    core: Any = Core()
+    store: Any = Store()
+    gate = AppendGate(core)
+    settling = asyncio.ensure_future(gate.settle(store, 20_000))
+    await asyncio.sleep(0)
+    gate.look(store)
+    assert not settling.done()
+    assert "hands over" in said(store)
+    store.done.set()
+    await settling
+    gate.look(store)
+    assert "hands over" in said(store), "until it is told that the hand-over has begun"
+    gate.settled(store)
+    assert store.refusal is None
+    await gate.settle(None, 20_000)
+    gate.settled(None)

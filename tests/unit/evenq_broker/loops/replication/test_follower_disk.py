@@ -35,26 +35,23 @@ def test_another_reason_is_another_line(caplog: pytest.LogCaptureFixture) -> Non
     assert len(caplog.records) == 2
 
 
-def test_what_is_free_is_measured_again_and_again_also_after_a_failure() -> None:
-    async def story() -> None:
-        clock, memory = FakeClock(), MemoryDisk(1_000)
-        disk, usages = FollowerDisk(clock, group="b"), [Usage(1_000, 600), OSError(5, "broken"), Usage(1_000, 0)]
+async def test_what_is_free_is_measured_again_and_again_also_after_a_failure() -> None:
+    clock, memory = FakeClock(), MemoryDisk(1_000)
+    disk, usages = FollowerDisk(clock, group="b"), [Usage(1_000, 600), OSError(5, "broken"), Usage(1_000, 0)]
 
-        def usage() -> Usage:
-            one = usages.pop(0)
-            if isinstance(one, OSError):
-                raise one
-            return one
+    def usage() -> Usage:
+        one = usages.pop(0)
+        if isinstance(one, OSError):
+            raise one
+        return one
 
-        memory.usage = usage  # type: ignore[method-assign]
-        watching = asyncio.ensure_future(disk.watch(memory))
-        await clock.advance(1)
-        assert disk.usage == Usage(1_000, 600)
-        await clock.advance(LOOK_MS)
-        assert disk.usage == Usage(1_000, 600)
-        await clock.advance(LOOK_MS)
-        assert disk.usage == Usage(1_000, 0)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-    asyncio.run(story())
+    memory.usage = usage  # type: ignore[method-assign]
+    watching = asyncio.ensure_future(disk.watch(memory))
+    await clock.advance(1)
+    assert disk.usage == Usage(1_000, 600)
+    await clock.advance(LOOK_MS)
+    assert disk.usage == Usage(1_000, 600)
+    await clock.advance(LOOK_MS)
+    assert disk.usage == Usage(1_000, 0)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

@@ -261,18 +261,15 @@ def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a
     assert "copy 1 was asked" in caplog.text
 
 
-def test_a_failed_disk_ends_the_loop() -> None:
-    async def report() -> None:
-        stage = Stage()
-        stage.replica.hw = 900
-        stage.has(800)
-        stage.log.trouble = stage.log.failure = StorePoisoned("the disk failed")
-        task = asyncio.ensure_future(stage.replay.run())
-        await stage.clock.advance(LOOK_MS)
-        with pytest.raises(StorePoisoned, match="the disk failed"):
-            await task
-
-    asyncio.run(report())
+async def test_a_failed_disk_ends_the_loop() -> None:
+    stage = Stage()
+    stage.replica.hw = 900
+    stage.has(800)
+    stage.log.trouble = stage.log.failure = StorePoisoned("the disk failed")
+    task = asyncio.ensure_future(stage.replay.run())
+    await stage.clock.advance(LOOK_MS)
+    with pytest.raises(StorePoisoned, match="the disk failed"):
+        await task
 
 
 def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:

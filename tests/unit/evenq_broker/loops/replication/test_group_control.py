@@ -130,20 +130,17 @@ def test_a_nominee_that_does_not_take_over_is_told_and_the_leader_leads_on() -> 
     assert "No copy can: the place of the group record does not answer" in refused(driver, 2, PreconditionFailed)
 
 
-def test_one_hand_over_at_a_time() -> None:
-    async def main() -> None:
-        driver = Driver(ready())
-        one = control(driver)
-        driver.hold.clear()
-        first = asyncio.ensure_future(one.hand_over(1))
-        await asyncio.sleep(0)
-        with pytest.raises(PreconditionFailed, match="hands over already"):
-            await one.hand_over(2)
-        driver.hold.set()
-        assert (await first).leader == 1
-        assert (await one.hand_over(2)).leader == 2
-
-    asyncio.run(main())
+async def test_one_hand_over_at_a_time() -> None:
+    driver = Driver(ready())
+    one = control(driver)
+    driver.hold.clear()
+    first = asyncio.ensure_future(one.hand_over(1))
+    await asyncio.sleep(0)
+    with pytest.raises(PreconditionFailed, match="hands over already"):
+        await one.hand_over(2)
+    driver.hold.set()
+    assert (await first).leader == 1
+    assert (await one.hand_over(2)).leader == 2
 
 
 def changed(driver: Any, change: CopyChange) -> Any:

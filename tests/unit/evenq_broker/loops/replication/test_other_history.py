@@ -22,22 +22,19 @@ async def copied(*sizes: int) -> tuple[LogCopy, list[int]]:
     return copy, [await copy.append_epoch_start(epoch, bytes(size), 1) for epoch, size in enumerate(sizes, start=1)]
 
 
-def test_a_log_that_would_be_cut_within_a_record_is_of_another_history() -> None:
-    async def story() -> None:
-        copy, ends = await copied(100, 5_000)
-        with pytest.raises(StoreError) as raised:
-            await cut(copy, ends[0] + 1_000, group="broker-a")
-        assert not isinstance(raised.value, WithinRecord)
-        assert f"copy of broker-a is in epoch 2 and ends at {ends[1]}, its leader's ends at {ends[0] + 1_000}" in str(
-            raised.value
-        )
-        assert "with an empty folder" in str(raised.value)
-        assert copy.end == ends[1], "nothing was cut"
-        await cut(copy, ends[0], group="broker-a")
-        assert copy.end == ends[0]
-        await copy.close()
-
-    asyncio.run(story())
+async def test_a_log_that_would_be_cut_within_a_record_is_of_another_history() -> None:
+    copy, ends = await copied(100, 5_000)
+    with pytest.raises(StoreError) as raised:
+        await cut(copy, ends[0] + 1_000, group="broker-a")
+    assert not isinstance(raised.value, WithinRecord)
+    assert f"copy of broker-a is in epoch 2 and ends at {ends[1]}, its leader's ends at {ends[0] + 1_000}" in str(
+        raised.value
+    )
+    assert "with an empty folder" in str(raised.value)
+    assert copy.end == ends[1], "nothing was cut"
+    await cut(copy, ends[0], group="broker-a")
+    assert copy.end == ends[0]
+    await copy.close()
 
 
 def test_a_log_whose_last_common_record_is_another_one_is_of_another_history() -> None:

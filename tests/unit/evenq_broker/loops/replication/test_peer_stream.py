@@ -43,42 +43,33 @@ async def ended(task: asyncio.Task[None], clock: FakeClock) -> None:
     assert done, "it waits for a message that nobody sends"
 
 
-def test_it_ends_with_the_peers_last_message() -> None:
-    async def story() -> None:
-        net, seen = SilentNet(b"1", b"2", ends=True), list[bytes]()
-        task = read(net, FakeClock(), seen)
-        await ended(task, FakeClock())
+async def test_it_ends_with_the_peers_last_message() -> None:
+    net, seen = SilentNet(b"1", b"2", ends=True), list[bytes]()
+    task = read(net, FakeClock(), seen)
+    await ended(task, FakeClock())
+    task.result()
+    assert (seen, net.closed) == ([b"1", b"2"], True)
+
+
+async def test_a_peer_that_falls_silent_is_named_and_its_stream_closed() -> None:
+    clock = FakeClock()
+    net, seen = SilentNet(b"1"), list[bytes]()
+    task = read(net, clock, seen)
+    await clock.advance(499)
+    assert not task.done()
+    await clock.advance(1)
+    await ended(task, clock)
+    with pytest.raises(RequestTimeout, match="b:8083 sent nothing of the log for 500 ms"):
         task.result()
-        assert (seen, net.closed) == ([b"1", b"2"], True)
-
-    asyncio.run(story())
+    assert (seen, net.closed) == ([b"1"], True)
 
 
-def test_a_peer_that_falls_silent_is_named_and_its_stream_closed() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        net, seen = SilentNet(b"1"), list[bytes]()
-        task = read(net, clock, seen)
-        await clock.advance(499)
-        assert not task.done()
-        await clock.advance(1)
-        await ended(task, clock)
-        with pytest.raises(RequestTimeout, match="b:8083 sent nothing of the log for 500 ms"):
-            task.result()
-        assert (seen, net.closed) == ([b"1"], True)
-
-    asyncio.run(story())
-
-
-def test_a_reader_that_is_cancelled_while_it_waits_is_gone_at_once() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        net, seen = SilentNet(b"1"), list[bytes]()
-        task = read(net, clock, seen)
-        await clock.advance(100)
-        task.cancel()
-        await ended(task, clock)
-        assert task.cancelled()
-        assert (seen, net.closed) == ([b"1"], True)
-
-    asyncio.run(story())
+async def test_a_reader_that_is_cancelled_while_it_waits_is_gone_at_once() -> None:
+    clock = FakeClock()
+    net, seen = SilentNet(b"1"), list[bytes]()
+    task = read(net, clock, seen)
+    await clock.advance(100)
+    task.cancel()
+    await ended(task, clock)
+    assert task.cancelled()
+    assert (seen, net.closed) == ([b"1"], True)

@@ -368,27 +368,23 @@ def test_a_drain_does_not_wait_for_peers_that_are_all_gone() -> None:
     play(story)
 
 
-def test_a_drain_ends_with_a_replica_that_fails_meanwhile() -> None:
+async def test_a_drain_ends_with_a_replica_that_fails_meanwhile() -> None:
     """A broken invariant, or a disk: nothing would end the wait for a successor any more."""
-
-    async def body() -> None:
-        world = World()
-        for member in world.members:
-            member.start()
-        old = await world.led()
-        world.isolate(old.id)
-        for member in world.members:
-            member.coordinator.away = member is not old
-        handing = asyncio.ensure_future(old.driver.drain())
-        await world.clock.until(lambda: old.replica.role is Role.DRAINING)
-        old.driver.tell(old.replica.disk_failed(OSError("EIO")))
-        done, _ = await asyncio.wait({handing}, timeout=20)
-        assert done, "it waits for a successor for ever"
-        assert handing.result().leader == NO_LEADER
-        for member in world.members:
-            await member.driver.close()
-
-    asyncio.run(body())
+    world = World()
+    for member in world.members:
+        member.start()
+    old = await world.led()
+    world.isolate(old.id)
+    for member in world.members:
+        member.coordinator.away = member is not old
+    handing = asyncio.ensure_future(old.driver.drain())
+    await world.clock.until(lambda: old.replica.role is Role.DRAINING)
+    old.driver.tell(old.replica.disk_failed(OSError("EIO")))
+    done, _ = await asyncio.wait({handing}, timeout=20)
+    assert done, "it waits for a successor for ever"
+    assert handing.result().leader == NO_LEADER
+    for member in world.members:
+        await member.driver.close()
 
 
 def test_a_hand_over_makes_the_named_broker_lead() -> None:
@@ -773,19 +769,16 @@ def test_what_was_read_in_an_earlier_term_is_not_sent_in_a_later_one() -> None:
     play(story)
 
 
-def test_a_broken_invariant_ends_the_process() -> None:
-    async def body() -> None:
-        world = World()
-        leader = world.members[0]
-        leader.start()
-        leader.driver.tell(leader.replica.synced(10**9))
-        assert leader.driver.failed.done()
-        assert isinstance(leader.driver.failed.result(), InvariantBroken)
-        assert leader.replica.role is Role.CRASHED
-        await leader.driver.close()
-        leader.driver.receive(Envelope("c", 1, "1" * 32, 2, 1, Records(0, 0, 0, (), 0, 0, b"")))
-
-    asyncio.run(body())
+async def test_a_broken_invariant_ends_the_process() -> None:
+    world = World()
+    leader = world.members[0]
+    leader.start()
+    leader.driver.tell(leader.replica.synced(10**9))
+    assert leader.driver.failed.done()
+    assert isinstance(leader.driver.failed.result(), InvariantBroken)
+    assert leader.replica.role is Role.CRASHED
+    await leader.driver.close()
+    leader.driver.receive(Envelope("c", 1, "1" * 32, 2, 1, Records(0, 0, 0, (), 0, 0, b"")))
 
 
 def test_who_the_copies_are_is_told_once_for_each_change_and_a_removed_one_says_what_to_do(

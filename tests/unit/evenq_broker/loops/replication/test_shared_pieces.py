@@ -42,56 +42,47 @@ class Pieces:
         self.is_closed = True
 
 
-def test_the_same_piece_is_read_once_for_all_who_want_it_meanwhile_and_anew_afterwards() -> None:
-    async def run() -> None:
-        files = Pieces()
-        pieces = SharedPieces(files)  # type: ignore[arg-type]
-        reads = [asyncio.ensure_future(pieces.read(start, 90, 10)) for start in (10, 10, 20)]
-        assert await asyncio.to_thread(files.began.wait, 60)
-        files.may_end.set()
-        assert await asyncio.gather(*reads) == [b"10", b"10", b"20"]
-        assert files.reads == [(10, 90, 10), (20, 90, 10)]
-        assert await pieces.read(10, 90, 10) == b"10"
-        assert len(files.reads) == 3
-        assert await pieces.record_before(90) == (85, 7)
-        assert len(files.threads) == 1
-        assert threading.get_ident() not in files.threads
-        pieces.close()
-        assert files.is_closed
-
-    asyncio.run(run())
+async def test_the_same_piece_is_read_once_for_all_who_want_it_meanwhile_and_anew_afterwards() -> None:
+    files = Pieces()
+    pieces = SharedPieces(files)  # type: ignore[arg-type]
+    reads = [asyncio.ensure_future(pieces.read(start, 90, 10)) for start in (10, 10, 20)]
+    assert await asyncio.to_thread(files.began.wait, 60)
+    files.may_end.set()
+    assert await asyncio.gather(*reads) == [b"10", b"10", b"20"]
+    assert files.reads == [(10, 90, 10), (20, 90, 10)]
+    assert await pieces.read(10, 90, 10) == b"10"
+    assert len(files.reads) == 3
+    assert await pieces.record_before(90) == (85, 7)
+    assert len(files.threads) == 1
+    assert threading.get_ident() not in files.threads
+    pieces.close()
+    assert files.is_closed
 
 
-def test_a_reader_that_goes_takes_nothing_from_the_other_and_an_error_reaches_all() -> None:
-    async def run() -> None:
-        files = Pieces(StoreCorrupted("damaged"))
-        pieces = SharedPieces(files)  # type: ignore[arg-type]
-        gone, other = (asyncio.ensure_future(pieces.read(10, 90, 10)) for _ in range(2))
-        assert await asyncio.to_thread(files.began.wait, 60)
-        gone.cancel()
-        files.may_end.set()
-        with pytest.raises(StoreCorrupted, match="damaged"):
-            await other
-        assert files.reads == [(10, 90, 10)]
-        pieces.close()
-
-    asyncio.run(run())
+async def test_a_reader_that_goes_takes_nothing_from_the_other_and_an_error_reaches_all() -> None:
+    files = Pieces(StoreCorrupted("damaged"))
+    pieces = SharedPieces(files)  # type: ignore[arg-type]
+    gone, other = (asyncio.ensure_future(pieces.read(10, 90, 10)) for _ in range(2))
+    assert await asyncio.to_thread(files.began.wait, 60)
+    gone.cancel()
+    files.may_end.set()
+    with pytest.raises(StoreCorrupted, match="damaged"):
+        await other
+    assert files.reads == [(10, 90, 10)]
+    pieces.close()
 
 
-def test_after_a_change_of_the_log_pieces_are_read_anew_also_those_that_are_being_read() -> None:
-    async def run() -> None:
-        files = Pieces()
-        pieces = SharedPieces(files)  # type: ignore[arg-type]
-        before = asyncio.ensure_future(pieces.read(10, 90, 10))
-        assert await asyncio.to_thread(files.began.wait, 60)
-        pieces.renew()
-        after = asyncio.ensure_future(pieces.read(10, 90, 10))
-        await asyncio.sleep(0)
-        files.may_end.set()
-        assert await asyncio.gather(before, after) == [b"10", b"10"]
-        assert files.renewals == 1
-        assert len(files.reads) == 2, "what was read before is not given to who asks behind it"
-        assert await pieces.read(10, 90, 10) == b"10"
-        pieces.close()
-
-    asyncio.run(run())
+async def test_after_a_change_of_the_log_pieces_are_read_anew_also_those_that_are_being_read() -> None:
+    files = Pieces()
+    pieces = SharedPieces(files)  # type: ignore[arg-type]
+    before = asyncio.ensure_future(pieces.read(10, 90, 10))
+    assert await asyncio.to_thread(files.began.wait, 60)
+    pieces.renew()
+    after = asyncio.ensure_future(pieces.read(10, 90, 10))
+    await asyncio.sleep(0)
+    files.may_end.set()
+    assert await asyncio.gather(before, after) == [b"10", b"10"]
+    assert files.renewals == 1
+    assert len(files.reads) == 2, "what was read before is not given to who asks behind it"
+    assert await pieces.read(10, 90, 10) == b"10"
+    pieces.close()

@@ -1,7 +1,5 @@
 """A snapshot as it comes from a peer: whole, wanted and small enough, or not at all."""
 
-import asyncio
-
 import pytest
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 from evenq_broker.loops.replication.snapshots import BYTES_MAX, FetchedSnapshot, FolderSnapshots, IncomingSnapshot
@@ -20,46 +18,34 @@ def listing(log_offset: int, *sizes: int) -> SnapshotListing:
     return SnapshotListing(log_offset, 40, files)
 
 
-def test_a_whole_snapshot_is_known_with_its_bytes() -> None:
-    async def story() -> None:
-        sink = incoming()
-        assert sink.known is None
-        await sink.begin(listing(500, 6))
-        await sink.write("snapshots/0", 0, b"abc")
-        assert sink.known == FetchedSnapshot(log_offset=500, log_start=40, origin="peer:1"), "a part is worth nothing"
-        await sink.write("snapshots/0", 3, b"def")
-        assert sink.known == FetchedSnapshot(log_offset=500, log_start=40, origin="peer:1", data=b"abcdef")
-
-    asyncio.run(story())
+async def test_a_whole_snapshot_is_known_with_its_bytes() -> None:
+    sink = incoming()
+    assert sink.known is None
+    await sink.begin(listing(500, 6))
+    await sink.write("snapshots/0", 0, b"abc")
+    assert sink.known == FetchedSnapshot(log_offset=500, log_start=40, origin="peer:1"), "a part is worth nothing"
+    await sink.write("snapshots/0", 3, b"def")
+    assert sink.known == FetchedSnapshot(log_offset=500, log_start=40, origin="peer:1", data=b"abcdef")
 
 
 @pytest.mark.parametrize("log_offset", [100, 501])
-def test_one_that_is_not_wanted_is_not_fetched_but_the_peers_log_is_known(log_offset: int) -> None:
-    async def story() -> None:
-        sink = incoming()
-        with pytest.raises(NotFound, match=f"peer:1 at {log_offset} is not wanted"):
-            await sink.begin(listing(log_offset, 6))
-        known = sink.known
-        assert known is not None
-        assert (known.log_start, known.data) == (40, b"")
-
-    asyncio.run(story())
+async def test_one_that_is_not_wanted_is_not_fetched_but_the_peers_log_is_known(log_offset: int) -> None:
+    sink = incoming()
+    with pytest.raises(NotFound, match=f"peer:1 at {log_offset} is not wanted"):
+        await sink.begin(listing(log_offset, 6))
+    known = sink.known
+    assert known is not None
+    assert (known.log_start, known.data) == (40, b"")
 
 
 @pytest.mark.parametrize("sizes", [(), (1, 1), (BYTES_MAX + 1,)])
-def test_more_than_one_file_and_a_huge_one_are_refused(sizes: tuple[int, ...]) -> None:
-    async def story() -> None:
-        sink = incoming()
-        with pytest.raises(StoreCorrupted, match="peer:1 has a snapshot of"):
-            await sink.begin(listing(200, *sizes))
-        assert sink.known is None
-
-    asyncio.run(story())
+async def test_more_than_one_file_and_a_huge_one_are_refused(sizes: tuple[int, ...]) -> None:
+    sink = incoming()
+    with pytest.raises(StoreCorrupted, match="peer:1 has a snapshot of"):
+        await sink.begin(listing(200, *sizes))
+    assert sink.known is None
 
 
-def test_a_folder_without_snapshots_offers_none() -> None:
-    async def story() -> None:
-        source = FolderSnapshots(MemoryDisk())
-        assert await source.newest() is None
-
-    asyncio.run(story())
+async def test_a_folder_without_snapshots_offers_none() -> None:
+    source = FolderSnapshots(MemoryDisk())
+    assert await source.newest() is None

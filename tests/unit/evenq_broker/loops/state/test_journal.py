@@ -115,153 +115,126 @@ def journal_on(store: Held, owner: Owner | None = None) -> Journal:
     return journal
 
 
-def test_what_was_recorded_is_safe_when_its_newest_record_is() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        assert journal.safe() is None, "nothing was recorded"
-        journal.record_encoded([b"a"])
-        await turn()
-        journal.record_encoded([b"b"])
-        await turn()
-        waiting = asyncio.ensure_future(journal.settled())
-        store.answers[0].set_result(None)
-        await turn()
-        assert not waiting.done(), "only the older one is"
-        store.answers[1].set_result(None)
-        await waiting
-        assert journal.safe() is None
-
-    asyncio.run(story())
+async def test_what_was_recorded_is_safe_when_its_newest_record_is() -> None:
+    store = Held()
+    journal = journal_on(store)
+    assert journal.safe() is None, "nothing was recorded"
+    journal.record_encoded([b"a"])
+    await turn()
+    journal.record_encoded([b"b"])
+    await turn()
+    waiting = asyncio.ensure_future(journal.settled())
+    store.answers[0].set_result(None)
+    await turn()
+    assert not waiting.done(), "only the older one is"
+    store.answers[1].set_result(None)
+    await waiting
+    assert journal.safe() is None
 
 
-def test_who_rests_on_a_record_that_may_be_lost_is_told_so() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        journal.record_encoded([b"a"])
-        await turn()
-        store.answers[0].set_exception(PersistenceTimeout("deposed"))
-        await turn()
-        for _ in range(2):
-            with pytest.raises(PersistenceTimeout):
-                await journal.settled()
-        assert len(store.records) == 1, "it may be in the log: it is not written again"
-
-    asyncio.run(story())
-
-
-def test_what_was_refused_is_written_before_what_comes_next_and_once() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        store.refusal = HaNotAvailable("1 of 2 copies")
-        for op in (b"a", b"b"):
-            with pytest.raises(HaNotAvailable):
-                await journal.record_encoded([op])
-        with pytest.raises(HaNotAvailable):
+async def test_who_rests_on_a_record_that_may_be_lost_is_told_so() -> None:
+    store = Held()
+    journal = journal_on(store)
+    journal.record_encoded([b"a"])
+    await turn()
+    store.answers[0].set_exception(PersistenceTimeout("deposed"))
+    await turn()
+    for _ in range(2):
+        with pytest.raises(PersistenceTimeout):
             await journal.settled()
-        store.refusal = None
-        journal.record_encoded([b"c"])
-        await turn()
-        journal.record_encoded([b"d"])
-        await turn()
-        assert [record[1:] for record in store.records] == [b"abc", b"d"]
-
-    asyncio.run(story())
+    assert len(store.records) == 1, "it may be in the log: it is not written again"
 
 
-def test_what_a_full_disk_took_back_comes_first_also_in_the_turn_in_which_it_is_told() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        journal.record_encoded([b"a"])
-        await turn()
-        journal.record_encoded([b"b"])
-        await turn()
-        journal.record_encoded([b"c"])  # its turn's end comes before those of the answers
-        for answer in store.answers:
-            answer.set_exception(StoreFull("full"))
-        await turn()
-        assert store.records[-1][1:] == b"abc"
-
-    asyncio.run(story())
-
-
-def test_a_change_that_its_caller_takes_back_is_not_written_later() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        store.refusal = HaNotAvailable("1 of 2 copies")
-        op = Committed(1, 1, 0, 5)
-        journal.record_encoded([b"a"])
-        taken_back = journal.record_once(op)
-        journal.record_encoded([b"b"])
+async def test_what_was_refused_is_written_before_what_comes_next_and_once() -> None:
+    store = Held()
+    journal = journal_on(store)
+    store.refusal = HaNotAvailable("1 of 2 copies")
+    for op in (b"a", b"b"):
         with pytest.raises(HaNotAvailable):
-            await taken_back
-        store.refusal = None
-        journal.flush()
-        assert [record[1:] for record in store.records] == [b"ab"]
+            await journal.record_encoded([op])
+    with pytest.raises(HaNotAvailable):
+        await journal.settled()
+    store.refusal = None
+    journal.record_encoded([b"c"])
+    await turn()
+    journal.record_encoded([b"d"])
+    await turn()
+    assert [record[1:] for record in store.records] == [b"abc", b"d"]
 
-    asyncio.run(story())
+
+async def test_what_a_full_disk_took_back_comes_first_also_in_the_turn_in_which_it_is_told() -> None:
+    store = Held()
+    journal = journal_on(store)
+    journal.record_encoded([b"a"])
+    await turn()
+    journal.record_encoded([b"b"])
+    await turn()
+    journal.record_encoded([b"c"])  # its turn's end comes before those of the answers
+    for answer in store.answers:
+        answer.set_exception(StoreFull("full"))
+    await turn()
+    assert store.records[-1][1:] == b"abc"
 
 
-def test_a_broker_that_is_owed_too_much_ends() -> None:
-    async def story() -> None:
-        store, owner = Held(), Owner()
-        journal = journal_on(store, owner)
-        store.refusal = HaNotAvailable("1 of 2 copies")
-        for _ in range(8):
-            with pytest.raises(HaNotAvailable):
-                await journal.record_encoded([bytes(1 << 20)])
-        assert owner.error is None
+async def test_a_change_that_its_caller_takes_back_is_not_written_later() -> None:
+    store = Held()
+    journal = journal_on(store)
+    store.refusal = HaNotAvailable("1 of 2 copies")
+    op = Committed(1, 1, 0, 5)
+    journal.record_encoded([b"a"])
+    taken_back = journal.record_once(op)
+    journal.record_encoded([b"b"])
+    with pytest.raises(HaNotAvailable):
+        await taken_back
+    store.refusal = None
+    journal.flush()
+    assert [record[1:] for record in store.records] == [b"ab"]
+
+
+async def test_a_broker_that_is_owed_too_much_ends() -> None:
+    store, owner = Held(), Owner()
+    journal = journal_on(store, owner)
+    store.refusal = HaNotAvailable("1 of 2 copies")
+    for _ in range(8):
         with pytest.raises(HaNotAvailable):
-            await journal.record_encoded([b"x"])
-        assert isinstance(owner.error, StoreError)
-
-    asyncio.run(story())
-
-
-def test_a_leader_of_copies_confirms_by_a_record_of_its_own_that_it_still_leads() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store, Owner(copies=True))
-        journal.record_encoded([b"a"])
-        await turn()
-        telling = [asyncio.ensure_future(journal.still_leads()) for _ in range(3)]
-        await turn()
-        assert store.records == [b"\x01a", b"\x01"], "one empty record for all that ask in a turn"
-        store.answers[0].set_result(None)
-        await turn()
-        assert not any(one.done() for one in telling), "that record was on its way before they asked"
-        store.answers[1].set_exception(HaNotAvailable("epoch 2 began"))
-        for one in telling:
-            with pytest.raises(HaNotAvailable):
-                await one
-
-    asyncio.run(story())
+            await journal.record_encoded([bytes(1 << 20)])
+    assert owner.error is None
+    with pytest.raises(HaNotAvailable):
+        await journal.record_encoded([b"x"])
+    assert isinstance(owner.error, StoreError)
 
 
-def test_who_tells_the_state_of_a_full_disk_waits_for_what_is_under_way_alone() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store, Owner(copies=True))
-        journal.record_encoded([b"a"])
-        await turn()
-        store.refusal = StoreFull("no space")
-        telling = asyncio.ensure_future(journal.still_leads())
-        await turn()
-        store.answers[0].set_result(None)
-        await telling
+async def test_a_leader_of_copies_confirms_by_a_record_of_its_own_that_it_still_leads() -> None:
+    store = Held()
+    journal = journal_on(store, Owner(copies=True))
+    journal.record_encoded([b"a"])
+    await turn()
+    telling = [asyncio.ensure_future(journal.still_leads()) for _ in range(3)]
+    await turn()
+    assert store.records == [b"\x01a", b"\x01"], "one empty record for all that ask in a turn"
+    store.answers[0].set_result(None)
+    await turn()
+    assert not any(one.done() for one in telling), "that record was on its way before they asked"
+    store.answers[1].set_exception(HaNotAvailable("epoch 2 began"))
+    for one in telling:
+        with pytest.raises(HaNotAvailable):
+            await one
 
-    asyncio.run(story())
+
+async def test_who_tells_the_state_of_a_full_disk_waits_for_what_is_under_way_alone() -> None:
+    store = Held()
+    journal = journal_on(store, Owner(copies=True))
+    journal.record_encoded([b"a"])
+    await turn()
+    store.refusal = StoreFull("no space")
+    telling = asyncio.ensure_future(journal.still_leads())
+    await turn()
+    store.answers[0].set_result(None)
+    await telling
 
 
-def test_one_copy_writes_nothing_to_tell_its_state() -> None:
-    async def story() -> None:
-        store = Held()
-        journal = journal_on(store)
-        await journal.still_leads()
-        assert store.records == []
-
-    asyncio.run(story())
+async def test_one_copy_writes_nothing_to_tell_its_state() -> None:
+    store = Held()
+    journal = journal_on(store)
+    await journal.still_leads()
+    assert store.records == []

@@ -7,46 +7,34 @@ from evenq_broker.loops.state.signals import Signal, done_within
 from evenq.runtime.clock import FakeClock
 
 
-def test_a_change_before_the_wait_is_seen_at_once() -> None:
-    async def story() -> None:
-        signal = Signal()
-        seen = signal.count
-        signal.notify()
-        assert await signal.wait(seen, clock=FakeClock(), timeout_ms=1_000)
-
-    asyncio.run(story())
+async def test_a_change_before_the_wait_is_seen_at_once() -> None:
+    signal = Signal()
+    seen = signal.count
+    signal.notify()
+    assert await signal.wait(seen, clock=FakeClock(), timeout_ms=1_000)
 
 
-def test_a_change_during_the_wait_wakes_all_who_wait() -> None:
-    async def story() -> None:
-        clock, signal = FakeClock(), Signal()
-        waits = [asyncio.ensure_future(signal.wait(0, clock=clock, timeout_ms=limit)) for limit in (1_000, None)]
-        await clock.advance(10)
-        signal.notify()
-        assert await asyncio.gather(*waits) == [True, True]
-
-    asyncio.run(story())
+async def test_a_change_during_the_wait_wakes_all_who_wait() -> None:
+    clock, signal = FakeClock(), Signal()
+    waits = [asyncio.ensure_future(signal.wait(0, clock=clock, timeout_ms=limit)) for limit in (1_000, None)]
+    await clock.advance(10)
+    signal.notify()
+    assert await asyncio.gather(*waits) == [True, True]
 
 
-def test_without_a_change_the_limit_ends_the_wait() -> None:
-    async def story() -> None:
-        clock, signal = FakeClock(), Signal()
-        waiting = asyncio.ensure_future(signal.wait(0, clock=clock, timeout_ms=100))
-        await clock.advance(99)
-        assert not waiting.done()
-        await clock.advance(1)
-        assert await waiting is False
-
-    asyncio.run(story())
+async def test_without_a_change_the_limit_ends_the_wait() -> None:
+    clock, signal = FakeClock(), Signal()
+    waiting = asyncio.ensure_future(signal.wait(0, clock=clock, timeout_ms=100))
+    await clock.advance(99)
+    assert not waiting.done()
+    await clock.advance(1)
+    assert await waiting is False
 
 
-def test_what_is_not_done_within_the_limit_is_cancelled() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(done_within(never, 50, clock=clock))
-        await clock.advance(50)
-        assert await waiting is False
-        assert never.cancelled()
-
-    asyncio.run(story())
+async def test_what_is_not_done_within_the_limit_is_cancelled() -> None:
+    clock = FakeClock()
+    never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(done_within(never, 50, clock=clock))
+    await clock.advance(50)
+    assert await waiting is False
+    assert never.cancelled()

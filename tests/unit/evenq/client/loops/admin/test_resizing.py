@@ -59,49 +59,38 @@ async def ahead(clock: FakeClock, task: asyncio.Task[object], steps: int) -> Non
     await asyncio.wait({task}, timeout=60)
 
 
-def test_without_a_wait_one_step_is_done_and_told() -> None:
-    async def story() -> None:
-        wire = Wire(9)
-        (view,) = await scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, wait_ms=0)
-        assert (wire.asked, view.done, len(view.unfinished)) == (1, False, 3)
-        assert not (await drained(wire, FakeClock(), "a", wait_ms=0)).empty
-        looked = scaled(
-            wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, dry_run=True, wait_ms=9_000
-        )
-        assert not (await looked)[0].done, "a look waits for nothing"
-
-    asyncio.run(story())
+async def test_without_a_wait_one_step_is_done_and_told() -> None:
+    wire = Wire(9)
+    (view,) = await scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, wait_ms=0)
+    assert (wire.asked, view.done, len(view.unfinished)) == (1, False, 3)
+    assert not (await drained(wire, FakeClock(), "a", wait_ms=0)).empty
+    looked = scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, dry_run=True, wait_ms=9_000)
+    assert not (await looked)[0].done, "a look waits for nothing"
 
 
-def test_a_wait_goes_on_until_everything_is_read() -> None:
-    async def story() -> None:
-        for start in (
-            lambda wire, clock: scaled(wire, clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=60_000),
-            lambda wire, clock: drained(wire, clock, "a", wait_ms=60_000),
-        ):
-            wire, clock = Wire(3), FakeClock()
-            task = asyncio.ensure_future(start(wire, clock))
-            await ahead(clock, task, 3)
-            assert task.done()
-            assert wire.asked == 3
-            await task
-
-    asyncio.run(story())
-
-
-def test_a_wait_that_ends_too_early_says_who_is_not_through() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        task = asyncio.ensure_future(
-            scaled(Wire(99), clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=1_000)
-        )
+async def test_a_wait_goes_on_until_everything_is_read() -> None:
+    for start in (
+        lambda wire, clock: scaled(wire, clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=60_000),
+        lambda wire, clock: drained(wire, clock, "a", wait_ms=60_000),
+    ):
+        wire, clock = Wire(3), FakeClock()
+        task = asyncio.ensure_future(start(wire, clock))
         await ahead(clock, task, 3)
-        with pytest.raises(RequestTimeout, match=r"more than 2 queues to read after 1000 ms: g 4, h 2; call again"):
-            await task
-        clock = FakeClock()
-        other = asyncio.ensure_future(drained(Wire(99), clock, "a", wait_ms=1_000))
-        await ahead(clock, other, 3)
-        with pytest.raises(RequestTimeout, match="broker a has messages to be read after 1000 ms: g 2; 1 delayed"):
-            await other
+        assert task.done()
+        assert wire.asked == 3
+        await task
 
-    asyncio.run(story())
+
+async def test_a_wait_that_ends_too_early_says_who_is_not_through() -> None:
+    clock = FakeClock()
+    task = asyncio.ensure_future(
+        scaled(Wire(99), clock, "t", 2, broker="", force=False, close_unread=False, wait_ms=1_000)
+    )
+    await ahead(clock, task, 3)
+    with pytest.raises(RequestTimeout, match=r"more than 2 queues to read after 1000 ms: g 4, h 2; call again"):
+        await task
+    clock = FakeClock()
+    other = asyncio.ensure_future(drained(Wire(99), clock, "a", wait_ms=1_000))
+    await ahead(clock, other, 3)
+    with pytest.raises(RequestTimeout, match="broker a has messages to be read after 1000 ms: g 2; 1 delayed"):
+        await other

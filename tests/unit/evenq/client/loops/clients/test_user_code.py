@@ -30,12 +30,9 @@ def test_what_would_harm_the_loop_is_a_failure_like_any_other(error: BaseExcepti
     asyncio.run(story())
 
 
-def test_an_ordinary_exception_stays_what_it_is() -> None:
-    async def story() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await in_thread(None, lambda: 1 // 0)
-
-    asyncio.run(story())
+async def test_an_ordinary_exception_stays_what_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(None, lambda: 1 // 0)
 
 
 def test_code_that_threads_take_no_more_was_not_called() -> None:

@@ -373,514 +373,432 @@ def owned(member: Pushing) -> list[int]:
     return [queue.queue_id for queue in member.owned()]
 
 
-def test_a_topic_that_was_made_anew_is_read_whole_and_nothing_of_the_old_one_is_committed() -> None:
+async def test_a_topic_that_was_made_anew_is_read_whole_and_nothing_of_the_old_one_is_committed() -> None:
     """The new topic has more messages than were read of the old one, so no offset tells them apart."""
+    broker = Broker()
+    group = Group(broker)
+    broker.store(*(b"old %d" % number for number in range(20)))
+    old_runs, finished = asyncio.Event(), asyncio.Event()
 
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        broker.store(*(b"old %d" % number for number in range(20)))
-        old_runs, finished = asyncio.Event(), asyncio.Event()
+    async def handle(message: ReceivedMessage) -> bool:
+        if message.body == b"old 19":
+            old_runs.set()
+            await finished.wait()
+        return True
 
-        async def handle(message: ReceivedMessage) -> bool:
-            if message.body == b"old 19":
-                old_runs.set()
-                await finished.wait()
-            return True
-
-        group.handle = handle
-        one = group.member("one")
-        await until_async(old_runs.is_set)
-        broker.make_anew(*(b"new %d" % number for number in range(50)))
-        await turns()
-        finished.set()
-        await until_async(lambda: sum(body.startswith(b"new") for body in group.seen) == 50)
-        assert set(group.seen.values()) == {1}
-        await until_async(lambda: broker.committed.get(QUEUES[0]) == 50)
-        await one.close()
-        assert broker.committed[QUEUES[0]] == 50
-
-    asyncio.run(story())
+    group.handle = handle
+    one = group.member("one")
+    await until_async(old_runs.is_set)
+    broker.make_anew(*(b"new %d" % number for number in range(50)))
+    await turns()
+    finished.set()
+    await until_async(lambda: sum(body.startswith(b"new") for body in group.seen) == 50)
+    assert set(group.seen.values()) == {1}
+    await until_async(lambda: broker.committed.get(QUEUES[0]) == 50)
+    await one.close()
+    assert broker.committed[QUEUES[0]] == 50
 
 
-def test_a_message_of_a_deleted_topic_is_not_given_back_for_the_one_at_its_offset_now() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        broker.store(b"old")
-        old_runs, fails = asyncio.Event(), asyncio.Event()
+async def test_a_message_of_a_deleted_topic_is_not_given_back_for_the_one_at_its_offset_now() -> None:
+    broker = Broker()
+    group = Group(broker)
+    broker.store(b"old")
+    old_runs, fails = asyncio.Event(), asyncio.Event()
 
-        async def handle(message: ReceivedMessage) -> bool:
-            if message.body == b"old":
-                old_runs.set()
-                await fails.wait()
-                return False
-            return True
+    async def handle(message: ReceivedMessage) -> bool:
+        if message.body == b"old":
+            old_runs.set()
+            await fails.wait()
+            return False
+        return True
 
-        group.handle = handle
-        one = group.member("one")
-        await until_async(old_runs.is_set)
-        broker.make_anew(b"new")
-        await turns()
-        fails.set()
-        await until_async(lambda: broker.committed.get(QUEUES[0]) == 1)
-        assert group.seen == {b"old": 1, b"new": 1}
-        assert not broker.sent_back
-        await one.close()
-
-    asyncio.run(story())
+    group.handle = handle
+    one = group.member("one")
+    await until_async(old_runs.is_set)
+    broker.make_anew(b"new")
+    await turns()
+    fails.set()
+    await until_async(lambda: broker.committed.get(QUEUES[0]) == 1)
+    assert group.seen == {b"old": 1, b"new": 1}
+    assert not broker.sent_back
+    await one.close()
 
 
-def test_rb_42_the_broker_decides_where_a_group_begins_and_the_members_policy_goes_along() -> None:
+async def test_rb_42_the_broker_decides_where_a_group_begins_and_the_members_policy_goes_along() -> None:
     """A member that began each new queue by its policy would skip what was sent before it had it."""
-
-    async def story() -> None:
-        broker = Broker()
-        broker.decided = 1
-        broker.store(b"before", b"since the group began")
-        group = Group(broker)
-        one = group.member("one", start=StartFrom.LAST)
-        await until_async(lambda: len(owned(one)) == len(QUEUES))
-        broker.store(b"after")
-        await until_async(lambda: len(group.seen) == 2)
-        assert group.seen == {b"since the group began": 1, b"after": 1}
-        assert set(broker.begun) == {StartPolicy(StartFrom.LAST, broker.begun[0].timestamp_ms)}
-        await one.close()
-
-    asyncio.run(story())
+    broker = Broker()
+    broker.decided = 1
+    broker.store(b"before", b"since the group began")
+    group = Group(broker)
+    one = group.member("one", start=StartFrom.LAST)
+    await until_async(lambda: len(owned(one)) == len(QUEUES))
+    broker.store(b"after")
+    await until_async(lambda: len(group.seen) == 2)
+    assert group.seen == {b"since the group began": 1, b"after": 1}
+    assert set(broker.begun) == {StartPolicy(StartFrom.LAST, broker.begun[0].timestamp_ms)}
+    await one.close()
 
 
-def test_a_join_and_a_leave_in_the_middle_repeat_and_lose_nothing() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
+async def test_a_join_and_a_leave_in_the_middle_repeat_and_lose_nothing() -> None:
+    broker = Broker()
+    group = Group(broker)
 
-        async def slow(_: ReceivedMessage) -> bool:
-            await asyncio.sleep(0.0005)
-            return True
+    async def slow(_: ReceivedMessage) -> bool:
+        await asyncio.sleep(0.0005)
+        return True
 
-        group.handle = slow
-        one = group.member("one")
-        await until_async(lambda: owned(one) == [0, 1, 2, 3])
-        for number in range(400):
-            broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until_async(lambda: len(group.seen) > 50)
-        two = group.member("two")
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        for number in range(400, 600):
-            broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until_async(lambda: len(group.seen) > 420)
-        await one.close()
-        await until_async(lambda: owned(two) == [0, 1, 2, 3])
-        await until_async(lambda: len(group.seen) == 600)
-        await two.close()
-        assert set(group.seen.values()) == {1}
-        assert broker.committed == dict.fromkeys(QUEUES, 150)
-        assert not broker.holders
-
-    asyncio.run(story())
+    group.handle = slow
+    one = group.member("one")
+    await until_async(lambda: owned(one) == [0, 1, 2, 3])
+    for number in range(400):
+        broker.store(b"%d" % number, queue=QUEUES[number % 4])
+    await until_async(lambda: len(group.seen) > 50)
+    two = group.member("two")
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    for number in range(400, 600):
+        broker.store(b"%d" % number, queue=QUEUES[number % 4])
+    await until_async(lambda: len(group.seen) > 420)
+    await one.close()
+    await until_async(lambda: owned(two) == [0, 1, 2, 3])
+    await until_async(lambda: len(group.seen) == 600)
+    await two.close()
+    assert set(group.seen.values()) == {1}
+    assert broker.committed == dict.fromkeys(QUEUES, 150)
+    assert not broker.holders
 
 
-def test_the_callback_hears_of_a_loss_before_the_next_owner_hears_of_the_gain() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: group.notices == [("one", [0, 1, 2, 3], [])])
-        two = group.member("two")
-        await until_async(lambda: sum(len(gained) for name, gained, _ in group.notices if name == "two") == 2)
-        lost_at = [index for index, (name, _, lost) in enumerate(group.notices) if name == "one" and lost]
-        gained_at = [index for index, (name, gained, _) in enumerate(group.notices) if name == "two" and gained]
-        assert min(lost_at) < min(gained_at)
-        await asyncio.gather(one.close(), two.close())
-
-    asyncio.run(story())
+async def test_the_callback_hears_of_a_loss_before_the_next_owner_hears_of_the_gain() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: group.notices == [("one", [0, 1, 2, 3], [])])
+    two = group.member("two")
+    await until_async(lambda: sum(len(gained) for name, gained, _ in group.notices if name == "two") == 2)
+    lost_at = [index for index, (name, _, lost) in enumerate(group.notices) if name == "one" and lost]
+    gained_at = [index for index, (name, gained, _) in enumerate(group.notices) if name == "two" and gained]
+    assert min(lost_at) < min(gained_at)
+    await asyncio.gather(one.close(), two.close())
 
 
-def test_queues_that_come_later_are_read_as_soon_as_a_broker_tells_of_a_change() -> None:
+async def test_queues_that_come_later_are_read_as_soon_as_a_broker_tells_of_a_change() -> None:
     """NS-8: also when the change came between the first route and the first word with the broker."""
-
-    async def story() -> None:
-        broker = Broker()
-        broker.route = QUEUES[:1]
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: owned(one) == [0])
-        broker.route = QUEUES[:2]
-        broker.mail["one"].put_nowait(AssignmentChanged("t"))
-        await until_async(lambda: owned(one) == [0, 1])
-        broker.fail["session"] = [ConnectionFailed("starting")]
-        broker.restart()
-        broker.route = QUEUES
-        await until_async(lambda: owned(one) == [0, 1, 2, 3])
-        await one.close()
-
-    asyncio.run(story())
+    broker = Broker()
+    broker.route = QUEUES[:1]
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: owned(one) == [0])
+    broker.route = QUEUES[:2]
+    broker.mail["one"].put_nowait(AssignmentChanged("t"))
+    await until_async(lambda: owned(one) == [0, 1])
+    broker.fail["session"] = [ConnectionFailed("starting")]
+    broker.restart()
+    broker.route = QUEUES
+    await until_async(lambda: owned(one) == [0, 1, 2, 3])
+    await one.close()
 
 
-def test_a_broker_restart_moves_no_queue_and_repeats_nothing() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one, two = group.member("one"), group.member("two")
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        for queue in QUEUES:
-            broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
-        await until_async(lambda: len(group.seen) == 40)
-        broker.restart()
-        broker.fail["session"] = [ConnectionFailed("starting")]  # one of the two comes back later
-        await until_async(lambda: set(broker.mail) == {"one", "two"} and len(broker.holders) == 4)
-        assert (owned(one), owned(two)) == ([0, 1], [2, 3])
-        broker.store(b"after", queue=QUEUES[3])
-        await until_async(lambda: group.seen[b"after"] == 1)
-        assert set(group.seen.values()) == {1}
-        await asyncio.gather(one.close(), two.close())
-
-    asyncio.run(story())
+async def test_a_broker_restart_moves_no_queue_and_repeats_nothing() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one, two = group.member("one"), group.member("two")
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    for queue in QUEUES:
+        broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
+    await until_async(lambda: len(group.seen) == 40)
+    broker.restart()
+    broker.fail["session"] = [ConnectionFailed("starting")]  # one of the two comes back later
+    await until_async(lambda: set(broker.mail) == {"one", "two"} and len(broker.holders) == 4)
+    assert (owned(one), owned(two)) == ([0, 1], [2, 3])
+    broker.store(b"after", queue=QUEUES[3])
+    await until_async(lambda: group.seen[b"after"] == 1)
+    assert set(group.seen.values()) == {1}
+    await asyncio.gather(one.close(), two.close())
 
 
-def test_a_broker_that_leaves_gets_its_queues_back_with_all_progress_and_nothing_comes_twice() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one, two = group.member("one"), group.member("two")
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        for queue in QUEUES:
-            broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
-        await until_async(lambda: len(group.seen) == 40)
-        for mailbox in broker.mail.values():
-            mailbox.put_nowait(BrokerLeaving(5_000))
-        await until_async(lambda: not broker.holders)
-        assert broker.committed == dict.fromkeys(QUEUES, 10)
-        one.pause(paused=False)  # a round: nothing is asked of a broker that goes
-        await until_async(lambda: owned(one) == owned(two) == [])
-        assert not broker.holders
-        broker.restart()
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        broker.store(b"after", queue=QUEUES[3])
-        await until_async(lambda: group.seen[b"after"] == 1)
-        assert set(group.seen.values()) == {1}
-        await asyncio.gather(one.close(), two.close())
-
-    asyncio.run(story())
+async def test_a_broker_that_leaves_gets_its_queues_back_with_all_progress_and_nothing_comes_twice() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one, two = group.member("one"), group.member("two")
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    for queue in QUEUES:
+        broker.store(*(b"%d-%d" % (queue.queue_id, n) for n in range(10)), queue=queue)
+    await until_async(lambda: len(group.seen) == 40)
+    for mailbox in broker.mail.values():
+        mailbox.put_nowait(BrokerLeaving(5_000))
+    await until_async(lambda: not broker.holders)
+    assert broker.committed == dict.fromkeys(QUEUES, 10)
+    one.pause(paused=False)  # a round: nothing is asked of a broker that goes
+    await until_async(lambda: owned(one) == owned(two) == [])
+    assert not broker.holders
+    broker.restart()
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    broker.store(b"after", queue=QUEUES[3])
+    await until_async(lambda: group.seen[b"after"] == 1)
+    assert set(group.seen.values()) == {1}
+    await asyncio.gather(one.close(), two.close())
 
 
-def test_a_member_whose_lock_went_to_another_stops_without_a_commit() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: len(owned(one)) == 4)
-        broker.holders[QUEUES[0]] = "stranger"
-        broker.fail["pull"] = [PreconditionFailed("somebody else holds the queue")]
-        broker.store(b"x", queue=QUEUES[0])
-        await until_async(lambda: owned(one) == [1, 2, 3])
-        await one.close()
-
-    asyncio.run(story())
+async def test_a_member_whose_lock_went_to_another_stops_without_a_commit() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: len(owned(one)) == 4)
+    broker.holders[QUEUES[0]] = "stranger"
+    broker.fail["pull"] = [PreconditionFailed("somebody else holds the queue")]
+    broker.store(b"x", queue=QUEUES[0])
+    await until_async(lambda: owned(one) == [1, 2, 3])
+    await one.close()
 
 
-def test_a_queue_that_another_member_wants_is_kept_while_it_is_assigned() -> None:
+async def test_a_queue_that_another_member_wants_is_kept_while_it_is_assigned() -> None:
     """Members may see the group differently for a moment. The lock is released after the last commit only."""
-
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: len(owned(one)) == 4)
-        broker.mail["one"].put_nowait(QueueWanted(QUEUES[0]))
-        await turns()
-        assert broker.holders.get(QUEUES[0]) == "one"
-        await one.close()
-
-    asyncio.run(story())
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: len(owned(one)) == 4)
+    broker.mail["one"].put_nowait(QueueWanted(QUEUES[0]))
+    await turns()
+    assert broker.holders.get(QUEUES[0]) == "one"
+    await one.close()
 
 
-def test_a_queue_that_is_granted_while_its_broker_leaves_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_that_is_granted_while_its_broker_leaves_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker waits for its holders, and would wait for its whole drain time."""
+    broker, answered = Broker(), asyncio.Event()
+    group, lock = Group(broker), Calls.lock
 
-    async def story() -> None:
-        broker, answered = Broker(), asyncio.Event()
-        group, lock = Group(broker), Calls.lock
+    async def slowly(calls: Calls, *args: Any, **options: Any) -> list[LockAnswer]:
+        answers = await lock(calls, *args, **options)
+        await answered.wait()
+        return answers
 
-        async def slowly(calls: Calls, *args: Any, **options: Any) -> list[LockAnswer]:
-            answers = await lock(calls, *args, **options)
-            await answered.wait()
-            return answers
-
-        monkeypatch.setattr(Calls, "lock", slowly)
-        one = group.member("one")
-        await until_async(lambda: len(broker.holders) == 4)
-        broker.mail["one"].put_nowait(BrokerLeaving(5_000))
-        await turns()
-        answered.set()
-        await until_async(lambda: not broker.holders)
-        assert owned(one) == []
-        await one.close()
-
-    asyncio.run(story())
+    monkeypatch.setattr(Calls, "lock", slowly)
+    one = group.member("one")
+    await until_async(lambda: len(broker.holders) == 4)
+    broker.mail["one"].put_nowait(BrokerLeaving(5_000))
+    await turns()
+    answered.set()
+    await until_async(lambda: not broker.holders)
+    assert owned(one) == []
+    await one.close()
 
 
-def test_last_starts_at_the_end_and_commits_that_at_once() -> None:
-    async def story() -> None:
-        broker = Broker()
-        broker.store(b"old", b"older")
-        group = Group(broker)
-        one = group.member("one", start=None)
-        await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
-        broker.store(b"new")
-        await until_async(lambda: group.seen == {b"new": 1})
-        await one.close()
-
-    asyncio.run(story())
+async def test_last_starts_at_the_end_and_commits_that_at_once() -> None:
+    broker = Broker()
+    broker.store(b"old", b"older")
+    group = Group(broker)
+    one = group.member("one", start=None)
+    await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
+    broker.store(b"new")
+    await until_async(lambda: group.seen == {b"new": 1})
+    await one.close()
 
 
-def test_timestamp_starts_where_the_broker_says() -> None:
-    async def story() -> None:
-        broker = Broker()
-        broker.store(b"0", b"1", b"2")
-        group = Group(broker)
-        one = group.member("one", start=StartFrom.TIMESTAMP)
-        await until_async(lambda: group.seen == {b"2": 1})
-        await one.close()
-
-    asyncio.run(story())
+async def test_timestamp_starts_where_the_broker_says() -> None:
+    broker = Broker()
+    broker.store(b"0", b"1", b"2")
+    group = Group(broker)
+    one = group.member("one", start=StartFrom.TIMESTAMP)
+    await until_async(lambda: group.seen == {b"2": 1})
+    await one.close()
 
 
-def test_rb_30_a_queue_whose_start_is_unknown_is_unlocked_and_tried_again() -> None:
-    async def story() -> None:
-        broker = Broker()
-        broker.fail["query_offsets"] = [ConnectionFailed("down")] * 2
-        group = Group(broker)
-        one = group.member("one", start=StartFrom.LAST)
-        await until_async(lambda: owned(one) == [0, 1, 2, 3])
-        await one.close()
-
-    asyncio.run(story())
+async def test_rb_30_a_queue_whose_start_is_unknown_is_unlocked_and_tried_again() -> None:
+    broker = Broker()
+    broker.fail["query_offsets"] = [ConnectionFailed("down")] * 2
+    group = Group(broker)
+    one = group.member("one", start=StartFrom.LAST)
+    await until_async(lambda: owned(one) == [0, 1, 2, 3])
+    await one.close()
 
 
-def test_rb_48_an_offset_below_the_smallest_one_goes_on_there() -> None:
-    async def story() -> None:
-        broker = Broker()
-        broker.store(b"0", b"1", b"2")
-        broker.minimum = 1
-        for queue in QUEUES[1:]:
-            broker.store(b"", queue=queue)
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: group.seen[b"1"] == group.seen[b"2"] == 1)
-        assert group.seen[b"0"] == 0
-        await one.close()
-
-    asyncio.run(story())
+async def test_rb_48_an_offset_below_the_smallest_one_goes_on_there() -> None:
+    broker = Broker()
+    broker.store(b"0", b"1", b"2")
+    broker.minimum = 1
+    for queue in QUEUES[1:]:
+        broker.store(b"", queue=queue)
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: group.seen[b"1"] == group.seen[b"2"] == 1)
+    assert group.seen[b"0"] == 0
+    await one.close()
 
 
-def test_failed_messages_come_again_and_end_as_dead_letters_even_if_sending_back_fails_first() -> None:
-    async def story() -> None:
-        broker = Broker()
-        broker.fail["send_back"] = [ConnectionFailed("down")]
-        group = Group(broker)
+async def test_failed_messages_come_again_and_end_as_dead_letters_even_if_sending_back_fails_first() -> None:
+    broker = Broker()
+    broker.fail["send_back"] = [ConnectionFailed("down")]
+    group = Group(broker)
 
-        async def picky(message: ReceivedMessage) -> bool:
-            if message.body == b"odd":
-                raise ValueError("odd")
-            return message.body != b"bad"
+    async def picky(message: ReceivedMessage) -> bool:
+        if message.body == b"odd":
+            raise ValueError("odd")
+        return message.body != b"bad"
 
-        group.handle = picky
-        one = group.member("one", max_attempts=3, consume_batch=1, retry="local")
-        broker.store(b"bad", b"good", b"odd")
-        await until_async(lambda: sorted(broker.dead_letters) == [(0, 3), (2, 3)])
-        assert group.seen[b"good"] == 1
-        await one.close()
-        assert broker.committed[QUEUES[0]] == 3
-
-    asyncio.run(story())
+    group.handle = picky
+    one = group.member("one", max_attempts=3, consume_batch=1, retry="local")
+    broker.store(b"bad", b"good", b"odd")
+    await until_async(lambda: sorted(broker.dead_letters) == [(0, 3), (2, 3)])
+    assert group.seen[b"good"] == 1
+    await one.close()
+    assert broker.committed[QUEUES[0]] == 3
 
 
-def test_lost_commits_go_again() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one", commit_interval_ms=100)
-        broker.store(b"x")
-        await until_async(lambda: group.seen[b"x"] == 1)
-        broker.fail["commit"] = [ConnectionFailed("down")]
-        broker.store(b"y")
-        await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
-        await one.close()
-
-    asyncio.run(story())
+async def test_lost_commits_go_again() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one", commit_interval_ms=100)
+    broker.store(b"x")
+    await until_async(lambda: group.seen[b"x"] == 1)
+    broker.fail["commit"] = [ConnectionFailed("down")]
+    broker.store(b"y")
+    await until_async(lambda: broker.committed.get(QUEUES[0]) == 2)
+    await one.close()
 
 
-def test_a_commit_that_is_lost_while_a_member_leaves_is_tried_again() -> None:
+async def test_a_commit_that_is_lost_while_a_member_leaves_is_tried_again() -> None:
     """The next owner begins where it is committed, and would be given finished messages."""
-
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one", commit_interval_ms=60_000)
-        await until_async(lambda: len(owned(one)) == 4)
-        broker.store(b"x")
-        await until_async(lambda: group.seen[b"x"] == 1)
-        broker.fail["commit"] = [ConnectionFailed("down"), ConnectionFailed("down")]
-        await one.close()
-        assert (broker.fail["commit"], broker.committed.get(QUEUES[0])) == ([], 1)
-
-    asyncio.run(story())
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one", commit_interval_ms=60_000)
+    await until_async(lambda: len(owned(one)) == 4)
+    broker.store(b"x")
+    await until_async(lambda: group.seen[b"x"] == 1)
+    broker.fail["commit"] = [ConnectionFailed("down"), ConnectionFailed("down")]
+    await one.close()
+    assert (broker.fail["commit"], broker.committed.get(QUEUES[0])) == ([], 1)
 
 
-def test_pulls_are_put_off_while_a_listener_is_slow_and_go_on_after() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        gate = asyncio.Event()
+async def test_pulls_are_put_off_while_a_listener_is_slow_and_go_on_after() -> None:
+    broker = Broker()
+    group = Group(broker)
+    gate = asyncio.Event()
 
-        async def hold(_: ReceivedMessage) -> bool:
-            await gate.wait()
-            return True
+    async def hold(_: ReceivedMessage) -> bool:
+        await gate.wait()
+        return True
 
-        group.handle = hold
-        one = group.member("one", pull_threshold_queue=10, pull_batch=5)
-        broker.store(*(b"%d" % n for n in range(50)))
-        await until_async(
-            lambda: max((offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]), default=0) == 5
-        )
-        await turns()
-        assert max(offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]) == 5
-        gate.set()
-        await until_async(lambda: len(group.seen) == 50)
-        await one.close()
-
-    asyncio.run(story())
+    group.handle = hold
+    one = group.member("one", pull_threshold_queue=10, pull_batch=5)
+    broker.store(*(b"%d" % n for n in range(50)))
+    await until_async(
+        lambda: max((offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]), default=0) == 5
+    )
+    await turns()
+    assert max(offset for _, queue, offset, _ in broker.pulls if queue == QUEUES[0]) == 5
+    gate.set()
+    await until_async(lambda: len(group.seen) == 50)
+    await one.close()
 
 
-def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_or_late_one_changes_nothing() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        broker.assignments["one"] = Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5))
-        one = group.member("one", ask_server=True)
-        await until_async(lambda: owned(one) == [1, 3])
-        await until_async(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
-        for value in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
-            broker.assignments["one"] = value
-            asked = broker.asked
-            broker.mail["one"].put_nowait(AssignmentChanged("t"))
-            await until_async(lambda: broker.asked > asked)  # noqa: B023 - of this turn
-            await turns()
-            assert owned(one) == [1, 3]
-        broker.assignments["one"] = Assignment(True, (), Generation(1, 6))
+async def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_or_late_one_changes_nothing() -> (
+    None
+):
+    broker = Broker()
+    group = Group(broker)
+    broker.assignments["one"] = Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5))
+    one = group.member("one", ask_server=True)
+    await until_async(lambda: owned(one) == [1, 3])
+    await until_async(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
+    for value in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
+        broker.assignments["one"] = value
+        asked = broker.asked
         broker.mail["one"].put_nowait(AssignmentChanged("t"))
-        await until_async(lambda: owned(one) == [])  # XO-3: an empty set drops everything
+        await until_async(lambda: broker.asked > asked)  # noqa: B023 - of this turn
+        await turns()
+        assert owned(one) == [1, 3]
+    broker.assignments["one"] = Assignment(True, (), Generation(1, 6))
+    broker.mail["one"].put_nowait(AssignmentChanged("t"))
+    await until_async(lambda: owned(one) == [])  # XO-3: an empty set drops everything
+    await one.close()
+
+
+async def test_a_server_that_will_decide_in_a_moment_is_asked_again_soon_even_if_it_tells_nothing() -> None:
+    broker = Broker()
+    group = Group(broker)
+    broker.assignments["one"] = Assignment(False, ())
+    one = group.member("one", ask_server=True)
+    await asyncio.sleep(0.05)
+    assert owned(one) == []
+    broker.assignments["one"] = Assignment(True, (QUEUES[2],), Generation(1, 5))
+    await until_async(lambda: owned(one) == [2])
+    await one.close()
+
+
+async def test_a_groups_new_strategy_switches_its_living_members_and_back_without_a_repeat() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one, two = group.member("one", ask_server=None), group.member("two", ask_server=None)
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    assert broker.asked == 0
+    for number in range(200):
+        broker.store(b"%d" % number, queue=QUEUES[number % 4])
+    await until_async(lambda: len(group.seen) > 20)
+    broker.assignments = {
+        "one": Assignment(True, (QUEUES[0], QUEUES[2]), Generation(1, 5)),
+        "two": Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5)),
+    }
+    broker.configure("STICKY")
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 2], [1, 3]))
+    three = group.member("three", ask_server=None)  # hears of it in its welcome
+    broker.assignments["three"] = Assignment(True, (), Generation(1, 5))
+    await until_async(lambda: three.balanced)
+    assert owned(three) == []
+    for number in range(200, 400):
+        broker.store(b"%d" % number, queue=QUEUES[number % 4])
+    broker.configure("")
+    await until_async(lambda: (owned(one), owned(three), owned(two)) == ([0, 1], [2], [3]))
+    await until_async(lambda: len(group.seen) == 400)
+    await asyncio.gather(one.close(), two.close(), three.close())
+    assert set(group.seen.values()) == {1}
+
+
+async def test_a_server_that_shares_whole_brokers_leaves_the_dividing_to_the_members() -> None:
+    broker = Broker()
+    group = Group(broker)
+    whole = Assignment(True, (MessageQueue("t", "b", -1),))
+    broker.assignments = {"one": whole, "two": whole}
+    one, two = group.member("one", ask_server=True), group.member("two", ask_server=True)
+    await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
+    await asyncio.gather(one.close(), two.close())
+
+
+async def test_rb_5_an_unsubscribed_topic_is_handed_over() -> None:
+    broker = Broker()
+    group = Group(broker)
+    one = group.member("one")
+    await until_async(lambda: len(owned(one)) == 4)
+    one.unsubscribe("t")
+    await until_async(lambda: not broker.holders)
+    assert owned(one) == []
+    await one.close()
+
+
+async def test_closing_does_not_wait_longer_than_the_drain_time_for_a_stuck_listener() -> None:
+    broker = Broker()
+    group = Group(broker)
+
+    async def stuck(_: ReceivedMessage) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    group.handle = stuck
+    one = group.member("one", drain_ms=50)
+    broker.store(b"x")
+    await until_async(lambda: group.seen[b"x"] == 1)
+    async with asyncio.timeout(60):  # the listener never ends
         await one.close()
-
-    asyncio.run(story())
-
-
-def test_a_server_that_will_decide_in_a_moment_is_asked_again_soon_even_if_it_tells_nothing() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        broker.assignments["one"] = Assignment(False, ())
-        one = group.member("one", ask_server=True)
-        await asyncio.sleep(0.05)
-        assert owned(one) == []
-        broker.assignments["one"] = Assignment(True, (QUEUES[2],), Generation(1, 5))
-        await until_async(lambda: owned(one) == [2])
-        await one.close()
-
-    asyncio.run(story())
-
-
-def test_a_groups_new_strategy_switches_its_living_members_and_back_without_a_repeat() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one, two = group.member("one", ask_server=None), group.member("two", ask_server=None)
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        assert broker.asked == 0
-        for number in range(200):
-            broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        await until_async(lambda: len(group.seen) > 20)
-        broker.assignments = {
-            "one": Assignment(True, (QUEUES[0], QUEUES[2]), Generation(1, 5)),
-            "two": Assignment(True, (QUEUES[1], QUEUES[3]), Generation(1, 5)),
-        }
-        broker.configure("STICKY")
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 2], [1, 3]))
-        three = group.member("three", ask_server=None)  # hears of it in its welcome
-        broker.assignments["three"] = Assignment(True, (), Generation(1, 5))
-        await until_async(lambda: three.balanced)
-        assert owned(three) == []
-        for number in range(200, 400):
-            broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        broker.configure("")
-        await until_async(lambda: (owned(one), owned(three), owned(two)) == ([0, 1], [2], [3]))
-        await until_async(lambda: len(group.seen) == 400)
-        await asyncio.gather(one.close(), two.close(), three.close())
-        assert set(group.seen.values()) == {1}
-
-    asyncio.run(story())
-
-
-def test_a_server_that_shares_whole_brokers_leaves_the_dividing_to_the_members() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        whole = Assignment(True, (MessageQueue("t", "b", -1),))
-        broker.assignments = {"one": whole, "two": whole}
-        one, two = group.member("one", ask_server=True), group.member("two", ask_server=True)
-        await until_async(lambda: (owned(one), owned(two)) == ([0, 1], [2, 3]))
-        await asyncio.gather(one.close(), two.close())
-
-    asyncio.run(story())
-
-
-def test_rb_5_an_unsubscribed_topic_is_handed_over() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-        one = group.member("one")
-        await until_async(lambda: len(owned(one)) == 4)
-        one.unsubscribe("t")
-        await until_async(lambda: not broker.holders)
-        assert owned(one) == []
-        await one.close()
-
-    asyncio.run(story())
-
-
-def test_closing_does_not_wait_longer_than_the_drain_time_for_a_stuck_listener() -> None:
-    async def story() -> None:
-        broker = Broker()
-        group = Group(broker)
-
-        async def stuck(_: ReceivedMessage) -> bool:
-            await asyncio.Event().wait()
-            return True
-
-        group.handle = stuck
-        one = group.member("one", drain_ms=50)
-        broker.store(b"x")
-        await until_async(lambda: group.seen[b"x"] == 1)
-        async with asyncio.timeout(60):  # the listener never ends
-            await one.close()
-        assert broker.committed.get(QUEUES[0], 0) == 0
-
-    asyncio.run(story())
+    assert broker.committed.get(QUEUES[0], 0) == 0
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_any_number_of_members_starting_together_settle_without_repeats(count: int) -> None:
-    async def story() -> None:
-        broker = Broker()
-        for number in range(200):
-            broker.store(b"%d" % number, queue=QUEUES[number % 4])
-        group = Group(broker)
-        members = [group.member(f"m{number}") for number in range(count)]
-        await until_async(lambda: sum(len(owned(member)) for member in members) == 4)
-        await until_async(lambda: len(group.seen) == 200)
-        await asyncio.gather(*(member.close() for member in members))
-        assert set(group.seen.values()) == {1}
-
-    asyncio.run(story())
+async def test_any_number_of_members_starting_together_settle_without_repeats(count: int) -> None:
+    broker = Broker()
+    for number in range(200):
+        broker.store(b"%d" % number, queue=QUEUES[number % 4])
+    group = Group(broker)
+    members = [group.member(f"m{number}") for number in range(count)]
+    await until_async(lambda: sum(len(owned(member)) for member in members) == 4)
+    await until_async(lambda: len(group.seen) == 200)
+    await asyncio.gather(*(member.close() for member in members))
+    assert set(group.seen.values()) == {1}

@@ -99,56 +99,44 @@ class Stage:
         self.tasks.append(asyncio.ensure_future(work))
 
 
-def test_a_held_queue_is_waited_for_in_a_call_of_its_own() -> None:
-    async def story() -> None:
-        stage = Stage()
-        stage.wire.holders[TWO] = "other"
-        await stage.locks.take("b", [ONE, TWO])
-        assert stage.answers == [(ONE, 5)]
-        await asyncio.gather(*stage.tasks)
-        assert stage.answers == [(ONE, 5), (TWO, 5)]
-        assert stage.wire.waits == [0, 500]
-        assert stage.wire.anew == [True, True], "what an earlier life had under this id is nothing we know of"
-
-    asyncio.run(story())
+async def test_a_held_queue_is_waited_for_in_a_call_of_its_own() -> None:
+    stage = Stage()
+    stage.wire.holders[TWO] = "other"
+    await stage.locks.take("b", [ONE, TWO])
+    assert stage.answers == [(ONE, 5)]
+    await asyncio.gather(*stage.tasks)
+    assert stage.answers == [(ONE, 5), (TWO, 5)]
+    assert stage.wire.waits == [0, 500]
+    assert stage.wire.anew == [True, True], "what an earlier life had under this id is nothing we know of"
 
 
-def test_without_a_line_to_the_broker_nothing_is_asked() -> None:
-    async def story() -> None:
-        stage = Stage()
-        stage.sessions.there = False
-        await stage.locks.take("b", [ONE, TWO])
-        assert (stage.answers, stage.wire.waits) == ([(ONE, None), (TWO, None)], [])
-
-    asyncio.run(story())
+async def test_without_a_line_to_the_broker_nothing_is_asked() -> None:
+    stage = Stage()
+    stage.sessions.there = False
+    await stage.locks.take("b", [ONE, TWO])
+    assert (stage.answers, stage.wire.waits) == ([(ONE, None), (TWO, None)], [])
 
 
-def test_a_lock_whose_answer_is_lost_is_let_go_and_owed_until_that_is_sure() -> None:
-    async def story() -> None:
-        stage = Stage()
-        stage.wire.broken = 2
-        await stage.locks.take("b", [ONE])
-        assert stage.locks.owed(lambda _queue: False) == [ONE]
-        await asyncio.gather(*stage.tasks)
-        assert stage.answers == [(ONE, 5)], "a second, waiting call got it"
-        assert stage.locks.owed(lambda queue: queue == ONE) == [], "wanted again: nothing is owed"
-        stage.wire.broken = 1
-        await stage.locks.release(TWO)
-        assert stage.locks.owed(lambda _queue: False) == [TWO]
-        await stage.locks.release(TWO)
-        assert (stage.locks.owed(lambda _queue: False), stage.wire.unlocked) == ([], [TWO])
-
-    asyncio.run(story())
+async def test_a_lock_whose_answer_is_lost_is_let_go_and_owed_until_that_is_sure() -> None:
+    stage = Stage()
+    stage.wire.broken = 2
+    await stage.locks.take("b", [ONE])
+    assert stage.locks.owed(lambda _queue: False) == [ONE]
+    await asyncio.gather(*stage.tasks)
+    assert stage.answers == [(ONE, 5)], "a second, waiting call got it"
+    assert stage.locks.owed(lambda queue: queue == ONE) == [], "wanted again: nothing is owed"
+    stage.wire.broken = 1
+    await stage.locks.release(TWO)
+    assert stage.locks.owed(lambda _queue: False) == [TWO]
+    await stage.locks.release(TWO)
+    assert (stage.locks.owed(lambda _queue: False), stage.wire.unlocked) == ([], [TWO])
 
 
-def test_renewing_tells_each_answer_and_whether_one_is_missing() -> None:
-    async def story() -> None:
-        stage, heard = Stage(), list[LockAnswer]()
-        stage.wire.holders[TWO] = "other"
-        assert not await stage.locks.renew([ONE, TWO], heard.append)
-        assert [(one.queue, one.granted, one.holder) for one in heard] == [(ONE, True, "me"), (TWO, False, "other")]
-        stage.wire.broken = 1
-        assert await stage.locks.renew([ONE, TWO], heard.append), "no answer for the first topic"
-        assert [one.queue for one in heard[2:]] == [TWO]
-
-    asyncio.run(story())
+async def test_renewing_tells_each_answer_and_whether_one_is_missing() -> None:
+    stage, heard = Stage(), list[LockAnswer]()
+    stage.wire.holders[TWO] = "other"
+    assert not await stage.locks.renew([ONE, TWO], heard.append)
+    assert [(one.queue, one.granted, one.holder) for one in heard] == [(ONE, True, "me"), (TWO, False, "other")]
+    stage.wire.broken = 1
+    assert await stage.locks.renew([ONE, TWO], heard.append), "no answer for the first topic"
+    assert [one.queue for one in heard[2:]] == [TWO]

@@ -106,117 +106,94 @@ async def said(broker: SlowBroker) -> list[str]:
         return list((await broker.heard.get()).subscriptions)
 
 
-def test_a_topic_that_comes_before_the_broker_took_us_in_is_told_as_soon_as_it_did() -> None:
-    async def play() -> None:
-        broker = SlowBroker()
-        member = Member(broker, "t")
-        assert await said(broker) == ["t"]
-        member.subscribe("u")
-        broker.may_answer.set()
-        assert await said(broker) == ["t", "u"]
-        await member.sessions.leave()
-
-    asyncio.run(play())
+async def test_a_topic_that_comes_before_the_broker_took_us_in_is_told_as_soon_as_it_did() -> None:
+    broker = SlowBroker()
+    member = Member(broker, "t")
+    assert await said(broker) == ["t"]
+    member.subscribe("u")
+    broker.may_answer.set()
+    assert await said(broker) == ["t", "u"]
+    await member.sessions.leave()
 
 
-def test_a_topic_that_comes_later_is_told_at_once() -> None:
-    async def play() -> None:
-        broker = SlowBroker()
-        broker.may_answer.set()
-        member = Member(broker, "t")
-        assert await said(broker) == ["t"]
-        await member.event()
-        member.subscribe("u")
-        assert await said(broker) == ["t", "u"]
-        await member.sessions.leave()
-
-    asyncio.run(play())
+async def test_a_topic_that_comes_later_is_told_at_once() -> None:
+    broker = SlowBroker()
+    broker.may_answer.set()
+    member = Member(broker, "t")
+    assert await said(broker) == ["t"]
+    await member.event()
+    member.subscribe("u")
+    assert await said(broker) == ["t", "u"]
+    await member.sessions.leave()
 
 
-def test_who_has_said_all_is_not_introduced_again() -> None:
-    async def play() -> None:
-        broker = SlowBroker()
-        broker.may_answer.set()
-        member = Member(broker, "t")
-        assert await said(broker) == ["t"]
+async def test_who_has_said_all_is_not_introduced_again() -> None:
+    broker = SlowBroker()
+    broker.may_answer.set()
+    member = Member(broker, "t")
+    assert await said(broker) == ["t"]
+    assert isinstance(await member.event(), Welcome)
+    assert isinstance(await member.event(), MembersChanged)
+    assert broker.heard.empty()
+    await member.sessions.leave()
+
+
+async def test_a_session_that_breaks_leaves_no_heartbeats_behind() -> None:
+    broker = Script()
+    member = Member(broker, "t")
+    for _ in range(3):
+        broker.welcome("me")
         assert isinstance(await member.event(), Welcome)
-        assert isinstance(await member.event(), MembersChanged)
-        assert broker.heard.empty()
-        await member.sessions.leave()
-
-    asyncio.run(play())
-
-
-def test_a_session_that_breaks_leaves_no_heartbeats_behind() -> None:
-    async def play() -> None:
-        broker = Script()
-        member = Member(broker, "t")
-        for _ in range(3):
-            broker.welcome("me")
-            assert isinstance(await member.event(), Welcome)
-            await member.clock.advance(10)
-            beats = [task for task in asyncio.all_tasks() if task.get_name() == "evenq-beats-b"]
-            assert len(beats) == 1
-            broker.mail.put_nowait(None)
-            await member.clock.advance(2_000)
-        await member.sessions.leave()
-
-    asyncio.run(play())
-
-
-def test_a_broker_that_left_is_up_again_when_it_takes_the_member_in() -> None:
-    async def play() -> None:
-        broker = Script()
-        member = Member(broker, "t")
-        broker.welcome("me")
-        broker.mail.put_nowait(BrokerLeaving(1_000))
-        broker.mail.put_nowait(None)
         await member.clock.advance(10)
-        assert (member.sessions.up("b"), member.sessions.closing("b")) == (False, True)
-        broker.welcome("me")
+        beats = [task for task in asyncio.all_tasks() if task.get_name() == "evenq-beats-b"]
+        assert len(beats) == 1
+        broker.mail.put_nowait(None)
         await member.clock.advance(2_000)
-        assert (member.sessions.up("b"), member.sessions.closing("b")) == (True, False)
-        await member.sessions.leave()
-
-    asyncio.run(play())
+    await member.sessions.leave()
 
 
-def test_members_that_did_not_come_back_to_a_restarted_broker_end_with_an_event() -> None:
+async def test_a_broker_that_left_is_up_again_when_it_takes_the_member_in() -> None:
+    broker = Script()
+    member = Member(broker, "t")
+    broker.welcome("me")
+    broker.mail.put_nowait(BrokerLeaving(1_000))
+    broker.mail.put_nowait(None)
+    await member.clock.advance(10)
+    assert (member.sessions.up("b"), member.sessions.closing("b")) == (False, True)
+    broker.welcome("me")
+    await member.clock.advance(2_000)
+    assert (member.sessions.up("b"), member.sessions.closing("b")) == (True, False)
+    await member.sessions.leave()
+
+
+async def test_members_that_did_not_come_back_to_a_restarted_broker_end_with_an_event() -> None:
     """Without the event their queues would wait for the next periodic round."""
-
-    async def play() -> None:
-        broker = Script()
-        member = Member(broker, "t")
-        broker.welcome("me", "other")
-        broker.mail.put_nowait(None)
-        await member.clock.advance(10)
-        broker.welcome("me")
-        await member.clock.advance(2_000)
-        assert member.known() == ["me", "other"]
-        while not member.events.empty():
-            member.events.get_nowait()
-        await member.clock.advance(GHOST_MS + 1_000)
-        assert member.known() == ["me"]
-        event = await member.event()
-        assert isinstance(event, MembersChanged)
-        assert [one.client_id for one in event.members] == ["me"]
-        await member.sessions.leave()
-
-    asyncio.run(play())
+    broker = Script()
+    member = Member(broker, "t")
+    broker.welcome("me", "other")
+    broker.mail.put_nowait(None)
+    await member.clock.advance(10)
+    broker.welcome("me")
+    await member.clock.advance(2_000)
+    assert member.known() == ["me", "other"]
+    while not member.events.empty():
+        member.events.get_nowait()
+    await member.clock.advance(GHOST_MS + 1_000)
+    assert member.known() == ["me"]
+    event = await member.event()
+    assert isinstance(event, MembersChanged)
+    assert [one.client_id for one in event.members] == ["me"]
+    await member.sessions.leave()
 
 
-def test_a_member_that_is_renamed_before_it_is_taken_in_leaves_under_its_old_name() -> None:
+async def test_a_member_that_is_renamed_before_it_is_taken_in_leaves_under_its_old_name() -> None:
     """The old name would keep its share of the queues until the broker takes it for dead."""
-
-    async def play() -> None:
-        broker = Script()
-        member = Member(broker, "t")
-        await member.clock.advance(10)
-        broker.client_id = "me-2"
-        member.sessions.rename()
-        broker.welcome("me")
-        await member.clock.advance(2_000)
-        assert [type(request) for request in broker.heard] == [Join, Leave, Join]
-        await member.sessions.leave()
-
-    asyncio.run(play())
+    broker = Script()
+    member = Member(broker, "t")
+    await member.clock.advance(10)
+    broker.client_id = "me-2"
+    member.sessions.rename()
+    broker.welcome("me")
+    await member.clock.advance(2_000)
+    assert [type(request) for request in broker.heard] == [Join, Leave, Join]
+    await member.sessions.leave()

@@ -60,46 +60,36 @@ def start(broker: Broker) -> GroupStart:
     return GroupStart(calls, calls, group="billing", start_from=StartFrom.LAST, timestamp_ms=0)
 
 
-def test_receives_that_begin_at_once_store_the_start_once() -> None:
-    async def story() -> None:
-        broker = Broker()
-        starts = start(broker)
-        await asyncio.gather(*(starts.settle(["orders"]) for _ in range(5)))
-        assert broker.stored == [{QUEUE: 7}]
-
-    asyncio.run(story())
+async def test_receives_that_begin_at_once_store_the_start_once() -> None:
+    broker = Broker()
+    starts = start(broker)
+    await asyncio.gather(*(starts.settle(["orders"]) for _ in range(5)))
+    assert broker.stored == [{QUEUE: 7}]
 
 
-def test_brokers_decide_where_the_group_begins_each_asked_once() -> None:
+async def test_brokers_decide_where_the_group_begins_each_asked_once() -> None:
     """They know what the group has read, also of a topic that was deleted since."""
-
-    async def story() -> None:
-        broker = Broker(ConnectionFailed("away"))
-        broker.decides = True
-        other = MessageQueue("orders", "broker-b", 0)
-        broker.readable = (QUEUE, MessageQueue("orders", "broker-a", 1), other)
-        starts = start(broker)
+    broker = Broker(ConnectionFailed("away"))
+    broker.decides = True
+    other = MessageQueue("orders", "broker-b", 0)
+    broker.readable = (QUEUE, MessageQueue("orders", "broker-a", 1), other)
+    starts = start(broker)
+    await starts.settle(["orders"])
+    assert not broker.begun
+    broker.error = None
+    for _ in range(2):
         await starts.settle(["orders"])
-        assert not broker.begun
-        broker.error = None
-        for _ in range(2):
-            await starts.settle(["orders"])
-        assert [queue.broker_name for queue, _ in broker.begun] == ["broker-a", "broker-b"]
-        assert {policy for _, policy in broker.begun} == {StartPolicy(StartFrom.LAST)}
-        assert not broker.stored
-        assert broker.asked == 0
-
-    asyncio.run(story())
+    assert [queue.broker_name for queue, _ in broker.begun] == ["broker-a", "broker-b"]
+    assert {policy for _, policy in broker.begun} == {StartPolicy(StartFrom.LAST)}
+    assert not broker.stored
+    assert broker.asked == 0
 
 
-def test_while_a_broker_is_away_receives_that_wait_do_not_each_try_again() -> None:
-    async def story() -> None:
-        broker = Broker(ConnectionFailed("away"))
-        starts = start(broker)
-        await asyncio.gather(*(starts.settle(["orders"]) for _ in range(5)))
-        assert broker.asked == 1
-        broker.error = None
-        await starts.settle(["orders"])
-        assert broker.stored == [{QUEUE: 7}]
-
-    asyncio.run(story())
+async def test_while_a_broker_is_away_receives_that_wait_do_not_each_try_again() -> None:
+    broker = Broker(ConnectionFailed("away"))
+    starts = start(broker)
+    await asyncio.gather(*(starts.settle(["orders"]) for _ in range(5)))
+    assert broker.asked == 1
+    broker.error = None
+    await starts.settle(["orders"])
+    assert broker.stored == [{QUEUE: 7}]

@@ -20,71 +20,59 @@ from evenq.runtime.clock import FakeClock
 QUEUE = MessageQueue("t", "b", 0)
 
 
-def test_of_5_progress_is_saved_every_5_seconds_and_read_back_by_the_next_run(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        progress = GroupProgress(FileStore(tmp_path, "g"), clock, interval_ms=5_000)
-        assert await progress.load(QUEUE) == -1
-        progress.table.begin(QUEUE, QueueOffset(0), stored=False)
-        progress.table.advance(QUEUE, QueueOffset(7))
-        running = asyncio.ensure_future(progress.run())
-        await clock.advance(4_999)
-        assert not (tmp_path / "g" / "offsets.json").exists()
-        await clock.advance(1)
-        async with asyncio.timeout(60):
-            while progress.table.due():  # noqa: ASYNC110 - the file is written in a thread that has no event
-                await asyncio.sleep(0.001)
-        running.cancel()
-        assert await FileStore(tmp_path, "g").load(QUEUE) == 7
-        assert await FileStore(tmp_path, "other").load(QUEUE) == -1  # OF-6: groups are kept apart
-
-    asyncio.run(story())
+async def test_of_5_progress_is_saved_every_5_seconds_and_read_back_by_the_next_run(tmp_path: Path) -> None:
+    clock = FakeClock()
+    progress = GroupProgress(FileStore(tmp_path, "g"), clock, interval_ms=5_000)
+    assert await progress.load(QUEUE) == -1
+    progress.table.begin(QUEUE, QueueOffset(0), stored=False)
+    progress.table.advance(QUEUE, QueueOffset(7))
+    running = asyncio.ensure_future(progress.run())
+    await clock.advance(4_999)
+    assert not (tmp_path / "g" / "offsets.json").exists()
+    await clock.advance(1)
+    async with asyncio.timeout(60):
+        while progress.table.due():  # noqa: ASYNC110 - the file is written in a thread that has no event
+            await asyncio.sleep(0.001)
+    running.cancel()
+    assert await FileStore(tmp_path, "g").load(QUEUE) == 7
+    assert await FileStore(tmp_path, "other").load(QUEUE) == -1  # OF-6: groups are kept apart
 
 
-def test_the_file_says_what_its_offsets_count_and_one_of_an_older_version_is_read(tmp_path: Path) -> None:
-    async def story() -> None:
-        store = FileStore(tmp_path, "g")
-        assert not await store.has_begun("t")
-        await store.save({QUEUE: QueueOffset(7)}, {QUEUE: "uid"})
-        again = FileStore(tmp_path, "g")
-        assert await again.kept(QUEUE) == (7, "uid")
-        assert await again.has_begun("t")
-        assert not await again.has_begun("other")
-        older = json.loads((tmp_path / "g" / "offsets.json").read_bytes())
-        assert older["offsets"][0].pop("uid") == "uid"
-        (tmp_path / "g" / "offsets.json").write_text(json.dumps(older))
-        assert await FileStore(tmp_path, "g").kept(QUEUE) == (7, "")
-
-    asyncio.run(story())
+async def test_the_file_says_what_its_offsets_count_and_one_of_an_older_version_is_read(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, "g")
+    assert not await store.has_begun("t")
+    await store.save({QUEUE: QueueOffset(7)}, {QUEUE: "uid"})
+    again = FileStore(tmp_path, "g")
+    assert await again.kept(QUEUE) == (7, "uid")
+    assert await again.has_begun("t")
+    assert not await again.has_begun("other")
+    older = json.loads((tmp_path / "g" / "offsets.json").read_bytes())
+    assert older["offsets"][0].pop("uid") == "uid"
+    (tmp_path / "g" / "offsets.json").write_text(json.dumps(older))
+    assert await FileStore(tmp_path, "g").kept(QUEUE) == (7, "")
 
 
-def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        (tmp_path / "g").mkdir()
-        (tmp_path / "g" / "offsets.json").write_bytes(b"\xff")
-        with pytest.raises(StoreCorrupted):
-            await FileStore(tmp_path, "g").load(QUEUE)
-        (tmp_path / "file").write_bytes(b"")
-        progress = GroupProgress(FileStore(tmp_path / "none", "g"), FakeClock(), interval_ms=5_000)
-        await progress.load(QUEUE)
-        (tmp_path / "none").write_bytes(b"a file where the folder should be")
-        progress.table.begin(QUEUE, QueueOffset(3), stored=False)
-        assert not await progress.now(QUEUE)
-        assert progress.table.due() == {QUEUE: 3}
-
-    asyncio.run(story())
+async def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "offsets.json").write_bytes(b"\xff")
+    with pytest.raises(StoreCorrupted):
+        await FileStore(tmp_path, "g").load(QUEUE)
+    (tmp_path / "file").write_bytes(b"")
+    progress = GroupProgress(FileStore(tmp_path / "none", "g"), FakeClock(), interval_ms=5_000)
+    await progress.load(QUEUE)
+    (tmp_path / "none").write_bytes(b"a file where the folder should be")
+    progress.table.begin(QUEUE, QueueOffset(3), stored=False)
+    assert not await progress.now(QUEUE)
+    assert progress.table.due() == {QUEUE: 3}
 
 
-def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Path) -> None:
-    async def story() -> None:
-        queues = [MessageQueue("t", "b", number) for number in range(40)]
-        store = FileStore(tmp_path, "g")
-        saved = await asyncio.gather(*(store.save({queue: QueueOffset(queue.queue_id + 1)}, {}) for queue in queues))
-        assert [list(done) for done in saved] == [[queue] for queue in queues]
-        again = FileStore(tmp_path, "g")
-        assert await asyncio.gather(*(again.load(queue) for queue in queues)) == list(range(1, 41))
-
-    asyncio.run(story())
+async def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Path) -> None:
+    queues = [MessageQueue("t", "b", number) for number in range(40)]
+    store = FileStore(tmp_path, "g")
+    saved = await asyncio.gather(*(store.save({queue: QueueOffset(queue.queue_id + 1)}, {}) for queue in queues))
+    assert [list(done) for done in saved] == [[queue] for queue in queues]
+    again = FileStore(tmp_path, "g")
+    assert await asyncio.gather(*(again.load(queue) for queue in queues)) == list(range(1, 41))
 
 
 class Calls:
@@ -111,22 +99,19 @@ class Routes:
         return broker_name
 
 
-def test_a_broker_that_does_not_answer_delays_no_progress_at_the_others_and_costs_one_call() -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        calls = Calls(clock)
-        store = BrokerStore(
-            calls, Routes(), "g", lambda _: NO_GENERATION, fenced=print, troubles=Troubles(clock, who="group g"),  # type: ignore[arg-type]
-        )  # fmt: skip
-        queues = [MessageQueue(topic, broker, 0) for broker in ("stuck", "well") for topic in ("t", "u")]
-        began_ms = clock.monotonic_ms()
-        done = await clock.during(store.save(dict.fromkeys(queues, QueueOffset(7)), {}))
-        assert list(done) == queues[2:]
-        assert calls.stored == [("t", began_ms), ("u", began_ms)]
-        assert calls.stuck_calls == 1
-        assert clock.monotonic_ms() - began_ms <= 3_100
-
-    asyncio.run(story())
+async def test_a_broker_that_does_not_answer_delays_no_progress_at_the_others_and_costs_one_call() -> None:
+    clock = FakeClock()
+    calls = Calls(clock)
+    store = BrokerStore(
+        calls, Routes(), "g", lambda _: NO_GENERATION, fenced=print, troubles=Troubles(clock, who="group g"),  # type: ignore[arg-type]
+    )  # fmt: skip
+    queues = [MessageQueue(topic, broker, 0) for broker in ("stuck", "well") for topic in ("t", "u")]
+    began_ms = clock.monotonic_ms()
+    done = await clock.during(store.save(dict.fromkeys(queues, QueueOffset(7)), {}))
+    assert list(done) == queues[2:]
+    assert calls.stored == [("t", began_ms), ("u", began_ms)]
+    assert calls.stuck_calls == 1
+    assert clock.monotonic_ms() - began_ms <= 3_100
 
 
 class Brokers:
@@ -158,33 +143,26 @@ class Brokers:
         return GroupProgress(store, clock, interval_ms=5_000)
 
 
-def test_a_broker_that_refuses_a_commit_is_asked_for_the_locks_and_others_get_theirs() -> None:
+async def test_a_broker_that_refuses_a_commit_is_asked_for_the_locks_and_others_get_theirs() -> None:
     """Until then the member would work on messages that another one is given, too."""
+    brokers, other = Brokers(), MessageQueue("t", "c", 0)
+    progress = brokers.progress()
+    brokers.refusing.add("b")
+    for queue in (QUEUE, other):
+        progress.table.begin(queue, QueueOffset(7), stored=False)
+    await progress.report()
+    assert brokers.fenced == ["b"]
+    assert brokers.heard == [("commit", "c", 7)]
+    assert progress.table.due() == {QUEUE: 7}
 
-    async def story() -> None:
-        brokers, other = Brokers(), MessageQueue("t", "c", 0)
-        progress = brokers.progress()
-        brokers.refusing.add("b")
-        for queue in (QUEUE, other):
-            progress.table.begin(queue, QueueOffset(7), stored=False)
+
+async def test_a_queue_goes_back_once_and_forward_by_commits_again() -> None:
+    brokers = Brokers()
+    progress = brokers.progress()
+    progress.table.begin(QUEUE, QueueOffset(7), stored=True)
+    progress.table.rewind(QUEUE, QueueOffset(3))
+    for offset in (3, 4):
+        progress.table.advance(QUEUE, QueueOffset(offset))
         await progress.report()
-        assert brokers.fenced == ["b"]
-        assert brokers.heard == [("commit", "c", 7)]
-        assert progress.table.due() == {QUEUE: 7}
-
-    asyncio.run(story())
-
-
-def test_a_queue_goes_back_once_and_forward_by_commits_again() -> None:
-    async def story() -> None:
-        brokers = Brokers()
-        progress = brokers.progress()
-        progress.table.begin(QUEUE, QueueOffset(7), stored=True)
-        progress.table.rewind(QUEUE, QueueOffset(3))
-        for offset in (3, 4):
-            progress.table.advance(QUEUE, QueueOffset(offset))
-            await progress.report()
-        assert brokers.heard == [("reset", "b", 3), ("commit", "b", 4)]
-        assert progress.table.due() == {}
-
-    asyncio.run(story())
+    assert brokers.heard == [("reset", "b", 3), ("commit", "b", 4)]
+    assert progress.table.due() == {}

@@ -72,19 +72,15 @@ class Calls:
 
 
 @pytest.mark.parametrize(("epochs", "patient"), [({"b": 7}, False), ({}, True)])
-def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_seldom(
+async def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_seldom(
     epochs: dict[str, int], *, patient: bool
 ) -> None:
     """Another copy leads within seconds; a pause that has grown to seconds is a second outage for readers."""
-
-    async def story() -> None:
-        calls, clock = Calls(epochs), FakeClock()
-        pulling = pulling_from(calls, clock)
-        pauses = [await pulling._once() for _ in range(12)]
-        assert (max(pauses) > LEADERLESS_MAX_MS) is patient
-        assert pauses[0] < LEADERLESS_MAX_MS, "it begins small"
-
-    asyncio.run(story())
+    calls, clock = Calls(epochs), FakeClock()
+    pulling = pulling_from(calls, clock)
+    pauses = [await pulling._once() for _ in range(12)]
+    assert (max(pauses) > LEADERLESS_MAX_MS) is patient
+    assert pauses[0] < LEADERLESS_MAX_MS, "it begins small"
 
 
 class Copies:
@@ -127,70 +123,57 @@ BEFORE = IllegalOffset("it begins at 50", min_offset=50, max_offset=60)
     [GONE, HaNotAvailable("it leads"), TopicNotFound("it is behind"), BEFORE],
     ids=lambda one: type(one).__name__,
 )
-def test_what_a_follower_says_sends_a_reader_on_and_moves_it_nowhere(error: Error) -> None:
+async def test_what_a_follower_says_sends_a_reader_on_and_moves_it_nowhere(error: Error) -> None:
     """A follower knows less than its leader: its errors are no reason to skip messages, or to give up."""
-
-    async def story() -> None:
-        copies, clock = Copies(leader=GONE, one=error, two=Pulled((), 12)), FakeClock()
-        pulling = any_copy(copies, clock)
-        await pulling._once()
-        assert copies.asked == ["leader", "one", "two"]
-        assert pulling.process.next == 12
-        await pulling._once()
-        assert copies.asked[3:] == ["two"], "who answered is asked again"
-        copies.answers["two"] = error
-        assert await pulling._once() > 0, "a pause, since no server answers"
-        assert pulling.process.next == 12
-
-    asyncio.run(story())
+    copies, clock = Copies(leader=GONE, one=error, two=Pulled((), 12)), FakeClock()
+    pulling = any_copy(copies, clock)
+    await pulling._once()
+    assert copies.asked == ["leader", "one", "two"]
+    assert pulling.process.next == 12
+    await pulling._once()
+    assert copies.asked[3:] == ["two"], "who answered is asked again"
+    copies.answers["two"] = error
+    assert await pulling._once() > 0, "a pause, since no server answers"
+    assert pulling.process.next == 12
 
 
 @pytest.mark.spec("HA-9")
-def test_a_reader_is_moved_into_the_log_by_the_leader_alone() -> None:
-    async def story() -> None:
-        copies, clock = Copies(leader=BEFORE, one=BEFORE, two=BEFORE), FakeClock()
-        pulling = any_copy(copies, clock)
-        await pulling._once()
-        assert copies.asked == ["leader"]
-        assert pulling.process.next == 50
-
-    asyncio.run(story())
+async def test_a_reader_is_moved_into_the_log_by_the_leader_alone() -> None:
+    copies, clock = Copies(leader=BEFORE, one=BEFORE, two=BEFORE), FakeClock()
+    pulling = any_copy(copies, clock)
+    await pulling._once()
+    assert copies.asked == ["leader"]
+    assert pulling.process.next == 50
 
 
 @pytest.mark.spec("HA-9")
-def test_a_new_leader_is_found_while_a_follower_is_read_also_when_routes_lose_the_broker() -> None:
-    async def story() -> None:
-        copies, clock = Copies(leader=GONE, one=Pulled((), 0), two=GONE, other=Pulled((), 20)), FakeClock()
-        pulling = any_copy(copies, clock)
+async def test_a_new_leader_is_found_while_a_follower_is_read_also_when_routes_lose_the_broker() -> None:
+    copies, clock = Copies(leader=GONE, one=Pulled((), 0), two=GONE, other=Pulled((), 20)), FakeClock()
+    pulling = any_copy(copies, clock)
+    await pulling._once()
+    copies.leader = ""
+    for _ in range(3):
+        await clock.advance(1_000)
         await pulling._once()
-        copies.leader = ""
-        for _ in range(3):
-            await clock.advance(1_000)
-            await pulling._once()
-        assert set(copies.asked[1:]) == {"one"}, "its address is remembered"
-        copies.leader = "other"
-        for _ in range(3):
-            await clock.advance(1_000)
-            await pulling._once()
-        assert copies.asked[-1] == "other"
-        assert pulling.process.next == 20
-
-    asyncio.run(story())
+    assert set(copies.asked[1:]) == {"one"}, "its address is remembered"
+    copies.leader = "other"
+    for _ in range(3):
+        await clock.advance(1_000)
+        await pulling._once()
+    assert copies.asked[-1] == "other"
+    assert pulling.process.next == 20
 
 
 @pytest.mark.spec("HA-9", "LQ-69")
-def test_a_reader_that_is_far_behind_goes_to_a_follower_and_back() -> None:
-    async def story() -> None:
-        copies = Copies(leader=Pulled((), 11, far_behind=True), one=Pulled((), 30), two=GONE)
-        pulling = any_copy(copies, FakeClock())
+async def test_a_reader_that_is_far_behind_goes_to_a_follower_and_back() -> None:
+    copies = Copies(leader=Pulled((), 11, far_behind=True), one=Pulled((), 30), two=GONE)
+    pulling = any_copy(copies, FakeClock())
+    await pulling._once()
+    copies.answers["leader"] = Pulled((), 31)
+    for _ in range(2):
         await pulling._once()
-        copies.answers["leader"] = Pulled((), 31)
-        for _ in range(2):
-            await pulling._once()
-        assert copies.asked == ["leader", "one", "leader"], "an empty answer: the follower has no more"
-        assert pulling.process.next == 31
-
-    asyncio.run(story())
+    assert copies.asked == ["leader", "one", "leader"], "an empty answer: the follower has no more"
+    assert pulling.process.next == 31
 
 
 class Moving:

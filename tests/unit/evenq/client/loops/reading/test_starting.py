@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,69 +65,56 @@ class Scene:
         await self.progress.now(queue)
 
 
-def test_rb_42_the_policy_counts_for_what_is_found_together_and_later_queues_are_read_from_the_start_on(
+async def test_rb_42_the_policy_counts_for_what_is_found_together_and_later_queues_are_read_from_the_start_on(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        scene = Scene(tmp_path)
-        assert await scene.begins(ONE) == 10
-        await scene.clock.advance(TOGETHER_MS)
-        assert await scene.begins(TWO) == 10
-        await scene.clock.advance(1)
-        began_ms = scene.clock.now_ms() - TOGETHER_MS - 1
-        assert await scene.begins(MessageQueue("t", "c", 0)) == 4
-        assert scene.times[-1] == began_ms - 60_000, "clocks of machines differ"
-
-    asyncio.run(story())
+    scene = Scene(tmp_path)
+    assert await scene.begins(ONE) == 10
+    await scene.clock.advance(TOGETHER_MS)
+    assert await scene.begins(TWO) == 10
+    await scene.clock.advance(1)
+    began_ms = scene.clock.now_ms() - TOGETHER_MS - 1
+    assert await scene.begins(MessageQueue("t", "c", 0)) == 4
+    assert scene.times[-1] == began_ms - 60_000, "clocks of machines differ"
 
 
 @pytest.mark.parametrize("policy", list(StartFrom))
-def test_a_queue_that_came_between_two_runs_is_read_whole(tmp_path: Path, policy: StartFrom) -> None:
-    async def story() -> None:
-        scene = Scene(tmp_path, policy=policy)
-        await scene.begins(ONE)
-        await scene.reads(ONE, 10)
-        scene.started()
-        assert await scene.begins(ONE) == 10
-        assert await scene.begins(TWO) == 0
-
-    asyncio.run(story())
+async def test_a_queue_that_came_between_two_runs_is_read_whole(tmp_path: Path, policy: StartFrom) -> None:
+    scene = Scene(tmp_path, policy=policy)
+    await scene.begins(ONE)
+    await scene.reads(ONE, 10)
+    scene.started()
+    assert await scene.begins(ONE) == 10
+    assert await scene.begins(TWO) == 0
 
 
 @pytest.mark.parametrize("after_ms", [0, TOGETHER_MS + 1])
 @pytest.mark.parametrize("runs", [False, True])
-def test_an_offset_of_a_deleted_topic_does_not_count_for_the_one_of_its_name(
+async def test_an_offset_of_a_deleted_topic_does_not_count_for_the_one_of_its_name(
     tmp_path: Path, *, runs: bool, after_ms: int
 ) -> None:
     """Even if the new one has more messages; in the run that read the old one, and in the next."""
-
-    async def story() -> None:
-        scene = Scene(tmp_path)
-        await scene.begins(ONE)
-        if not runs:
-            scene.started()
-        await scene.clock.advance(after_ms)
-        scene.uid, scene.end, scene.at_time = "second", 30, 0
-        assert await scene.begins(ONE) == 0
-        await scene.reads(ONE, 5)
+    scene = Scene(tmp_path)
+    await scene.begins(ONE)
+    if not runs:
         scene.started()
-        assert await scene.begins(ONE) == 5
-
-    asyncio.run(story())
+    await scene.clock.advance(after_ms)
+    scene.uid, scene.end, scene.at_time = "second", 30, 0
+    assert await scene.begins(ONE) == 0
+    await scene.reads(ONE, 5)
+    scene.started()
+    assert await scene.begins(ONE) == 5
 
 
 @pytest.mark.parametrize(("end", "expected"), [(10, 7), (6, 0)])
-def test_an_offset_of_an_older_file_counts_if_the_queue_has_it(tmp_path: Path, end: int, expected: int) -> None:
-    async def story() -> None:
-        scene = Scene(tmp_path)
-        scene.uid = ""
-        await scene.begins(ONE)
-        await FileStore(tmp_path, "g").save({ONE: QueueOffset(7)}, {})
-        scene.started()
-        scene.uid, scene.end = "any", end
-        assert await scene.begins(ONE) == expected
-
-    asyncio.run(story())
+async def test_an_offset_of_an_older_file_counts_if_the_queue_has_it(tmp_path: Path, end: int, expected: int) -> None:
+    scene = Scene(tmp_path)
+    scene.uid = ""
+    await scene.begins(ONE)
+    await FileStore(tmp_path, "g").save({ONE: QueueOffset(7)}, {})
+    scene.started()
+    scene.uid, scene.end = "any", end
+    assert await scene.begins(ONE) == expected
 
 
 class Brokers:
@@ -160,51 +146,38 @@ class Brokers:
         self.begun.add(address)
 
 
-def test_rb_42_a_member_tells_a_broker_since_when_it_saw_the_group_read_the_topic() -> None:
+async def test_rb_42_a_member_tells_a_broker_since_when_it_saw_the_group_read_the_topic() -> None:
     """The brokers that know may all be stopping when another one joins."""
-
-    async def story() -> None:
-        brokers = Brokers()
-        await brokers.starting.find(MessageQueue("t", "a", 0))
-        await brokers.clock.advance(7_000)
-        await brokers.starting.find(MessageQueue("t", "a", 1))
-        await brokers.starting.find(MessageQueue("t", "b", 0))
-        assert brokers.told == [0, 7_000]
-
-    asyncio.run(story())
+    brokers = Brokers()
+    await brokers.starting.find(MessageQueue("t", "a", 0))
+    await brokers.clock.advance(7_000)
+    await brokers.starting.find(MessageQueue("t", "a", 1))
+    await brokers.starting.find(MessageQueue("t", "b", 0))
+    assert brokers.told == [0, 7_000]
 
 
-def test_rb_42_a_member_that_came_later_says_that_the_group_has_begun() -> None:
-    async def story() -> None:
-        brokers = Brokers()
-        brokers.begun.add("a")
-        await brokers.starting.find(MessageQueue("t", "a", 0))
-        await brokers.starting.find(MessageQueue("t", "b", 0))
-        assert brokers.told == [-1]
-
-    asyncio.run(story())
+async def test_rb_42_a_member_that_came_later_says_that_the_group_has_begun() -> None:
+    brokers = Brokers()
+    brokers.begun.add("a")
+    await brokers.starting.find(MessageQueue("t", "a", 0))
+    await brokers.starting.find(MessageQueue("t", "b", 0))
+    assert brokers.told == [-1]
 
 
-def test_rb_42_a_queue_that_is_granted_with_its_offset_shows_that_the_group_has_begun() -> None:
-    async def story() -> None:
-        brokers = Brokers()
-        brokers.starting.has_begun(MessageQueue("t", "a", 0))
-        await brokers.starting.find(MessageQueue("t", "b", 0))
-        assert brokers.told == [-1]
-
-    asyncio.run(story())
+async def test_rb_42_a_queue_that_is_granted_with_its_offset_shows_that_the_group_has_begun() -> None:
+    brokers = Brokers()
+    brokers.starting.has_begun(MessageQueue("t", "a", 0))
+    await brokers.starting.find(MessageQueue("t", "b", 0))
+    assert brokers.told == [-1]
 
 
-def test_rb_42_what_a_member_saw_of_a_deleted_group_does_not_count_for_the_next_one_of_its_name() -> None:
-    async def story() -> None:
-        brokers = Brokers()
-        await brokers.starting.find(MessageQueue("t", "a", 0))
-        await brokers.starting.find(MessageQueue("t", "b", 0))
-        await brokers.clock.advance(60_000)
-        brokers.begun.clear()
-        await brokers.starting.find(MessageQueue("t", "a", 0))
-        await brokers.clock.advance(10)
-        await brokers.starting.find(MessageQueue("t", "b", 0))
-        assert brokers.told == [0, 1, 0, 10]
-
-    asyncio.run(story())
+async def test_rb_42_what_a_member_saw_of_a_deleted_group_does_not_count_for_the_next_one_of_its_name() -> None:
+    brokers = Brokers()
+    await brokers.starting.find(MessageQueue("t", "a", 0))
+    await brokers.starting.find(MessageQueue("t", "b", 0))
+    await brokers.clock.advance(60_000)
+    brokers.begun.clear()
+    await brokers.starting.find(MessageQueue("t", "a", 0))
+    await brokers.clock.advance(10)
+    await brokers.starting.find(MessageQueue("t", "b", 0))
+    assert brokers.told == [0, 1, 0, 10]

@@ -30,146 +30,119 @@ class Calls:
         return Route(topic=topic, writable=(), readable=(), addresses={"b": f"b:{self.count}"}, epochs=epochs)
 
 
-def test_all_who_wait_share_one_fetch_and_an_old_route_is_refreshed_behind_their_backs() -> None:
-    async def story() -> None:
-        calls, clock = Calls(), FakeClock()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
-        routes = await asyncio.gather(*(book.get("t") for _ in range(5)))
-        assert calls.count == 1
-        assert {route.addresses["b"] for route in routes} == {"b:1"}
-        await clock.advance(30_001)
-        assert (await book.get("t")).addresses["b"] == "b:1"
-        await clock.advance(0)
-        assert (await book.get("t")).addresses["b"] == "b:2"
-
-    asyncio.run(story())
+async def test_all_who_wait_share_one_fetch_and_an_old_route_is_refreshed_behind_their_backs() -> None:
+    calls, clock = Calls(), FakeClock()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
+    routes = await asyncio.gather(*(book.get("t") for _ in range(5)))
+    assert calls.count == 1
+    assert {route.addresses["b"] for route in routes} == {"b:1"}
+    await clock.advance(30_001)
+    assert (await book.get("t")).addresses["b"] == "b:1"
+    await clock.advance(0)
+    assert (await book.get("t")).addresses["b"] == "b:2"
 
 
-def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_raises() -> None:
-    async def story() -> None:
-        calls, clock = Calls(), FakeClock()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
-        await book.get("t")
-        calls.failure = ConnectionFailed("down")
-        assert (await book.fresh("t")).addresses["b"] == "b:1"
-        calls.failure = TopicNotFound("u")
-        with pytest.raises(TopicNotFound):
-            await book.get("u")
-
-    asyncio.run(story())
+async def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_raises() -> None:
+    calls, clock = Calls(), FakeClock()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
+    await book.get("t")
+    calls.failure = ConnectionFailed("down")
+    assert (await book.fresh("t")).addresses["b"] == "b:1"
+    calls.failure = TopicNotFound("u")
+    with pytest.raises(TopicNotFound):
+        await book.get("u")
 
 
-def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> None:
-    async def story() -> None:
-        calls, result = Calls(), asyncio.Event()
-        book = RouteBook(calls, FakeClock(), refresh_ms=30_000)
-        book.renew("t")
-        for _ in range(3):
-            book.changed("t", result.set)
-        await asyncio.wait_for(result.wait(), 60)
-        assert (await book.get("t")).addresses["b"] == "b:2"
-        result.clear()
+async def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> None:
+    calls, result = Calls(), asyncio.Event()
+    book = RouteBook(calls, FakeClock(), refresh_ms=30_000)
+    book.renew("t")
+    for _ in range(3):
         book.changed("t", result.set)
-        await asyncio.wait_for(result.wait(), 60)
-        assert calls.count == 3
-        book.renew("t")
-        book.changed("t", result.set)
-        await book.close()
-        await asyncio.sleep(0)
-        assert calls.count == 3, "nothing is asked after the end"
-
-    asyncio.run(story())
-
-
-def test_a_broker_that_left_the_route_is_found_where_it_was_last() -> None:
-    async def story() -> None:
-        calls, clock = Calls(), FakeClock()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
-        assert await book.address("t", "b") == "b:1"
-        assert await book.address("other", "b") == "b:2"
-        book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
-        assert await book.address("t", "b") == "b:2"
-        with pytest.raises(ConnectionFailed, match="broker c is not in the route"):
-            await book.address("t", "c")
-
-    asyncio.run(story())
+    await asyncio.wait_for(result.wait(), 60)
+    assert (await book.get("t")).addresses["b"] == "b:2"
+    result.clear()
+    book.changed("t", result.set)
+    await asyncio.wait_for(result.wait(), 60)
+    assert calls.count == 3
+    book.renew("t")
+    book.changed("t", result.set)
+    await book.close()
+    await asyncio.sleep(0)
+    assert calls.count == 3, "nothing is asked after the end"
 
 
-def test_an_older_leader_is_not_believed_until_nobody_names_the_newer_one_any_more() -> None:
+async def test_a_broker_that_left_the_route_is_found_where_it_was_last() -> None:
+    calls, clock = Calls(), FakeClock()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
+    assert await book.address("t", "b") == "b:1"
+    assert await book.address("other", "b") == "b:2"
+    book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
+    assert await book.address("t", "b") == "b:2"
+    with pytest.raises(ConnectionFailed, match="broker c is not in the route"):
+        await book.address("t", "c")
+
+
+async def test_an_older_leader_is_not_believed_until_nobody_names_the_newer_one_any_more() -> None:
     """Access points hear of a new leader at different times; a group that was made anew begins with a low epoch."""
+    calls, clock = Calls(), FakeClock()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
 
-    async def story() -> None:
-        calls, clock = Calls(), FakeClock()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
+    async def leader(epoch: int) -> RouteLeader:
+        calls.epoch = epoch
+        return (await book.fresh("t")).leader_of("b")
 
-        async def leader(epoch: int) -> RouteLeader:
-            calls.epoch = epoch
-            return (await book.fresh("t")).leader_of("b")
-
-        assert await leader(7) == RouteLeader("b:1", 7)
-        assert await leader(8) == RouteLeader("b:2", 8)
-        assert await leader(7) == RouteLeader("b:2", 8)
-        assert await leader(9) == RouteLeader("b:4", 9)
-        await clock.advance(OLD_MS)
-        assert await leader(1) == RouteLeader("b:5", 1)
-
-    asyncio.run(story())
+    assert await leader(7) == RouteLeader("b:1", 7)
+    assert await leader(8) == RouteLeader("b:2", 8)
+    assert await leader(7) == RouteLeader("b:2", 8)
+    assert await leader(9) == RouteLeader("b:4", 9)
+    await clock.advance(OLD_MS)
+    assert await leader(1) == RouteLeader("b:5", 1)
 
 
-def test_the_last_leader_of_a_broker_with_copies_is_known_while_no_route_names_it() -> None:
-    async def story() -> None:
-        calls, clock = Calls(), FakeClock()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
-        await book.get("t")
-        assert book.leader("b").epoch == 0, "it has no copies"
-        calls.epoch = 7
-        assert await book.fresh("t") is not None
-        assert book.leader("b") == RouteLeader("b:2", 7)
-        book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
-        assert book.leader("b") == RouteLeader("b:2", 7)
-        assert book.leader("c").epoch == 0
-
-    asyncio.run(story())
+async def test_the_last_leader_of_a_broker_with_copies_is_known_while_no_route_names_it() -> None:
+    calls, clock = Calls(), FakeClock()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
+    await book.get("t")
+    assert book.leader("b").epoch == 0, "it has no copies"
+    calls.epoch = 7
+    assert await book.fresh("t") is not None
+    assert book.leader("b") == RouteLeader("b:2", 7)
+    book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
+    assert book.leader("b") == RouteLeader("b:2", 7)
+    assert book.leader("c").epoch == 0
 
 
-def test_a_new_leader_is_followed_in_the_routes_of_all_topics_and_said_once() -> None:
+async def test_a_new_leader_is_followed_in_the_routes_of_all_topics_and_said_once() -> None:
     """A retry topic is asked for every 30 s only: its route must not send its readers back to the old leader."""
-
-    async def story() -> None:
-        calls, clock, moves = Calls(), FakeClock(), list[str]()
-        book = RouteBook(calls, clock, refresh_ms=30_000, on_moved=lambda: moves.append("moved"))
-        calls.epoch = 3
-        await book.get("t")
-        await book.fresh("retry")
-        calls.epoch = 4
-        led = await book.fresh("t")
-        assert (await book.get("retry")).leader_of("b") == led.leader_of("b") == book.leader("b")
-        assert moves == ["moved", "moved"], "the fake broker has another address in each answer"
-        calls.epoch = 3
-        assert (await book.fresh("retry")).leader_of("b") == led.leader_of("b"), "an older answer that came late"
-
-    asyncio.run(story())
+    calls, clock, moves = Calls(), FakeClock(), list[str]()
+    book = RouteBook(calls, clock, refresh_ms=30_000, on_moved=lambda: moves.append("moved"))
+    calls.epoch = 3
+    await book.get("t")
+    await book.fresh("retry")
+    calls.epoch = 4
+    led = await book.fresh("t")
+    assert (await book.get("retry")).leader_of("b") == led.leader_of("b") == book.leader("b")
+    assert moves == ["moved", "moved"], "the fake broker has another address in each answer"
+    calls.epoch = 3
+    assert (await book.fresh("retry")).leader_of("b") == led.leader_of("b"), "an older answer that came late"
 
 
-def test_who_asks_because_a_call_failed_asks_elsewhere_and_an_old_route_is_asked_for_where_it_came_from() -> None:
+async def test_who_asks_because_a_call_failed_asks_elsewhere_and_an_old_route_is_asked_for_where_it_came_from() -> None:
     """A leader that is cut off from the other copies goes on saying that it leads."""
-
-    async def story() -> None:
-        calls, clock, heard = Calls(), FakeClock(), list[str]()
-        book = RouteBook(calls, clock, refresh_ms=30_000)
-        await book.get("t")
-        await clock.advance(30_001)
-        book.peek("t")
-        await clock.advance(0)
-        assert (calls.count, calls.turned) == (2, 0)
-        book.renew("t")
-        book.renew("t")
-        await clock.advance(0)
-        assert (calls.count, calls.turned) == (3, 1), "one question for both"
-        book.renew("t", lambda: heard.append("answered"))
-        await clock.advance(0)
-        assert (calls.turned, heard) == (2, ["answered"])
-        await book.look("t", elsewhere=False)
-        assert calls.turned == 2
-
-    asyncio.run(story())
+    calls, clock, heard = Calls(), FakeClock(), list[str]()
+    book = RouteBook(calls, clock, refresh_ms=30_000)
+    await book.get("t")
+    await clock.advance(30_001)
+    book.peek("t")
+    await clock.advance(0)
+    assert (calls.count, calls.turned) == (2, 0)
+    book.renew("t")
+    book.renew("t")
+    await clock.advance(0)
+    assert (calls.count, calls.turned) == (3, 1), "one question for both"
+    book.renew("t", lambda: heard.append("answered"))
+    await clock.advance(0)
+    assert (calls.turned, heard) == (2, ["answered"])
+    await book.look("t", elsewhere=False)
+    assert calls.turned == 2

@@ -51,45 +51,38 @@ def test_a_block_enters_as_a_whole_or_not_at_all() -> None:
     asyncio.run(story())
 
 
-def test_tasks_wait_for_room_in_turn() -> None:
-    async def story() -> None:
-        gate = TaskGate(messages_max=1, bytes_max=10)
+async def test_tasks_wait_for_room_in_turn() -> None:
+    gate = TaskGate(messages_max=1, bytes_max=10)
+    await gate.enter(1)
+    order: list[int] = []
+
+    async def enter(number: int) -> None:
         await gate.enter(1)
-        order: list[int] = []
+        order.append(number)
 
-        async def enter(number: int) -> None:
-            await gate.enter(1)
-            order.append(number)
-
-        waiting = [asyncio.ensure_future(enter(number)) for number in range(3)]
-        for _ in waiting:
-            await asyncio.sleep(0)
-            assert len(order) < 3
-            gate.leave(1, 1)
-            await asyncio.sleep(0)
-        await asyncio.gather(*waiting)
-        assert order == [0, 1, 2]
-
-    asyncio.run(story())
-
-
-def test_all_tasks_that_fit_go_on_when_there_is_room() -> None:
-    """A large message that still has no room must not hold back those behind it."""
-
-    async def story() -> None:
-        gate = TaskGate(messages_max=10, bytes_max=10)
-        await gate.enter(1)
-        await gate.enter(9)
-        waiting = [asyncio.ensure_future(gate.enter(size)) for size in (10, 1, 1)]
+    waiting = [asyncio.ensure_future(enter(number)) for number in range(3)]
+    for _ in waiting:
         await asyncio.sleep(0)
-        gate.leave(1, 9)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert [task.done() for task in waiting] == [False, True, True]
-        gate.leave(3, 3)
-        await asyncio.gather(*waiting)
+        assert len(order) < 3
+        gate.leave(1, 1)
+        await asyncio.sleep(0)
+    await asyncio.gather(*waiting)
+    assert order == [0, 1, 2]
 
-    asyncio.run(story())
+
+async def test_all_tasks_that_fit_go_on_when_there_is_room() -> None:
+    """A large message that still has no room must not hold back those behind it."""
+    gate = TaskGate(messages_max=10, bytes_max=10)
+    await gate.enter(1)
+    await gate.enter(9)
+    waiting = [asyncio.ensure_future(gate.enter(size)) for size in (10, 1, 1)]
+    await asyncio.sleep(0)
+    gate.leave(1, 9)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [task.done() for task in waiting] == [False, True, True]
+    gate.leave(3, 3)
+    await asyncio.gather(*waiting)
 
 
 @pytest.mark.parametrize("block_ms", [0, 20])
