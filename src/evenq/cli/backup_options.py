@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.named_places import folder, place
-from evenq.cli.natural import positive
-from evenq.cli.times import duration_ms
+from evenq.cli.values import duration_ms, folder, place, positive
 
 __all__ = ["add_backup"]
 

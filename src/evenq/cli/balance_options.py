@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from evenq.cli.times import duration_ms, duration_text
+from evenq.cli.values import duration_ms, duration_text
 
 if TYPE_CHECKING:
     from evenq.model import BalancePolicy

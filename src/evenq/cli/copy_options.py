@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.natural import natural
+from evenq.cli.values import natural
 
 __all__ = ["NO_LEADER", "add_copies"]
 

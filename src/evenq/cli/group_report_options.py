@@ -8,8 +8,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.natural import positive
-from evenq.cli.times import duration_ms
+from evenq.cli.values import duration_ms, positive
 
 __all__ = ["add_group_reports"]
 

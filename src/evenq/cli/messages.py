@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from evenq.cli.admin import warn_silent, with_admin
-from evenq.cli.moments import moment_ms
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_json, print_lines, print_page, progress_console
+from evenq.cli.values import moment_ms
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.query_views import MessageTraceView, MessageView, TraceEventView
 from evenq.errors import BadRequest

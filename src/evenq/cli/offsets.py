@@ -8,8 +8,8 @@ from typing import Any
 
 from evenq.cli.admin import with_admin
 from evenq.cli.lag import lag_facts, warn_lag
-from evenq.cli.moments import moment_ms
 from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, queue_cells
+from evenq.cli.values import moment_ms
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import OffsetMoveView
 from evenq.model import MessageQueue

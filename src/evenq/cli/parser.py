@@ -18,13 +18,12 @@ from evenq.cli.balance_options import add_balance
 from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.group_report_options import add_group_reports
-from evenq.cli.named_places import folder
-from evenq.cli.natural import natural, positive
 from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
 from evenq.cli.store_options import add_store
 from evenq.cli.tls_options import add_tls
+from evenq.cli.values import folder, natural, positive
 from evenq.cli.verify_options import add_verify
 
 __all__ = ["DEFAULT_ENDPOINT", "make_parser"]
@@ -467,7 +466,7 @@ def _retention(text: str) -> int:
 
 
 def _delay(text: str) -> int:
-    from evenq.cli.times import duration_ms
+    from evenq.cli.values import duration_ms
 
     return duration_ms(text)
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.natural import positive
+from evenq.cli.values import positive
 
 __all__ = ["add_queries"]
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.natural import natural, positive
+from evenq.cli.values import natural, positive
 
 __all__ = ["add_draining", "add_resizing"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from evenq.cli.times import duration_ms
+from evenq.cli.values import duration_ms
 
 if TYPE_CHECKING:
     from evenq.model.retry import RetryPolicy

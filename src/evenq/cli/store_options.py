@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evenq.cli.named_places import folder
+from evenq.cli.values import folder
 
 __all__ = ["add_store"]
 
