@@ -7,6 +7,8 @@ import inspect
 import os
 import random
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -54,12 +56,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs an `async def` test in a loop of its own."""
+    """Runs an `async def` test in a loop of its own. A fixture that is an asynchronous generator begins and ends in it."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asyncio.run(
-        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters})
-    )
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            arguments: dict[str, object] = {}
+            for name in inspect.signature(pyfuncitem.obj).parameters:
+                value = pyfuncitem.funcargs[name]
+                if isinstance(value, AsyncGenerator):
+                    value = await stack.enter_async_context(asynccontextmanager(lambda value=value: value)())
+                arguments[name] = value
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
     return True
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -196,18 +197,26 @@ class World:
             await self.during(broker.close(), step_ms=50)
 
 
-def _play(story: Callable[[World], Awaitable[None]]) -> None:
-    async def body() -> None:
-        world = World()
-        try:
-            await story(world)
-        finally:
-            await world.close()
+async def _world() -> AsyncIterator[World]:
+    world = World()
+    try:
+        yield world
+    finally:
+        await world.close()
 
-    asyncio.run(body())
+
+@pytest.fixture
+def world() -> AsyncIterator[World]:
+    """A world of its own, for `async def` tests."""
+    return _world()
 
 
 @pytest.fixture
 def play() -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    """Run a story in a world of its own."""
-    return _play
+    """The same for tests whose story is a function of its own."""
+
+    async def run(story: Callable[[World], Awaitable[None]]) -> None:
+        async with asynccontextmanager(_world)() as world:
+            await story(world)
+
+    return lambda story: asyncio.run(run(story))

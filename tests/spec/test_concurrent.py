@@ -38,250 +38,212 @@ def test_cc_1_cc_2_messages_run_in_parallel_and_may_finish_out_of_order(play):
     play(story)
 
 
-def test_cc_3_a_pulled_list_is_cut_into_batches_up_to_a_setting(play):
+async def test_cc_3_a_pulled_list_is_cut_into_batches_up_to_a_setting(world):
     """Ten messages are at least three calls of at most four; no call gets more, none is lost or repeated."""
+    await world.start()
+    await world.create("t")
+    sizes = []
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        sizes = []
+    async def listener(messages):
+        sizes.append(len(messages))
 
-        async def listener(messages):
-            sizes.append(len(messages))
-
-        await world.publish(*range(40))
-        one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=4))
-        await world.until(lambda: len(world.seen) == 40)
-        assert max(sizes) == 4
-        assert Counter(world.saw()) == Counter(str(number) for number in range(40))
-        assert one.queues
-
-    play(story)
+    await world.publish(*range(40))
+    one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=4))
+    await world.until(lambda: len(world.seen) == 40)
+    assert max(sizes) == 4
+    assert Counter(world.saw()) == Counter(str(number) for number in range(40))
+    assert one.queues
 
 
-def test_cc_4_cc_7_the_listeners_result_decides_and_progress_moves_in_memory_first(play):
+async def test_cc_4_cc_7_the_listeners_result_decides_and_progress_moves_in_memory_first(world):
     """OF-2: the broker hears of it with the next report."""
+    await world.start()
+    await world.create("t")
+    answers = {b"1": None, b"2": True, b"3": False}
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        answers = {b"1": None, b"2": True, b"3": False}
+    async def listener(messages):
+        return answers[messages[0].body]
 
-        async def listener(messages):
-            return answers[messages[0].body]
-
-        one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1, retry="local", **SLOW))
-        await world.ready(one)
-        await world.publish(1, 2, 3)
-        await world.until(lambda: len(world.seen) >= 3)
-        await world.clock.advance(150)
-        assert await world.committed("g") == 2, "behind 1 and 2, before 3"
-
-    play(story)
+    one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1, retry="local", **SLOW))
+    await world.ready(one)
+    await world.publish(1, 2, 3)
+    await world.until(lambda: len(world.seen) >= 3)
+    await world.clock.advance(150)
+    assert await world.committed("g") == 2, "behind 1 and 2, before 3"
 
 
-def test_cc_4_rd_7_a_batch_may_be_done_in_part_and_name_its_delay(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        batches = []
+async def test_cc_4_rd_7_a_batch_may_be_done_in_part_and_name_its_delay(world):
+    await world.start()
+    await world.create("t")
+    batches = []
 
-        async def listener(messages):
-            batches.append([message.body for message in messages])
-            bad = [message for message in messages if message.body == b"b" and message.delivery_attempt == 1]
-            return evenq.Retry(bad, delay_level=1) if bad else None
+    async def listener(messages):
+        batches.append([message.body for message in messages])
+        bad = [message for message in messages if message.body == b"b" and message.delivery_attempt == 1]
+        return evenq.Retry(bad, delay_level=1) if bad else None
 
-        await world.publish("a", "b", "c")
-        await world.push(listener=listener, options=evenq.PushOptions(**SLOW))
-        await world.until(lambda: world.saw().count("b") == 2)
-        assert Counter(world.saw()) == {"a": 1, "b": 2, "c": 1}
-        again = world.seen[-1]
-        assert 1_000 <= again.store_ms - world.seen[0].store_ms < 2_000
-
-    play(story)
+    await world.publish("a", "b", "c")
+    await world.push(listener=listener, options=evenq.PushOptions(**SLOW))
+    await world.until(lambda: world.saw().count("b") == 2)
+    assert Counter(world.saw()) == {"a": 1, "b": 2, "c": 1}
+    again = world.seen[-1]
+    assert 1_000 <= again.store_ms - world.seen[0].store_ms < 2_000
 
 
-def test_rd_5_a_listener_may_send_a_message_straight_to_the_dead_letters(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
+async def test_rd_5_a_listener_may_send_a_message_straight_to_the_dead_letters(world):
+    await world.start()
+    await world.create("t")
 
-        async def listener(messages):
-            return evenq.Retry(messages, delay_level=-1)
+    async def listener(messages):
+        return evenq.Retry(messages, delay_level=-1)
 
-        await world.push(listener=listener)
-        await world.publish("poison")
-        await world.until(lambda: world.has("%DLQ%g"))
-        await world.clock.advance(50)
-        assert await world.bodies("%DLQ%g") == ["poison"]
-        assert world.saw() == ["poison"]
-
-    play(story)
+    await world.push(listener=listener)
+    await world.publish("poison")
+    await world.until(lambda: world.has("%DLQ%g"))
+    await world.clock.advance(50)
+    assert await world.bodies("%DLQ%g") == ["poison"]
+    assert world.saw() == ["poison"]
 
 
-def test_cc_5_cc_7_rd_1_rd_2_a_failed_message_comes_again_through_the_retry_topic_and_holds_no_progress(play):
+async def test_cc_5_cc_7_rd_1_rd_2_a_failed_message_comes_again_through_the_retry_topic_and_holds_no_progress(world):
     """The group reads its retry topic by itself; the message shows its own topic and which delivery it is."""
+    await world.start()
+    await world.create("t")
+    failed = asyncio.Event()
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        failed = asyncio.Event()
+    async def listener(messages):
+        if messages[0].body == b"bad" and not failed.is_set():
+            failed.set()
+            raise ValueError("not now")
 
-        async def listener(messages):
-            if messages[0].body == b"bad" and not failed.is_set():
-                failed.set()
-                raise ValueError("not now")
-
-        one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1, **SLOW))
-        await world.ready(one)
-        await world.publish("bad", "good")
-        await world.until(lambda: world.saw() == ["bad", "good"])
-        await world.clock.advance(200)
-        assert await world.committed("g") == 2
-        await world.until(lambda: world.saw() == ["bad", "good", "bad"], step_ms=50)
-        again = world.seen[-1]
-        assert (again.topic, again.queue.topic, again.delivery_attempt) == ("t", "%RETRY%g", 2)
-        assert again.message_id == "id-bad"
-        assert again.store_ms - world.seen[0].store_ms >= 10_000
-        assert [queue.topic for queue in one.queues] == ["t"], "the retry topic is no queue of the user's"
-
-    play(story)
+    one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1, **SLOW))
+    await world.ready(one)
+    await world.publish("bad", "good")
+    await world.until(lambda: world.saw() == ["bad", "good"])
+    await world.clock.advance(200)
+    assert await world.committed("g") == 2
+    await world.until(lambda: world.saw() == ["bad", "good", "bad"], step_ms=50)
+    again = world.seen[-1]
+    assert (again.topic, again.queue.topic, again.delivery_attempt) == ("t", "%RETRY%g", 2)
+    assert again.message_id == "id-bad"
+    assert again.store_ms - world.seen[0].store_ms >= 10_000
+    assert [queue.topic for queue in one.queues] == ["t"], "the retry topic is no queue of the user's"
 
 
-def test_rd_3_a_message_that_always_fails_is_delivered_as_often_as_its_group_says_and_then_dead(play):
+async def test_rd_3_a_message_that_always_fails_is_delivered_as_often_as_its_group_says_and_then_dead(world):
     """RD-19, and TQ-13 for the names."""
+    await world.start(delay_levels="1s")
+    await world.create("t")
+    await world.group("g", max_attempts=3)
 
-    async def story(world):
-        await world.start(delay_levels="1s")
-        await world.create("t")
-        await world.group("g", max_attempts=3)
+    async def listener(messages):
+        return False
 
-        async def listener(messages):
-            return False
-
-        await world.push(listener=listener)
-        await world.publish("poison")
-        await world.until(lambda: len(world.seen) == 3, step_ms=50)
-        assert [message.delivery_attempt for message in world.seen] == [1, 2, 3]
-        await world.clock.advance(10_000)
-        assert len(world.seen) == 3
-        assert await world.bodies("%DLQ%g") == ["poison"]
-
-    play(story)
+    await world.push(listener=listener)
+    await world.publish("poison")
+    await world.until(lambda: len(world.seen) == 3, step_ms=50)
+    assert [message.delivery_attempt for message in world.seen] == [1, 2, 3]
+    await world.clock.advance(10_000)
+    assert len(world.seen) == 3
+    assert await world.bodies("%DLQ%g") == ["poison"]
 
 
-def test_rb_16_rd_2_another_member_may_get_the_retry_and_no_member_misses_it(play):
+async def test_rb_16_rd_2_another_member_may_get_the_retry_and_no_member_misses_it(world):
     """The retry topic is shared like any other, in silence while it does not exist."""
+    await world.start(delay_levels="1s")
+    await world.create("t", 2)
+    done = Counter()
 
-    async def story(world):
-        await world.start(delay_levels="1s")
-        await world.create("t", 2)
-        done = Counter()
+    async def listener(messages):
+        for message in messages:
+            if message.delivery_attempt == 1:
+                return evenq.Retry(messages)
+            done[message.body] += 1
+        return None
 
-        async def listener(messages):
-            for message in messages:
-                if message.delivery_attempt == 1:
-                    return evenq.Retry(messages)
-                done[message.body] += 1
-            return None
-
-        one = await world.push("one", listener=listener, options=evenq.PushOptions(consume_batch=1))
-        two = await world.push("two", listener=listener, options=evenq.PushOptions(consume_batch=1))
-        await world.until(lambda: len(one.queues) == len(two.queues) == 1)
-        await world.publish(*range(5), queue=0)
-        await world.publish(*range(5, 10), queue=1)
-        await world.until(lambda: len(done) == 10, step_ms=50)
-        assert set(done.values()) == {1}
-
-    play(story)
+    one = await world.push("one", listener=listener, options=evenq.PushOptions(consume_batch=1))
+    two = await world.push("two", listener=listener, options=evenq.PushOptions(consume_batch=1))
+    await world.until(lambda: len(one.queues) == len(two.queues) == 1)
+    await world.publish(*range(5), queue=0)
+    await world.publish(*range(5, 10), queue=1)
+    await world.until(lambda: len(done) == 10, step_ms=50)
+    assert set(done.values()) == {1}
 
 
 @pytest.mark.spec("CC-2")
-def test_cc_6_what_could_not_be_sent_back_runs_here_again_later(play):
+async def test_cc_6_what_could_not_be_sent_back_runs_here_again_later(world):
     """CC-2: the timer that resubmits."""
+    await world.start()
+    await world.create("t")
+    cannot = asyncio.Event()
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        cannot = asyncio.Event()
+    async def listener(messages):
+        if not cannot.is_set():
+            cannot.set()
+            world.net.stop("a:8081")
+            return False
+        return None
 
-        async def listener(messages):
-            if not cannot.is_set():
-                cannot.set()
-                world.net.stop("a:8081")
-                return False
-            return None
-
-        one = await world.push(listener=listener, options=evenq.PushOptions(retry_first_ms=300))
-        await world.ready(one)
-        rpcs = dict(world.net._hosts["a:8081"].rpcs)
-        await world.publish("x")
-        await world.until(cannot.is_set)
-        await world.clock.advance(250)
-        assert world.saw() == ["x"]
-        world.net.serve("a:8081", rpcs.values())
-        await world.until(lambda: world.saw() == ["x", "x"])
-        assert world.seen[1].queue.topic == "t"
-        assert not world.has("%RETRY%g")
-
-    play(story)
+    one = await world.push(listener=listener, options=evenq.PushOptions(retry_first_ms=300))
+    await world.ready(one)
+    rpcs = dict(world.net._hosts["a:8081"].rpcs)
+    await world.publish("x")
+    await world.until(cannot.is_set)
+    await world.clock.advance(250)
+    assert world.saw() == ["x"]
+    world.net.serve("a:8081", rpcs.values())
+    await world.until(lambda: world.saw() == ["x", "x"])
+    assert world.seen[1].queue.topic == "t"
+    assert not world.has("%RETRY%g")
 
 
-def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(play):
+async def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(world):
     """The offset stands at the smallest unfinished message, so what was finished above it comes again."""
+    await world.start()
+    await world.create("t")
+    stuck = asyncio.Event()
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        stuck = asyncio.Event()
+    async def listener(messages):
+        if messages[0].body == b"1":
+            await stuck.wait()
 
-        async def listener(messages):
-            if messages[0].body == b"1":
-                await stuck.wait()
-
-        one = await world.push("one", listener=listener, options=evenq.PushOptions(consume_batch=1, **SLOW))
-        await world.ready(one)
-        await world.publish(*range(5))
-        await world.until(lambda: len(world.seen) == 5)
-        await world.clock.advance(300)
-        assert await world.committed("g") == 1
-        seen = len(world.seen)
-        await world.kill(one)
-        await world.push("two")
-        await world.until(lambda: len(world.seen) == seen + 4)
-        assert [int(body) for body in world.saw()[seen:]] == [1, 2, 3, 4]
-        stuck.set()
-
-    play(story)
+    one = await world.push("one", listener=listener, options=evenq.PushOptions(consume_batch=1, **SLOW))
+    await world.ready(one)
+    await world.publish(*range(5))
+    await world.until(lambda: len(world.seen) == 5)
+    await world.clock.advance(300)
+    assert await world.committed("g") == 1
+    seen = len(world.seen)
+    await world.kill(one)
+    await world.push("two")
+    await world.until(lambda: len(world.seen) == seen + 4)
+    assert [int(body) for body in world.saw()[seen:]] == [1, 2, 3, 4]
+    stuck.set()
 
 
 @pytest.mark.spec("CC-2")
-def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(play):
+async def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progress_no_more(world):
     """CC-2: the timer that clears expired messages; how its listener ends later does not count."""
+    await world.start()
+    await world.create("t")
+    stuck = asyncio.Event()
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        stuck = asyncio.Event()
+    async def listener(messages):
+        if messages[0].body == b"0" and messages[0].delivery_attempt == 1:
+            await stuck.wait()
 
-        async def listener(messages):
-            if messages[0].body == b"0" and messages[0].delivery_attempt == 1:
-                await stuck.wait()
-
-        options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=5_000, **SLOW)
-        one = await world.push(listener=listener, options=options)
-        await world.ready(one)
-        await world.publish(*range(3))
-        await world.until(lambda: len(world.seen) == 3)
-        await world.clock.advance(4_000)
-        assert await world.committed("g") == 0
-        await world.clock.advance(8_000)
-        assert await world.committed("g") == 3
-        stuck.set()
-        await world.until(lambda: world.saw().count("0") == 2, step_ms=50)
-        assert world.seen[-1].delivery_attempt == 2
-
-    play(story)
+    options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=5_000, **SLOW)
+    one = await world.push(listener=listener, options=options)
+    await world.ready(one)
+    await world.publish(*range(3))
+    await world.until(lambda: len(world.seen) == 3)
+    await world.clock.advance(4_000)
+    assert await world.committed("g") == 0
+    await world.clock.advance(8_000)
+    assert await world.committed("g") == 3
+    stuck.set()
+    await world.until(lambda: world.saw().count("0") == 2, step_ms=50)
+    assert world.seen[-1].delivery_attempt == 2
 
 
 def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(play):
@@ -310,97 +272,83 @@ def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(
     assert evenq.PushOptions().consume_timeout_ms == 15 * 60_000
 
 
-def test_cc_7_done_messages_leave_the_snapshot_and_progress_moves_in_memory_before_the_broker_hears_of_it(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        stuck = asyncio.Event()
+async def test_cc_7_done_messages_leave_the_snapshot_and_progress_moves_in_memory_before_the_broker_hears_of_it(world):
+    await world.start()
+    await world.create("t")
+    stuck = asyncio.Event()
 
-        async def listener(messages):
-            if messages[0].body == b"2":
-                await stuck.wait()
+    async def listener(messages):
+        if messages[0].body == b"2":
+            await stuck.wait()
 
-        options = evenq.PushOptions(consume_batch=1, commit_interval_ms=60_000, retry="local")
-        one = await world.push(listener=listener, options=options)
-        await world.ready(one)
-        ownership = one._pushing._member.ownership
-        (process,) = ownership.processes()
-        await world.publish(0, 1, 2, 3)
-        await world.until(lambda: len(world.seen) == 4)
-        await world.clock.advance(50)
-        assert (process.count, process.committable) == (1, 2)
-        assert ownership._progress.table.memory(process.queue) == 2
-        assert await world.committed("g") == 0, "no pull and no report came since"
-        stuck.set()
-        await world.until(lambda: process.count == 0)
-        assert ownership._progress.table.memory(process.queue) == 4
-
-    play(story)
+    options = evenq.PushOptions(consume_batch=1, commit_interval_ms=60_000, retry="local")
+    one = await world.push(listener=listener, options=options)
+    await world.ready(one)
+    ownership = one._pushing._member.ownership
+    (process,) = ownership.processes()
+    await world.publish(0, 1, 2, 3)
+    await world.until(lambda: len(world.seen) == 4)
+    await world.clock.advance(50)
+    assert (process.count, process.committable) == (1, 2)
+    assert ownership._progress.table.memory(process.queue) == 2
+    assert await world.committed("g") == 0, "no pull and no report came since"
+    stuck.set()
+    await world.until(lambda: process.count == 0)
+    assert ownership._progress.table.memory(process.queue) == 4
 
 
-def test_cc_13_one_thread_keeps_the_order_inside_a_queue(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
+async def test_cc_13_one_thread_keeps_the_order_inside_a_queue(world):
+    await world.start()
+    await world.create("t")
 
-        async def listener(messages):
-            await world.clock.sleep_ms(int(messages[0].body) % 3)
+    async def listener(messages):
+        await world.clock.sleep_ms(int(messages[0].body) % 3)
 
-        await world.push(listener=listener, consume_threads=1, options=evenq.PushOptions(consume_batch=2))
-        await world.publish(*range(30))
-        await world.until(lambda: len(world.seen) == 30)
-        assert [int(body) for body in world.saw()] == list(range(30))
-
-    play(story)
+    await world.push(listener=listener, consume_threads=1, options=evenq.PushOptions(consume_batch=2))
+    await world.publish(*range(30))
+    await world.until(lambda: len(world.seen) == 30)
+    assert [int(body) for body in world.saw()] == list(range(30))
 
 
-def test_a_poison_message_takes_no_neighbour_to_the_dead_letters(play):
+async def test_a_poison_message_takes_no_neighbour_to_the_dead_letters(world):
     """Batches fail as a whole, but what failed before comes alone."""
+    await world.start(delay_levels="1s")
+    await world.create("t")
+    await world.group("g", max_attempts=2)
 
-    async def story(world):
-        await world.start(delay_levels="1s")
-        await world.create("t")
-        await world.group("g", max_attempts=2)
+    async def listener(messages):
+        if any(message.body == b"bad" for message in messages):
+            raise ValueError("bad")
 
-        async def listener(messages):
-            if any(message.body == b"bad" for message in messages):
-                raise ValueError("bad")
-
-        await world.publish("good", "bad", "fine")
-        await world.push(listener=listener, options=evenq.PushOptions(consume_batch=8))
-        await world.until(lambda: world.has("%DLQ%g"), step_ms=50)
-        await world.clock.advance(3_000)
-        assert await world.bodies("%DLQ%g") == ["bad"]
-
-    play(story)
+    await world.publish("good", "bad", "fine")
+    await world.push(listener=listener, options=evenq.PushOptions(consume_batch=8))
+    await world.until(lambda: world.has("%DLQ%g"), step_ms=50)
+    await world.clock.advance(3_000)
+    assert await world.bodies("%DLQ%g") == ["bad"]
 
 
-def test_cc_4_a_listener_that_raises_cancels_or_answers_nonsense_costs_no_slot_and_loses_nothing(play):
+async def test_cc_4_a_listener_that_raises_cancels_or_answers_nonsense_costs_no_slot_and_loses_nothing(world):
     """More bad answers than slots: each is a failure of its messages, and all are done in the end."""
+    await world.start()
+    await world.create("t")
+    done = []
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        done = []
+    async def listener(messages):
+        number = int(messages[0].body)
+        if messages[0].delivery_attempt == 1:
+            match number % 4:
+                case 0:
+                    raise asyncio.CancelledError
+                case 1:
+                    raise StopAsyncIteration
+                case 2:
+                    return evenq.Retry([None])
+                case 3:
+                    return evenq.Retry(5)
+        done.append(number)
+        return object()
 
-        async def listener(messages):
-            number = int(messages[0].body)
-            if messages[0].delivery_attempt == 1:
-                match number % 4:
-                    case 0:
-                        raise asyncio.CancelledError
-                    case 1:
-                        raise StopAsyncIteration
-                    case 2:
-                        return evenq.Retry([None])
-                    case 3:
-                        return evenq.Retry(5)
-            done.append(number)
-            return object()
-
-        await world.publish(*range(12))
-        await world.push(listener=listener, consume_threads=2, options=evenq.PushOptions(consume_batch=1, **SLOW))
-        await world.until(lambda: len(done) == 12)
-        assert sorted(done) == list(range(12))
-
-    play(story)
+    await world.publish(*range(12))
+    await world.push(listener=listener, consume_threads=2, options=evenq.PushOptions(consume_batch=1, **SLOW))
+    await world.until(lambda: len(done) == 12)
+    assert sorted(done) == list(range(12))

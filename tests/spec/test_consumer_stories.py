@@ -125,21 +125,17 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("ordered", [False, True])
-def test_tq_10_oc_8_whatever_happens_each_message_is_handled(play, seed, ordered):
+async def test_tq_10_oc_8_whatever_happens_each_message_is_handled(world, seed, ordered):
     """TQ-10, CC-10, OC-11, OC-12, OF-11."""
-
-    async def story(world):
-        for name in "ab":
-            await world.start(name, delay_levels="1s")
-        await world.create("t", 2)
-        await world.group("g", max_attempts=1_000)
-        result = Story(world, seed, ordered=ordered)
-        await result.tell(25)
-        if ordered:
-            result.check_order()
-        await asyncio.sleep(0)
-
-    play(story)
+    for name in "ab":
+        await world.start(name, delay_levels="1s")
+    await world.create("t", 2)
+    await world.group("g", max_attempts=1_000)
+    result = Story(world, seed, ordered=ordered)
+    await result.tell(25)
+    if ordered:
+        result.check_order()
+    await asyncio.sleep(0)
 
 
 class PullStory(Story):
@@ -188,57 +184,49 @@ class PullStory(Story):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tq_10_whatever_happens_each_message_is_polled_in_order(play, seed):
+async def test_tq_10_whatever_happens_each_message_is_polled_in_order(world, seed):
     """TQ-10, CS-11, RB-26: the first sight of a message comes after that of all before it in its queue."""
-
-    async def story(world):
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", 2)
-        await world.group("g")
-        result = PullStory(world, seed)
-        try:
-            await result.tell(25)
-        finally:
-            await result.stop()
-        result.check_order()
-
-    play(story)
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", 2)
+    await world.group("g")
+    result = PullStory(world, seed)
+    try:
+        await result.tell(25)
+    finally:
+        await result.stop()
+    result.check_order()
 
 
-def test_rb_37_a_broker_that_is_rolled_repeats_nothing_although_listeners_were_busy(play, tmp_path) -> None:
+async def test_rb_37_a_broker_that_is_rolled_repeats_nothing_although_listeners_were_busy(world, tmp_path) -> None:
     """Finished but uncommitted messages are committed before the broker goes, and it comes back to that."""
+    store = {"path": tmp_path, "disk_free_min_bytes": 0, "disk_used_max_ratio": 1}
+    broker = await world.start("a", store=store)
+    await world.create("t", queues=2)
 
-    async def story(world) -> None:
-        store = {"path": tmp_path, "disk_free_min_bytes": 0, "disk_used_max_ratio": 1}
-        broker = await world.start("a", store=store)
-        await world.create("t", queues=2)
+    async def slow(_messages) -> None:
+        await world.clock.sleep_ms(700)
 
-        async def slow(_messages) -> None:
-            await world.clock.sleep_ms(700)
+    options = evenq.PushOptions(commit_interval_ms=60_000, consume_batch=2)
+    names = ("one", "two")
+    members = [await world.push(name, listener=slow, options=options, consume_threads=1) for name in names]
+    await world.until(lambda: [len(member.queues) for member in members] == [1, 1])
+    for queue in (0, 1):
+        await world.publish(*(f"{queue}-{number}" for number in range(12)), queue=queue)
+    await world.until(lambda: len(world.seen) >= 8)
 
-        options = evenq.PushOptions(commit_interval_ms=60_000, consume_batch=2)
-        names = ("one", "two")
-        members = [await world.push(name, listener=slow, options=options, consume_threads=1) for name in names]
-        await world.until(lambda: [len(member.queues) for member in members] == [1, 1])
-        for queue in (0, 1):
-            await world.publish(*(f"{queue}-{number}" for number in range(12)), queue=queue)
-        await world.until(lambda: len(world.seen) >= 8)
+    began_ms = world.clock.monotonic_ms()
+    await world.during(broker.leave(10_000))
+    assert world.clock.monotonic_ms() - began_ms <= 1_500, "it waits for what is in hand, not for its limit"
+    seen = len(world.seen)
+    committed = [await world.committed("g", queue=queue) for queue in (0, 1)]
+    assert sum(committed) == seen
+    await world.clock.advance(1_000)
+    assert len(world.seen) == seen, "nothing more is read of it"
+    world.net.stop("a:8081")
+    await world.during(broker.close())
 
-        began_ms = world.clock.monotonic_ms()
-        await world.during(broker.leave(10_000))
-        assert world.clock.monotonic_ms() - began_ms <= 1_500, "it waits for what is in hand, not for its limit"
-        seen = len(world.seen)
-        committed = [await world.committed("g", queue=queue) for queue in (0, 1)]
-        assert sum(committed) == seen
-        await world.clock.advance(1_000)
-        assert len(world.seen) == seen, "nothing more is read of it"
-        world.net.stop("a:8081")
-        await world.during(broker.close())
-
-        await world.start("a", store=store)
-        await world.until(lambda: len(world.saw()) >= 24)
-        await world.clock.advance(5_000)
-        assert sorted(world.saw()) == sorted(f"{queue}-{number}" for queue in (0, 1) for number in range(12))
-
-    play(story)
+    await world.start("a", store=store)
+    await world.until(lambda: len(world.saw()) >= 24)
+    await world.clock.advance(5_000)
+    assert sorted(world.saw()) == sorted(f"{queue}-{number}" for queue in (0, 1) for number in range(12))

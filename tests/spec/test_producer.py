@@ -152,116 +152,96 @@ def note(body: str, **fields: Any) -> evenq.Message:
     return evenq.Message(topic="t", body=body.encode(), **fields)
 
 
-def test_pr_1_each_send_calls_one_broker_of_the_route_directly(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", queues=2)
-        sender = producer(world)
-        for number in range(12):
-            before = len(world.net.calls)
-            result = await world.during(sender.send(note(str(number))))
-            published = [address for address, method in world.net.calls[before:] if method.endswith("Publish")]
-            assert published == [f"{result.queue.broker_name}:8081"]
-        assert world.calls("QueryRoute") == 1
-
-    play(story)
+async def test_pr_1_each_send_calls_one_broker_of_the_route_directly(world: World, producer: Make) -> None:
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", queues=2)
+    sender = producer(world)
+    for number in range(12):
+        before = len(world.net.calls)
+        result = await world.during(sender.send(note(str(number))))
+        published = [address for address, method in world.net.calls[before:] if method.endswith("Publish")]
+        assert published == [f"{result.queue.broker_name}:8081"]
+    assert world.calls("QueryRoute") == 1
 
 
-def test_pr_1_pr_2_a_send_fails_fast_over_to_another_broker(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", queues=2)
-        sender = producer(world)
-        await world.during(sender.send(note("x")))
-        world.cut("b")
-        began_ms = world.clock.monotonic_ms()
-        results = [await world.during(sender.send(note(str(number)))) for number in range(8)]
-        assert {result.queue.broker_name for result in results} == {"a"}
-        assert world.clock.monotonic_ms() - began_ms <= 8 * 20, "no pause before a try at another broker"
-
-    play(story)
+async def test_pr_1_pr_2_a_send_fails_fast_over_to_another_broker(world: World, producer: Make) -> None:
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", queues=2)
+    sender = producer(world)
+    await world.during(sender.send(note("x")))
+    world.cut("b")
+    began_ms = world.clock.monotonic_ms()
+    results = [await world.during(sender.send(note(str(number)))) for number in range(8)]
+    assert {result.queue.broker_name for result in results} == {"a"}
+    assert world.clock.monotonic_ms() - began_ms <= 8 * 20, "no pause before a try at another broker"
 
 
-def test_pr_1_an_error_that_no_retry_can_help_is_told_at_once(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t")
-        with pytest.raises(evenq.errors.IllegalMessageTag):
-            await world.during(producer(world).send(note("x", tag="a|b")))
-        assert world.calls("Publish") == 1
-
-    play(story)
+async def test_pr_1_an_error_that_no_retry_can_help_is_told_at_once(world: World, producer: Make) -> None:
+    await world.start()
+    await world.create("t")
+    with pytest.raises(evenq.errors.IllegalMessageTag):
+        await world.during(producer(world).send(note("x", tag="a|b")))
+    assert world.calls("Publish") == 1
 
 
-def test_pr_7_pr_8_by_key_the_orders_of_the_example_stay_in_order_and_by_turns_they_are_spread(
-    play: Play, producer: Make
+async def test_pr_7_pr_8_by_key_the_orders_of_the_example_stay_in_order_and_by_turns_they_are_spread(
+    world: World, producer: Make
 ) -> None:
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t", queues=4)
-        sender = producer(world)
-        example = ["A1", "B1", "A2", "A3", "B2", "B3"]
-        by_turns = [await world.during(sender.send(note(name))) for name in example]
-        assert len({result.queue for result, name in zip(by_turns, example, strict=True) if name[0] == "A"}) > 1
-        places: dict[str, list[tuple[int, int]]] = {"A": [], "B": []}
-        for name in example:
-            result = await world.during(sender.send(note(name), sharding_key=name[0]))
-            places[name[0]].append((result.queue.queue_id, result.offset))
-        for order in places.values():
-            assert len({queue for queue, _ in order}) == 1
-            assert order == sorted(order)
-
-    play(story)
+    await world.start()
+    await world.create("t", queues=4)
+    sender = producer(world)
+    example = ["A1", "B1", "A2", "A3", "B2", "B3"]
+    by_turns = [await world.during(sender.send(note(name))) for name in example]
+    assert len({result.queue for result, name in zip(by_turns, example, strict=True) if name[0] == "A"}) > 1
+    places: dict[str, list[tuple[int, int]]] = {"A": [], "B": []}
+    for name in example:
+        result = await world.during(sender.send(note(name), sharding_key=name[0]))
+        places[name[0]].append((result.queue.queue_id, result.offset))
+    for order in places.values():
+        assert len({queue for queue, _ in order}) == 1
+        assert order == sorted(order)
 
 
-def test_pr_2_each_producer_starts_at_a_random_queue(play: Play, producer: Make) -> None:
+async def test_pr_2_each_producer_starts_at_a_random_queue(world: World, producer: Make) -> None:
     """So that the first messages of many producers are spread, too."""
-
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t", queues=4)
-        firsts = Counter()
-        for _ in range(24):
-            result = await world.during(producer(world).send(note("x")))
-            firsts[result.queue.queue_id] += 1
-        assert set(firsts) == {0, 1, 2, 3}
-
-    play(story)
+    await world.start()
+    await world.create("t", queues=4)
+    firsts = Counter()
+    for _ in range(24):
+        result = await world.during(producer(world).send(note("x")))
+        firsts[result.queue.queue_id] += 1
+    assert set(firsts) == {0, 1, 2, 3}
 
 
-def test_pr_4_pr_5_one_more_try_at_the_same_broker_then_another_one_and_what_was_seen_counts(
-    play: Play, producer: Make
+async def test_pr_4_pr_5_one_more_try_at_the_same_broker_then_another_one_and_what_was_seen_counts(
+    world: World, producer: Make
 ) -> None:
     """What a send has met is kept for the next ones: the broker that failed twice is avoided from then on."""
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", queues=2)
+    sender = producer(world, latency_faults=True, max_attempts=4)
+    await world.during(sender.send(note("warm")))
+    publish, tries = world.net.unary, []
 
-    async def story(world: World) -> None:
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", queues=2)
-        sender = producer(world, latency_faults=True, max_attempts=4)
-        await world.during(sender.send(note("warm")))
-        publish, tries = world.net.unary, []
+    async def failing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+        if method.endswith("/Publish"):
+            tries.append(address[0])
+            if address == "b:8081":
+                raise evenq.errors.ConnectionFailed("b is away")
+        return await publish(address, method, request, **rest)
 
-        async def failing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
-            if method.endswith("/Publish"):
-                tries.append(address[0])
-                if address == "b:8081":
-                    raise evenq.errors.ConnectionFailed("b is away")
-            return await publish(address, method, request, **rest)
-
-        world.net.unary = failing
-        stories = []
-        for number in range(12):
-            tries.clear()
-            assert (await world.during(sender.send(note(str(number))))).queue.broker_name == "a"
-            stories.append("".join(tries))
-        assert "bba" in stories, "one more try in the group of the failed queue, not more"
-        assert set(stories) == {"a", "bba"}
-        assert stories.count("bba") <= 3, "from then on it is avoided but for its share"
-
-    play(story)
+    world.net.unary = failing
+    stories = []
+    for number in range(12):
+        tries.clear()
+        assert (await world.during(sender.send(note(str(number))))).queue.broker_name == "a"
+        stories.append("".join(tries))
+    assert "bba" in stories, "one more try in the group of the failed queue, not more"
+    assert set(stories) == {"a", "bba"}
+    assert stories.count("bba") <= 3, "from then on it is avoided but for its share"
 
 
 @pytest.mark.parametrize("linger_ms", [0, 5])
@@ -297,74 +277,62 @@ def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a
     play(story)
 
 
-def test_pr_7_a_selector_chooses_the_queue(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t", queues=4)
-        result = await world.during(producer(world).send(note("x"), selector=lambda queues: queues[2]))
-        assert result.queue.queue_id == 2
-
-    play(story)
+async def test_pr_7_a_selector_chooses_the_queue(world: World, producer: Make) -> None:
+    await world.start()
+    await world.create("t", queues=4)
+    result = await world.during(producer(world).send(note("x"), selector=lambda queues: queues[2]))
+    assert result.queue.queue_id == 2
 
 
-def test_pr_9_a_topic_with_one_queue_keeps_the_order_of_all_messages(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t", queues=1)
-        one, two = producer(world), producer(world)
-        for number in range(0, 10, 2):
-            await world.during(one.send(note(str(number))))
-            await world.during(two.send(note(str(number + 1))))
-        assert await world.bodies("t") == [str(number) for number in range(10)]
-
-    play(story)
+async def test_pr_9_a_topic_with_one_queue_keeps_the_order_of_all_messages(world: World, producer: Make) -> None:
+    await world.start()
+    await world.create("t", queues=1)
+    one, two = producer(world), producer(world)
+    for number in range(0, 10, 2):
+        await world.during(one.send(note(str(number))))
+        await world.during(two.send(note(str(number + 1))))
+    assert await world.bodies("t") == [str(number) for number in range(10)]
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_is_asked_for(
-    play: Play, producer: Make, moves: bool
+async def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_is_asked_for(
+    world: World, producer: Make, moves: bool
 ) -> None:
-    async def story(world: World) -> None:
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", queues=1)
-        sender = producer(world, route_refresh_ms=100, ordered_moves=moves)
-        keys = [f"k{number}" for number in range(8)]
-        homes = {key: (await world.during(sender.send(note(key), sharding_key=key))).queue for key in keys}
-        key = next(key for key, queue in homes.items() if queue.broker_name == "b")
-        other = next(key for key, queue in homes.items() if queue.broker_name == "a")
-        world.cut("b")
-        await world.during(world.brokers.pop("b").close())
-        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 1)
-        await world.clock.advance(200)
-        assert (await world.during(sender.send(note("x")))).queue.broker_name == "a"
-        await world.clock.advance(200)
-        assert (await world.during(sender.send(note("x"), sharding_key=other))).queue == homes[other]
-        if moves:
-            assert (await world.during(sender.send(note("x"), sharding_key=key))).queue.broker_name == "a"
-            return
-        with pytest.raises(evenq.errors.ConnectionFailed):
-            await world.during(sender.send(note("x"), sharding_key=key))
-        await world.start("b")
-        await world.create("t", queues=1)
-        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 2)
-        sending = asyncio.ensure_future(sender.send(note("y"), sharding_key=key))
-        assert (await world.during(sending)).queue == homes[key]
-
-    play(story)
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", queues=1)
+    sender = producer(world, route_refresh_ms=100, ordered_moves=moves)
+    keys = [f"k{number}" for number in range(8)]
+    homes = {key: (await world.during(sender.send(note(key), sharding_key=key))).queue for key in keys}
+    key = next(key for key, queue in homes.items() if queue.broker_name == "b")
+    other = next(key for key, queue in homes.items() if queue.broker_name == "a")
+    world.cut("b")
+    await world.during(world.brokers.pop("b").close())
+    await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 1)
+    await world.clock.advance(200)
+    assert (await world.during(sender.send(note("x")))).queue.broker_name == "a"
+    await world.clock.advance(200)
+    assert (await world.during(sender.send(note("x"), sharding_key=other))).queue == homes[other]
+    if moves:
+        assert (await world.during(sender.send(note("x"), sharding_key=key))).queue.broker_name == "a"
+        return
+    with pytest.raises(evenq.errors.ConnectionFailed):
+        await world.during(sender.send(note("x"), sharding_key=key))
+    await world.start("b")
+    await world.create("t", queues=1)
+    await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 2)
+    sending = asyncio.ensure_future(sender.send(note("y"), sharding_key=key))
+    assert (await world.during(sending)).queue == homes[key]
 
 
-def test_pr_11_a_delay_level_delays_delivery_and_level_5_is_a_minute(play: Play, producer: Make) -> None:
-    async def story(world: World) -> None:
-        broker = await world.start()
-        world.net.serve("a:8081", broker.rpcs())
-        await world.until(lambda: len(broker.catalog.routes.brokers()) == 1)
-        await broker.catalog.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
-        consumer = await world.push()
-        await world.ready(consumer)
-        await world.during(producer(world).send(note("later", delay_level=5)))
-        await world.clock.advance(59_900)
-        assert world.saw() == []
-        await world.until(lambda: world.saw() == ["later"], limit_ms=1_000)
-
-    play(story)
+async def test_pr_11_a_delay_level_delays_delivery_and_level_5_is_a_minute(world: World, producer: Make) -> None:
+    broker = await world.start()
+    world.net.serve("a:8081", broker.rpcs())
+    await world.until(lambda: len(broker.catalog.routes.brokers()) == 1)
+    await broker.catalog.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
+    consumer = await world.push()
+    await world.ready(consumer)
+    await world.during(producer(world).send(note("later", delay_level=5)))
+    await world.clock.advance(59_900)
+    assert world.saw() == []
+    await world.until(lambda: world.saw() == ["later"], limit_ms=1_000)

@@ -34,46 +34,40 @@ def second_nameserver(world) -> FakeRegistry:
     return registry
 
 
-def test_ns_4_a_broker_beats_to_every_nameserver_also_while_one_of_them_is_away(play):
-    async def story(world):
-        both = [world.registry, second_nameserver(world)]
-        await world.start("a", nameservers="ns:1,ns:2")
-        await world.start("b", nameservers="ns:1,ns:2")
-        assert [sorted(registry.brokers) for registry in both] == [["a", "b"]] * 2
-        for registry in both:
-            registry.heartbeats.clear()
-        await world.clock.advance(10_000)  # they ask for a beat each second
-        for registry in both:
-            beats = Counter(registry.heartbeats)
-            assert set(beats) == {"a", "b"}
-            assert all(9 <= count <= 12 for count in beats.values()), beats
-        world.net.stop("ns:1")
-        both[1].heartbeats.clear()
-        await world.clock.advance(10_000)
-        assert Counter(both[1].heartbeats)["a"] >= 9, "none waits for another"
-        world.registry.forget("fake-1 again")
-        world.net.serve("ns:1", world.registry.rpcs())
-        await world.until(lambda: sorted(world.registry.brokers) == ["a", "b"], limit_ms=5_000)
-
-    play(story)
+async def test_ns_4_a_broker_beats_to_every_nameserver_also_while_one_of_them_is_away(world):
+    both = [world.registry, second_nameserver(world)]
+    await world.start("a", nameservers="ns:1,ns:2")
+    await world.start("b", nameservers="ns:1,ns:2")
+    assert [sorted(registry.brokers) for registry in both] == [["a", "b"]] * 2
+    for registry in both:
+        registry.heartbeats.clear()
+    await world.clock.advance(10_000)  # they ask for a beat each second
+    for registry in both:
+        beats = Counter(registry.heartbeats)
+        assert set(beats) == {"a", "b"}
+        assert all(9 <= count <= 12 for count in beats.values()), beats
+    world.net.stop("ns:1")
+    both[1].heartbeats.clear()
+    await world.clock.advance(10_000)
+    assert Counter(both[1].heartbeats)["a"] >= 9, "none waits for another"
+    world.registry.forget("fake-1 again")
+    world.net.serve("ns:1", world.registry.rpcs())
+    await world.until(lambda: sorted(world.registry.brokers) == ["a", "b"], limit_ms=5_000)
 
 
-def test_ns_5_a_broker_tells_who_and_where_it_is_and_all_its_topics_and_each_change_at_once(play):
-    async def story(world):
-        both = [world.registry, second_nameserver(world)]
-        await world.start("a", nameservers="ns:1,ns:2", register_interval_ms=60_000)
-        for topic, queues in (("t", 3), ("u", 1)):
-            await world.create(topic, queues)
-        await world.clock.advance(200)
-        for registry in both:
-            state = registry.brokers["a"]
-            assert (state.broker.name, state.broker.id) == ("a", 0)
-            assert [(one.name, one.host, one.port) for one in state.broker.listeners] == [("default", "a", 8081)]
-            counts = {topic.name: (topic.read_queues, topic.write_queues) for topic in state.topics}
-            assert (counts["t"], counts["u"]) == ((3, 3), (1, 1))
-            assert state.broker.incarnation
-
-    play(story)
+async def test_ns_5_a_broker_tells_who_and_where_it_is_and_all_its_topics_and_each_change_at_once(world):
+    both = [world.registry, second_nameserver(world)]
+    await world.start("a", nameservers="ns:1,ns:2", register_interval_ms=60_000)
+    for topic, queues in (("t", 3), ("u", 1)):
+        await world.create(topic, queues)
+    await world.clock.advance(200)
+    for registry in both:
+        state = registry.brokers["a"]
+        assert (state.broker.name, state.broker.id) == ("a", 0)
+        assert [(one.name, one.host, one.port) for one in state.broker.listeners] == [("default", "a", 8081)]
+        counts = {topic.name: (topic.read_queues, topic.write_queues) for topic in state.topics}
+        assert (counts["t"], counts["u"]) == ((3, 3), (1, 1))
+        assert state.broker.incarnation
 
 
 class Noting:
@@ -91,29 +85,25 @@ class Noting:
         return self.net.stream(address, method, requests, **rest)
 
 
-def test_ns_6_a_client_learns_every_broker_through_any_broker_and_never_calls_a_nameserver(play):
+async def test_ns_6_a_client_learns_every_broker_through_any_broker_and_never_calls_a_nameserver(world):
     """`b` is known to the second nameserver only, and `a` watches both."""
-
-    async def story(world):
-        second_nameserver(world)
-        await world.start("a", nameservers="ns:1,ns:2")
-        await world.start("b", nameservers="ns:2")
-        assert list(world.registry.brokers) == ["a"]
-        await world.create("t", 1)
-        net = Noting(world.net)
-        fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
-        context = ClientContext(clock=world.clock, rng=world.context().rng, net=net)
-        reader = evenq.aio.PushConsumer(listener=print, client_id="me", context=context, **fields)
-        world.clients.append(reader)
-        await reader.start()
-        await world.ready(reader, queues=2)
-        sender = producer(world, ClientContext(clock=world.clock, rng=world.context().rng, net=net))
-        results = [await world.during(sender.send(note(number))) for number in range(4)]
-        assert {result.queue.broker_name for result in results} == {"a", "b"}
-        await world.clock.advance(40_000)
-        assert net.addresses == {"a:8081", "b:8081"}
-
-    play(story)
+    second_nameserver(world)
+    await world.start("a", nameservers="ns:1,ns:2")
+    await world.start("b", nameservers="ns:2")
+    assert list(world.registry.brokers) == ["a"]
+    await world.create("t", 1)
+    net = Noting(world.net)
+    fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
+    context = ClientContext(clock=world.clock, rng=world.context().rng, net=net)
+    reader = evenq.aio.PushConsumer(listener=print, client_id="me", context=context, **fields)
+    world.clients.append(reader)
+    await reader.start()
+    await world.ready(reader, queues=2)
+    sender = producer(world, ClientContext(clock=world.clock, rng=world.context().rng, net=net))
+    results = [await world.during(sender.send(note(number))) for number in range(4)]
+    assert {result.queue.broker_name for result in results} == {"a", "b"}
+    await world.clock.advance(40_000)
+    assert net.addresses == {"a:8081", "b:8081"}
 
 
 def test_ns_9_rt_10_a_producer_looks_at_its_route_every_30_s_and_then_uses_a_broker_that_came(play):
@@ -143,75 +133,62 @@ def test_ns_9_rt_10_a_producer_looks_at_its_route_every_30_s_and_then_uses_a_bro
         assert options().route_refresh_ms == 30_000
 
 
-def test_rt_5_a_message_queue_is_the_unit_that_is_written_locked_and_accounted_for(play):
+async def test_rt_5_a_message_queue_is_the_unit_that_is_written_locked_and_accounted_for(world):
     """Queues that differ in one of topic, broker and number are different ones in every respect."""
-
-    async def story(world):
-        for name in "ab":
-            await world.start(name)
-        for topic in "tu":
-            await world.create(topic, 2)
-        queues = [evenq.MessageQueue(topic, broker, number) for topic in "tu" for broker in "ab" for number in (0, 1)]
-        reader = await world.push(subscriptions={"t": "*", "u": "*"}, options=evenq.PushOptions(commit_interval_ms=100))
-        await world.ready(reader, queues=8)
-        assert reader.queues == sorted(queues)
-        for count, queue in enumerate(queues, start=1):
-            fields = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            assert await world.publish(*range(count), **fields) == 0
-        await world.until(lambda: len(world.seen) == sum(range(9)))
-        assert Counter(message.queue for message in world.seen) == {
-            queue: count for count, queue in enumerate(queues, start=1)
-        }
-        await world.clock.advance(500)
-        for count, queue in enumerate(queues, start=1):
-            kept = await world.committed("g", queue.topic, queue.queue_id, queue.broker_name)
-            assert kept == count
-            assert world.brokers[queue.broker_name].membership.locks.holder("g", queue) == "me"
-
-    play(story)
+    for name in "ab":
+        await world.start(name)
+    for topic in "tu":
+        await world.create(topic, 2)
+    queues = [evenq.MessageQueue(topic, broker, number) for topic in "tu" for broker in "ab" for number in (0, 1)]
+    reader = await world.push(subscriptions={"t": "*", "u": "*"}, options=evenq.PushOptions(commit_interval_ms=100))
+    await world.ready(reader, queues=8)
+    assert reader.queues == sorted(queues)
+    for count, queue in enumerate(queues, start=1):
+        fields = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+        assert await world.publish(*range(count), **fields) == 0
+    await world.until(lambda: len(world.seen) == sum(range(9)))
+    assert Counter(message.queue for message in world.seen) == {
+        queue: count for count, queue in enumerate(queues, start=1)
+    }
+    await world.clock.advance(500)
+    for count, queue in enumerate(queues, start=1):
+        kept = await world.committed("g", queue.topic, queue.queue_id, queue.broker_name)
+        assert kept == count
+        assert world.brokers[queue.broker_name].membership.locks.holder("g", queue) == "me"
 
 
-def test_rg_4_every_broker_tells_all_members_of_a_group_and_none_of_another(play):
-    async def story(world):
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", 2)
-        readers = [await world.push(name) for name in ("two", "one")] + [await world.pull("other", group="h")]
-        await world.ready(*readers, queues=8)
-        for broker in "ab":
-            request = groups_pb2.ListMembersRequest(group="g").SerializeToString()
-            raw = world.net.unary(f"{broker}:8081", "/evenq.v1.Groups/ListMembers", request, timeout_ms=1_000)
-            answer = groups_pb2.ListMembersResponse.FromString(await world.during(raw))
-            assert [member.client_id for member in answer.members] == ["one", "two"]
-
-    play(story)
+async def test_rg_4_every_broker_tells_all_members_of_a_group_and_none_of_another(world):
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", 2)
+    readers = [await world.push(name) for name in ("two", "one")] + [await world.pull("other", group="h")]
+    await world.ready(*readers, queues=8)
+    for broker in "ab":
+        request = groups_pb2.ListMembersRequest(group="g").SerializeToString()
+        raw = world.net.unary(f"{broker}:8081", "/evenq.v1.Groups/ListMembers", request, timeout_ms=1_000)
+        answer = groups_pb2.ListMembersResponse.FromString(await world.during(raw))
+        assert [member.client_id for member in answer.members] == ["one", "two"]
 
 
-def test_tq_1_the_first_send_makes_its_topic_on_every_broker_if_that_is_allowed(play):
-    async def story(world):
-        for name in "ab":
-            await world.start(name)
-        sender = producer(world)
-        results = [await world.during(sender.send(note(number, topic="new"))) for number in range(8)]
-        assert {result.queue.broker_name for result in results} == {"a", "b"}
-        assert all(world.has("new", broker) for broker in "ab")
-
-    play(story)
+async def test_tq_1_the_first_send_makes_its_topic_on_every_broker_if_that_is_allowed(world):
+    for name in "ab":
+        await world.start(name)
+    sender = producer(world)
+    results = [await world.during(sender.send(note(number, topic="new"))) for number in range(8)]
+    assert {result.queue.broker_name for result in results} == {"a", "b"}
+    assert all(world.has("new", broker) for broker in "ab")
 
 
-def test_tq_1_a_topic_must_be_made_before_its_use_where_that_is_a_setting(play):
-    async def story(world):
-        await world.start("a", auto_create_topics=False)
-        sender = producer(world)
-        with pytest.raises(evenq.errors.TopicNotFound, match="evenq topic create new"):
-            await world.during(sender.send(note("x", topic="new")))
-        with pytest.raises(evenq.Error, match="new"):
-            await world.publish("x", topic="new")
-        assert not world.has("new")
-        await world.create("new", 1)
-        assert (await world.during(sender.send(note("x", topic="new")))).offset == 0
-
-    play(story)
+async def test_tq_1_a_topic_must_be_made_before_its_use_where_that_is_a_setting(world):
+    await world.start("a", auto_create_topics=False)
+    sender = producer(world)
+    with pytest.raises(evenq.errors.TopicNotFound, match="evenq topic create new"):
+        await world.during(sender.send(note("x", topic="new")))
+    with pytest.raises(evenq.Error, match="new"):
+        await world.publish("x", topic="new")
+    assert not world.has("new")
+    await world.create("new", 1)
+    assert (await world.during(sender.send(note("x", topic="new")))).offset == 0
 
 
 @pytest.mark.parametrize(("asked_ms", "waits_ms"), [(700, 700), (60_000, 2_000)])

@@ -78,83 +78,74 @@ def test_rb_2_rb_3_a_retry_topic_that_cannot_be_divided_is_no_imbalance_and_only
 
 
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
-def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_read_and_is_warned_of(
-    play, caplog, tmp_path, model
+async def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_read_and_is_warned_of(
+    world, caplog, tmp_path, model
 ):
-    async def story(world):
-        await world.start()
-        await world.create("t", 2)
-        options = evenq.PushOptions(offsets_folder=tmp_path, route_refresh_ms=1_000, **QUIET)
-        events = []
-        one = await world.push(model=model, options=options, on_rebalance=lambda *change: events.append(change))
-        await world.slow_until(lambda: sum(len(gained) for gained, _ in events) == 2)
-        assert len(one.queues) == 2
-        assert not said(caplog, "no assignment for topic t now: it has no readable queue")
-        before = len(events)
-        assignment = member_of(one).ownership._assignment
-        routes = assignment._routes
+    await world.start()
+    await world.create("t", 2)
+    options = evenq.PushOptions(offsets_folder=tmp_path, route_refresh_ms=1_000, **QUIET)
+    events = []
+    one = await world.push(model=model, options=options, on_rebalance=lambda *change: events.append(change))
+    await world.slow_until(lambda: sum(len(gained) for gained, _ in events) == 2)
+    assert len(one.queues) == 2
+    assert not said(caplog, "no assignment for topic t now: it has no readable queue")
+    before = len(events)
+    assignment = member_of(one).ownership._assignment
+    routes = assignment._routes
 
-        async def empty(topic):
-            return replace(await routes.get(topic), readable=())
+    async def empty(topic):
+        return replace(await routes.get(topic), readable=())
 
-        assignment._routes = SimpleNamespace(get=empty)
-        await world.clock.advance(25_000)
-        assert len(one.queues) == 2, "nothing is changed"
-        assert len(events) == before, "and none is reported"
-        assert not one.balanced
-        assert said(caplog, "no assignment for topic t now: it has no readable queue")
-
-    play(story)
+    assignment._routes = SimpleNamespace(get=empty)
+    await world.clock.advance(25_000)
+    assert len(one.queues) == 2, "nothing is changed"
+    assert len(events) == before, "and none is reported"
+    assert not one.balanced
+    assert said(caplog, "no assignment for topic t now: it has no readable queue")
 
 
-def test_rb_11_every_member_divides_the_same_sorted_queues_and_ids_whatever_order_it_heard_them_in(play):
-    async def story(world):
-        for name in "ab":
-            await world.start(name)
-        await world.create("t", 2)
-        given = []
+async def test_rb_11_every_member_divides_the_same_sorted_queues_and_ids_whatever_order_it_heard_them_in(world):
+    for name in "ab":
+        await world.start(name)
+    await world.create("t", 2)
+    given = []
 
-        def note(queues, ids):
-            given.append((queues, ids))
-            return queues
+    def note(queues, ids):
+        given.append((queues, ids))
+        return queues
 
-        members = [await world.push(name, group=name, strategy=Dividing("t", note)) for name in ("one", "two")]
-        await world.ready(*members, queues=8)
-        membership = [member_of(member) for member in members]
-        known = tuple(member.sessions.members()[0] for member in membership)
-        route = await membership[0].ownership._routes.get("t")
-        assert len(route.readable) == 4
-        for member, backward in zip(membership, (False, True), strict=True):
-            queues = sorted(route.readable, reverse=backward)
+    members = [await world.push(name, group=name, strategy=Dividing("t", note)) for name in ("one", "two")]
+    await world.ready(*members, queues=8)
+    membership = [member_of(member) for member in members]
+    known = tuple(member.sessions.members()[0] for member in membership)
+    route = await membership[0].ownership._routes.get("t")
+    assert len(route.readable) == 4
+    for member, backward in zip(membership, (False, True), strict=True):
+        queues = sorted(route.readable, reverse=backward)
 
-            async def heard(_topic, queues=queues):
-                return replace(route, readable=tuple(queues))
+        async def heard(_topic, queues=queues):
+            return replace(route, readable=tuple(queues))
 
-            member.ownership._assignment._routes = SimpleNamespace(get=heard)
-            member.sessions.members = lambda backward=backward: known[::-1] if backward else known
-        given.clear()
-        for member in membership:
-            await member.ownership._assignment.assigned("t")
-        assert given == [(sorted(route.readable), ["one", "two"])] * 2
-
-    play(story)
+        member.ownership._assignment._routes = SimpleNamespace(get=heard)
+        member.sessions.members = lambda backward=backward: known[::-1] if backward else known
+    given.clear()
+    for member in membership:
+        await member.ownership._assignment.assigned("t")
+    assert given == [(sorted(route.readable), ["one", "two"])] * 2
 
 
-def test_rb_13_no_result_at_all_is_an_empty_one_and_drops_all(play):
-    async def story(world):
-        await world.start()
-        await world.create("t", 2)
-        strategy = Dividing("t", lambda queues, _ids: queues + queues)
-        one = await world.push(strategy=strategy, options=evenq.PushOptions(**QUIET))
-        await world.ready(one, queues=2)
-        await world.clock.advance(500)
-        assert world.calls("/LockQueues") == 1, "what stands there twice is taken once"
-        strategy.odd = lambda _queues, _ids: None
-        member_of(one).ownership.wake()
-        await world.until(lambda: one.queues == [])
-        assert one.balanced
-
-    play(story)
+async def test_rb_13_no_result_at_all_is_an_empty_one_and_drops_all(world):
+    await world.start()
+    await world.create("t", 2)
+    strategy = Dividing("t", lambda queues, _ids: queues + queues)
+    one = await world.push(strategy=strategy, options=evenq.PushOptions(**QUIET))
+    await world.ready(one, queues=2)
+    await world.clock.advance(500)
+    assert world.calls("/LockQueues") == 1, "what stands there twice is taken once"
+    strategy.odd = lambda _queues, _ids: None
+    member_of(one).ownership.wake()
+    await world.until(lambda: one.queues == [])
+    assert one.balanced
 
 
 def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broker_hears_of_it_at_once(play, caplog):
@@ -197,42 +188,38 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
     play(story)
 
 
-def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minutes_and_said_to_be(play, caplog):
+async def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minutes_and_said_to_be(world, caplog):
     """It goes on at the stored offset, and no sooner than that."""
+    await world.start()
+    await world.create("t")
+    options = evenq.PushOptions(commit_interval_ms=100, **QUIET)
+    assert options.pull_idle_ms == 120_000
+    one = await world.push(options=options)
+    await world.ready(one)
+    await world.publish("a")
+    await world.until(lambda: world.saw() == ["a"])
+    await world.clock.advance(500)
+    (first,) = member_of(one).ownership.processes()
+    calls = one._pushing._member.ownership._calls
+    pull, hangs = calls.pull, True
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        options = evenq.PushOptions(commit_interval_ms=100, **QUIET)
-        assert options.pull_idle_ms == 120_000
-        one = await world.push(options=options)
-        await world.ready(one)
-        await world.publish("a")
-        await world.until(lambda: world.saw() == ["a"])
-        await world.clock.advance(500)
-        (first,) = member_of(one).ownership.processes()
-        calls = one._pushing._member.ownership._calls
-        pull, hangs = calls.pull, True
+    async def hanging(*result, **rest):
+        return await (asyncio.Event().wait() if hangs else pull(*result, **rest))
 
-        async def hanging(*result, **rest):
-            return await (asyncio.Event().wait() if hangs else pull(*result, **rest))
-
-        calls.pull = hanging
-        await world.publish("b")  # brought by the pull that is parked already
-        await world.until(lambda: world.saw() == ["a", "b"])
-        await world.clock.advance(118_000)
-        assert member_of(one).ownership.processes() == [first]
-        assert not said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
-        hangs = False
-        await world.publish("c")
-        await world.clock.advance(30_000)
-        (record,) = said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
-        assert record.levelno == logging.ERROR
-        (second,) = member_of(one).ownership.processes()
-        assert second is not first
-        assert world.saw() == ["a", "b", "c"]
-
-    play(story)
+    calls.pull = hanging
+    await world.publish("b")  # brought by the pull that is parked already
+    await world.until(lambda: world.saw() == ["a", "b"])
+    await world.clock.advance(118_000)
+    assert member_of(one).ownership.processes() == [first]
+    assert not said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
+    hangs = False
+    await world.publish("c")
+    await world.clock.advance(30_000)
+    (record,) = said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
+    assert record.levelno == logging.ERROR
+    (second,) = member_of(one).ownership.processes()
+    assert second is not first
+    assert world.saw() == ["a", "b", "c"]
 
 
 def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(play, caplog):
@@ -269,56 +256,51 @@ def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_
 
 
 @pytest.mark.parametrize("in_hand", [False, True])
-def test_rb_20_nothing_happens_to_a_pull_consumer_whose_user_does_not_pull(play, caplog, in_hand):
+async def test_rb_20_nothing_happens_to_a_pull_consumer_whose_user_does_not_pull(world, caplog, in_hand):
     """For as long as it likes, with messages in hand or without."""
-
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        events = []
-        options = evenq.PullOptions(pull_threshold_queue=2, pull_batch=2)
-        one = await world.pull(on_rebalance=lambda gained, lost: events.append((gained, lost)), options=options)
-        await world.ready(one)
-        await world.until(lambda: len(events) == 1)
-        if in_hand:
-            await world.publish(*range(5))
-        (first,) = one._polling._member.ownership.processes()
-        await world.clock.advance(400_000)
-        assert one._polling._member.ownership.processes() == [first]
-        assert (one.queues, len(events)) == ([T0], 1)
-        assert not said(caplog, "was not pulled for")
-        if not in_hand:
-            await world.publish(*range(5))
-        got = []
-        while len(got) < 5:
-            got += [message.body for message in await world.during(one.poll(5, wait_ms=1_000))]
-        assert got == [b"0", b"1", b"2", b"3", b"4"]
-
-    play(story)
+    await world.start()
+    await world.create("t")
+    events = []
+    options = evenq.PullOptions(pull_threshold_queue=2, pull_batch=2)
+    one = await world.pull(on_rebalance=lambda gained, lost: events.append((gained, lost)), options=options)
+    await world.ready(one)
+    await world.until(lambda: len(events) == 1)
+    if in_hand:
+        await world.publish(*range(5))
+    (first,) = one._polling._member.ownership.processes()
+    await world.clock.advance(400_000)
+    assert one._polling._member.ownership.processes() == [first]
+    assert (one.queues, len(events)) == ([T0], 1)
+    assert not said(caplog, "was not pulled for")
+    if not in_hand:
+        await world.publish(*range(5))
+    got = []
+    while len(got) < 5:
+        got += [message.body for message in await world.during(one.poll(5, wait_ms=1_000))]
+    assert got == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.spec("OC-13")
-def test_rb_25_an_ordered_listener_that_never_ends_gives_its_queue_up_after_revoke_ms_and_is_warned_of(play, caplog):
-    async def story(world):
-        await world.start(revoke_ms=2_000)
-        await world.create("t")
+async def test_rb_25_an_ordered_listener_that_never_ends_gives_its_queue_up_after_revoke_ms_and_is_warned_of(
+    world, caplog
+):
+    await world.start(revoke_ms=2_000)
+    await world.create("t")
 
-        async def stuck(messages):
-            await asyncio.Event().wait()
+    async def stuck(messages):
+        await asyncio.Event().wait()
 
-        options = evenq.PushOptions(drain_ms=500, lock_wait_ms=500, **QUIET)
-        one = await world.push("zzz", listener=stuck, ordered=True, options=options)
-        await world.ready(one)
-        await world.publish("x")
-        await world.until(lambda: world.saw() == ["x"])
-        began_ms = world.clock.monotonic_ms()
-        two = await world.push("aaa", ordered=True, options=options)
-        await world.until(lambda: two.queues == [T0])
-        assert 2_000 <= world.clock.monotonic_ms() - began_ms <= 5_000
-        assert said(caplog, "messages of t@a:0 were not finished within 2000 ms")
-        await world.until(lambda: world.saw() == ["x", "x"])
-
-    play(story)
+    options = evenq.PushOptions(drain_ms=500, lock_wait_ms=500, **QUIET)
+    one = await world.push("zzz", listener=stuck, ordered=True, options=options)
+    await world.ready(one)
+    await world.publish("x")
+    await world.until(lambda: world.saw() == ["x"])
+    began_ms = world.clock.monotonic_ms()
+    two = await world.push("aaa", ordered=True, options=options)
+    await world.until(lambda: two.queues == [T0])
+    assert 2_000 <= world.clock.monotonic_ms() - began_ms <= 5_000
+    assert said(caplog, "messages of t@a:0 were not finished within 2000 ms")
+    await world.until(lambda: world.saw() == ["x", "x"])
 
 
 @pytest.mark.parametrize("offset", [None, -1, -2])
@@ -331,46 +313,40 @@ def test_rb_30_rb_31_no_start_offset_or_a_negative_one_adds_nothing_in_this_roun
     assert not table.balanced()
 
 
-def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(play):
-    async def story(world):
-        broker = await world.start()
-        await world.create("t")
-        await world.publish("x")
-        options = evenq.PushOptions(drain_ms=60_000, **QUIET)
-        holder = await world.push("zzz", listener=lambda _: asyncio.Event().wait(), options=options)
-        await world.ready(holder)
-        await world.until(lambda: len(world.seen) == 1)
-        # the broker refuses at once, whatever a member would wait for
-        one = await world.push("aaa", options=evenq.PushOptions(lock_wait_ms=0, **QUIET))
-        await world.until(lambda: member_of(one).ownership._rounds > 0)
-        await world.clock.advance(600)
-        ownership, locks, times = member_of(one).ownership, member_of(one).ownership._locks, []
-        take = locks.take
+async def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(world):
+    broker = await world.start()
+    await world.create("t")
+    await world.publish("x")
+    options = evenq.PushOptions(drain_ms=60_000, **QUIET)
+    holder = await world.push("zzz", listener=lambda _: asyncio.Event().wait(), options=options)
+    await world.ready(holder)
+    await world.until(lambda: len(world.seen) == 1)
+    # the broker refuses at once, whatever a member would wait for
+    one = await world.push("aaa", options=evenq.PushOptions(lock_wait_ms=0, **QUIET))
+    await world.until(lambda: member_of(one).ownership._rounds > 0)
+    await world.clock.advance(600)
+    ownership, locks, times = member_of(one).ownership, member_of(one).ownership._locks, []
+    take = locks.take
 
-        async def noted(*result):
-            times.append(world.clock.monotonic_ms())
-            await take(*result)
+    async def noted(*result):
+        times.append(world.clock.monotonic_ms())
+        await take(*result)
 
-        locks.take = noted
-        await world.clock.advance(5_000)
-        assert broker.membership.locks.holder("g", T0) == "zzz"
-        assert ownership._options.lock_retry_ms == 500
-        assert 8 <= len(times) <= 10
-        assert {after - before for before, after in itertools.pairwise(times)} <= set(range(500, 601)), times
-
-    play(story)
+    locks.take = noted
+    await world.clock.advance(5_000)
+    assert broker.membership.locks.holder("g", T0) == "zzz"
+    assert ownership._options.lock_retry_ms == 500
+    assert 8 <= len(times) <= 10
+    assert {after - before for before, after in itertools.pairwise(times)} <= set(range(500, 601)), times
 
 
-def test_rb_34_by_default_the_first_pull_comes_at_once(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        one = await world.push(options=evenq.PushOptions(**QUIET))
-        await world.ready(one)
-        await world.clock.advance(20)
-        assert world.calls("Data/Pull") == 1
-
-    play(story)
+async def test_rb_34_by_default_the_first_pull_comes_at_once(world):
+    await world.start()
+    await world.create("t")
+    one = await world.push(options=evenq.PushOptions(**QUIET))
+    await world.ready(one)
+    await world.clock.advance(20)
+    assert world.calls("Data/Pull") == 1
 
 
 @pytest.mark.parametrize(
@@ -423,35 +399,29 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
     asyncio.run(story())
 
 
-def test_rb_45_without_a_time_it_is_half_an_hour_ago_and_the_first_message_stored_since_then_is_the_start(play):
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        for body, pause_ms in (("31 min ago", 2 * 60_000), ("29 min ago", 1_000), ("later", 29 * 60_000 - 1_000)):
-            await world.publish(body)
-            world.clock.jump_wall(pause_ms)
-        one = await world.push(start_from="TIMESTAMP", options=evenq.PushOptions(**QUIET))
-        await world.ready(one)
-        await world.until(lambda: len(world.seen) == 2)
-        assert world.saw() == ["29 min ago", "later"]
-
-    play(story)
+async def test_rb_45_without_a_time_it_is_half_an_hour_ago_and_the_first_message_stored_since_then_is_the_start(world):
+    await world.start()
+    await world.create("t")
+    for body, pause_ms in (("31 min ago", 2 * 60_000), ("29 min ago", 1_000), ("later", 29 * 60_000 - 1_000)):
+        await world.publish(body)
+        world.clock.jump_wall(pause_ms)
+    one = await world.push(start_from="TIMESTAMP", options=evenq.PushOptions(**QUIET))
+    await world.ready(one)
+    await world.until(lambda: len(world.seen) == 2)
+    assert world.saw() == ["29 min ago", "later"]
 
 
 @pytest.mark.parametrize("kind", ["ordered", "pull"])
-def test_xo_1_ordered_and_pull_consumers_may_ask_the_server_too(play, kind):
-    async def story(world):
-        await world.start()
-        await world.create("t", 4)
-        await world.group("g", strategy="AVG")
-        rest = {"ordered": True, "options": evenq.PushOptions(**QUIET)} if kind == "ordered" else {}
-        make = world.push if kind == "ordered" else world.pull
-        members = [await make(name, assignment="server", **rest) for name in ("one", "two")]
-        await world.until(lambda: [len(member.queues) for member in members] == [2, 2])
-        assert [[queue.queue_id for queue in member.queues] for member in members] == [[0, 1], [2, 3]]
-        assert world.calls("Assignment/Query") > 0
-
-    play(story)
+async def test_xo_1_ordered_and_pull_consumers_may_ask_the_server_too(world, kind):
+    await world.start()
+    await world.create("t", 4)
+    await world.group("g", strategy="AVG")
+    rest = {"ordered": True, "options": evenq.PushOptions(**QUIET)} if kind == "ordered" else {}
+    make = world.push if kind == "ordered" else world.pull
+    members = [await make(name, assignment="server", **rest) for name in ("one", "two")]
+    await world.until(lambda: [len(member.queues) for member in members] == [2, 2])
+    assert [[queue.queue_id for queue in member.queues] for member in members] == [[0, 1], [2, 3]]
+    assert world.calls("Assignment/Query") > 0
 
 
 def answering(world, change):
@@ -471,115 +441,103 @@ def answering(world, change):
     world.net.unary = changed
 
 
-def test_xo_2_better_a_question_that_fails_changes_nothing_and_is_asked_again_in_each_round(play):
+async def test_xo_2_better_a_question_that_fails_changes_nothing_and_is_asked_again_in_each_round(world):
     """However often and in whatever way: no topic is pinned to the member's own dividing."""
+    await world.start()
+    await world.create("t", 2)
+    await world.group("g", strategy="AVG")
+    options = evenq.PushOptions(rebalance_interval_ms=1_000, route_refresh_ms=1_000, **QUIET)
+    one = await world.push(assignment="server", options=options)
+    await world.ready(one, queues=2)
+    failing = []
 
-    async def story(world):
-        await world.start()
-        await world.create("t", 2)
-        await world.group("g", strategy="AVG")
-        options = evenq.PushOptions(rebalance_interval_ms=1_000, route_refresh_ms=1_000, **QUIET)
-        one = await world.push(assignment="server", options=options)
-        await world.ready(one, queues=2)
-        failing = []
+    def fail(_told):
+        if failing:
+            raise failing[0]
 
-        def fail(_told):
-            if failing:
-                raise failing[0]
-
-        answering(world, fail)
-        for error in (ConnectionFailed("no line"), RequestTimeout("no answer"), BadRequest("cannot")):
-            failing[:] = [error]
-            asked = world.calls("Assignment/Query")
-            await world.create("t", len(one.queues) * 2)
-            await world.clock.advance(6_000)
-            assert world.calls("Assignment/Query") - asked >= 5, "in each round"
-            mine = [queue.queue_id for queue in one.queues]
-            assert not one.balanced
-            failing.clear()
-            await world.until(lambda mine=mine: len(one.queues) == 2 * len(mine))
-            assert mine == list(range(len(one.queues) // 2)), "it had gone on with what it had"
-            await world.until(lambda: one.balanced)
-
-    play(story)
+    answering(world, fail)
+    for error in (ConnectionFailed("no line"), RequestTimeout("no answer"), BadRequest("cannot")):
+        failing[:] = [error]
+        asked = world.calls("Assignment/Query")
+        await world.create("t", len(one.queues) * 2)
+        await world.clock.advance(6_000)
+        assert world.calls("Assignment/Query") - asked >= 5, "in each round"
+        mine = [queue.queue_id for queue in one.queues]
+        assert not one.balanced
+        failing.clear()
+        await world.until(lambda mine=mine: len(one.queues) == 2 * len(mine))
+        assert mine == list(range(len(one.queues) // 2)), "it had gone on with what it had"
+        await world.until(lambda: one.balanced)
 
 
-def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and_pop_is_nobodys_own(play):
-    async def story(world):
-        await world.start()
-        await world.create("t", 4)
-        await world.group("g", strategy="AVG")
-        events, assigned, pop = [], [0, 1, 2, 3], set()
+async def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and_pop_is_nobodys_own(world):
+    await world.start()
+    await world.create("t", 4)
+    await world.group("g", strategy="AVG")
+    events, assigned, pop = [], [0, 1, 2, 3], set()
 
-        def change(answer):
-            del answer.queues[:]
-            for number in [*assigned, *pop]:
-                mode = assignment_pb2.POP if number in pop else assignment_pb2.PULL
-                answer.queues.add(mode=mode).queue.CopyFrom(
-                    common_pb2.Queue(topic="t", broker_name="a", queue_id=number)
-                )
+    def change(answer):
+        del answer.queues[:]
+        for number in [*assigned, *pop]:
+            mode = assignment_pb2.POP if number in pop else assignment_pb2.PULL
+            answer.queues.add(mode=mode).queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=number))
 
-        answering(world, change)
-        options = evenq.PushOptions(rebalance_interval_ms=1_000)
-        one = await world.push(
-            assignment="server",
-            options=options,
-            on_rebalance=lambda *news: events.append([[queue.queue_id for queue in part] for part in news]),
-        )
-        await world.ready(one, queues=4)
-        subscribed = dict(member_of(one).subscriptions)
-        assert RETRY in subscribed
-        await world.clock.advance(500)
-        events.clear()
-        locks, pulled = (
-            world.calls("/LockQueues"),
-            {process.queue: process for process in member_of(one).ownership.processes()},
-        )
-        assigned[:] = [0, 1]
-        pop.add(2)
-        await world.until(lambda: [queue.queue_id for queue in one.queues] == [0, 1])
-        await world.until(lambda: sorted(number for _, lost in events for number in lost) == [2, 3])
-        assert all(not gained for gained, _ in events)
-        assert world.calls("/LockQueues") == locks, "what stays is not taken anew"
-        assert {process.queue: process for process in member_of(one).ownership.processes()}.items() <= pulled.items()
-        assert one.balanced
-        assert member_of(one).subscriptions == subscribed, "the mode changes no retry topic"
-        await world.publish("dropped", queue=3)
-        await world.publish("in mode pop", queue=2)
-        await world.publish("kept", queue=1)
-        await world.until(lambda: world.saw() == ["kept"])
-        await world.clock.advance(5_000)
-        assert world.saw() == ["kept"]
-        assigned[:] = [0, 1, 3]
-        await world.until(lambda: world.saw() == ["kept", "dropped"])
-        assert world.calls("/LockQueues") == locks + 1
-        assert world.brokers["a"].membership.locks.holder("g", one.queues[2]) == "me"
-        assert events[-1] == [[3], []]
-
-    play(story)
+    answering(world, change)
+    options = evenq.PushOptions(rebalance_interval_ms=1_000)
+    one = await world.push(
+        assignment="server",
+        options=options,
+        on_rebalance=lambda *news: events.append([[queue.queue_id for queue in part] for part in news]),
+    )
+    await world.ready(one, queues=4)
+    subscribed = dict(member_of(one).subscriptions)
+    assert RETRY in subscribed
+    await world.clock.advance(500)
+    events.clear()
+    locks, pulled = (
+        world.calls("/LockQueues"),
+        {process.queue: process for process in member_of(one).ownership.processes()},
+    )
+    assigned[:] = [0, 1]
+    pop.add(2)
+    await world.until(lambda: [queue.queue_id for queue in one.queues] == [0, 1])
+    await world.until(lambda: sorted(number for _, lost in events for number in lost) == [2, 3])
+    assert all(not gained for gained, _ in events)
+    assert world.calls("/LockQueues") == locks, "what stays is not taken anew"
+    assert {process.queue: process for process in member_of(one).ownership.processes()}.items() <= pulled.items()
+    assert one.balanced
+    assert member_of(one).subscriptions == subscribed, "the mode changes no retry topic"
+    await world.publish("dropped", queue=3)
+    await world.publish("in mode pop", queue=2)
+    await world.publish("kept", queue=1)
+    await world.until(lambda: world.saw() == ["kept"])
+    await world.clock.advance(5_000)
+    assert world.saw() == ["kept"]
+    assigned[:] = [0, 1, 3]
+    await world.until(lambda: world.saw() == ["kept", "dropped"])
+    assert world.calls("/LockQueues") == locks + 1
+    assert world.brokers["a"].membership.locks.holder("g", one.queues[2]) == "me"
+    assert events[-1] == [[3], []]
 
 
-def test_xo_4_an_assigned_entry_without_a_queue_is_ignored(play):
-    async def story(world):
-        await world.start()
-        await world.create("t", 2)
-        await world.group("g", strategy="AVG")
-        ask = world.net.unary
+async def test_xo_4_an_assigned_entry_without_a_queue_is_ignored(world):
+    await world.start()
+    await world.create("t", 2)
+    await world.group("g", strategy="AVG")
+    ask = world.net.unary
 
-        async def adding(address, method, request, **rest):
-            answer = await ask(address, method, request, **rest)
-            if not method.endswith("Assignment/Query"):
-                return answer
-            response = assignment_pb2.AssignmentResponse.FromString(answer)
-            response.queues.add(mode=assignment_pb2.PULL)
-            return response.SerializeToString()
+    async def adding(address, method, request, **rest):
+        answer = await ask(address, method, request, **rest)
+        if not method.endswith("Assignment/Query"):
+            return answer
+        response = assignment_pb2.AssignmentResponse.FromString(answer)
+        response.queues.add(mode=assignment_pb2.PULL)
+        return response.SerializeToString()
 
-        world.net.unary = adding
-        one = await world.push(assignment="server", options=evenq.PushOptions(**QUIET))
-        await world.ready(one, queues=2)
-        await world.clock.advance(1_000)
-        assert world.calls("Assignment/Query") > 0
-        assert one.balanced
-        assert one.queues == [T0, evenq.MessageQueue("t", "a", 1)]
-
-    play(story)
+    world.net.unary = adding
+    one = await world.push(assignment="server", options=evenq.PushOptions(**QUIET))
+    await world.ready(one, queues=2)
+    await world.clock.advance(1_000)
+    assert world.calls("Assignment/Query") > 0
+    assert one.balanced
+    assert one.queues == [T0, evenq.MessageQueue("t", "a", 1)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -132,17 +133,27 @@ def users_of(**grants: str) -> Users:
     return Users.parse(text.encode())
 
 
+async def _stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        for broker in stage.brokers:
+            await stage.during(broker.close())
+
+
+@pytest.fixture
+def stage() -> AsyncIterator[Stage]:
+    """For `async def` tests."""
+    return _stage()
+
+
 @pytest.fixture
 def run() -> Callable[[Story], None]:
-    def play(story: Story) -> None:
-        async def body() -> None:
-            stage = Stage()
-            try:
-                await story(stage)
-            finally:
-                for broker in stage.brokers:
-                    await stage.during(broker.close())
+    """For tests whose story is a function of its own."""
 
-        asyncio.run(body())
+    async def play(story: Story) -> None:
+        async with asynccontextmanager(_stage)() as stage:
+            await story(stage)
 
-    return play
+    return lambda story: asyncio.run(play(story))

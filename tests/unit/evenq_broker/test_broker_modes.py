@@ -57,31 +57,27 @@ async def receive(stage: Any, broker: str) -> list[bytes]:
 
 
 @pytest.mark.spec("HA-3")
-def test_a_single_broker_serves_nobody_while_it_is_away_and_has_all_when_it_is_back(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        broker = await started(stage, "a", tmp_path)
-        await send(stage, b"one", "a")
-        await stopped(stage, broker)
-        with pytest.raises(Error):
-            await send(stage, b"nobody", "a")
-        await started(stage, "a", tmp_path)
-        await send(stage, b"two", "a")
-        assert await receive(stage, "a") == [b"one", b"two"]
-
-    run(story)
+async def test_a_single_broker_serves_nobody_while_it_is_away_and_has_all_when_it_is_back(
+    stage: Any, tmp_path: Path
+) -> None:
+    broker = await started(stage, "a", tmp_path)
+    await send(stage, b"one", "a")
+    await stopped(stage, broker)
+    with pytest.raises(Error):
+        await send(stage, b"nobody", "a")
+    await started(stage, "a", tmp_path)
+    await send(stage, b"two", "a")
+    assert await receive(stage, "a") == [b"one", b"two"]
 
 
 @pytest.mark.spec("HA-4")
-def test_of_two_brokers_one_goes_on_and_what_the_other_has_waits_for_it(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        first = await started(stage, "a", tmp_path)
-        await started(stage, "b", tmp_path)
-        await send(stage, b"waits", "a")
-        await send(stage, b"there", "b")
-        await stopped(stage, first)
-        await send(stage, b"more", "b")
-        assert await receive(stage, "b") == [b"there", b"more"]
-        await started(stage, "a", tmp_path)
-        assert await receive(stage, "a") == [b"waits"]
-
-    run(story)
+async def test_of_two_brokers_one_goes_on_and_what_the_other_has_waits_for_it(stage: Any, tmp_path: Path) -> None:
+    first = await started(stage, "a", tmp_path)
+    await started(stage, "b", tmp_path)
+    await send(stage, b"waits", "a")
+    await send(stage, b"there", "b")
+    await stopped(stage, first)
+    await send(stage, b"more", "b")
+    assert await receive(stage, "b") == [b"there", b"more"]
+    await started(stage, "a", tmp_path)
+    assert await receive(stage, "a") == [b"waits"]

@@ -77,157 +77,134 @@ async def change(stage: Any, handle: str, ms: int, *, suspend: bool = False) -> 
     assert answer.status.code == definition_pb2.OK
 
 
-def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 2)
-        first, _ = await receive(stage)
-        assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
-        await change(stage, first, 0)
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
-        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
-        await receive(stage)
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
-
-    run(story)
+async def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(stage: Any) -> None:
+    broker = await filled(stage, 2)
+    first, _ = await receive(stage)
+    assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
+    await change(stage, first, 0)
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
+    assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
+    await receive(stage)
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
 
 
-def test_a_delivery_that_is_put_off_is_no_failure(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 1)
-        (handle,) = await receive(stage, renews=True)
-        await change(stage, handle, 20_000, suspend=True)
-        await stage.clock.advance(20_001)
-        broker.ledger.progress.expire(broker.runtime.now_ms())
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
-            assert read(broker, name) == {("g", "t"): 0}
-        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
-
-    run(story)
+async def test_a_delivery_that_is_put_off_is_no_failure(stage: Any) -> None:
+    broker = await filled(stage, 1)
+    (handle,) = await receive(stage, renews=True)
+    await change(stage, handle, 20_000, suspend=True)
+    await stage.clock.advance(20_001)
+    broker.ledger.progress.expire(broker.runtime.now_ms())
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
+        assert read(broker, name) == {("g", "t"): 0}
+    assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
 
 
-def test_more_time_for_a_simple_consumer_is_no_failure_and_a_lapse_is_one(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 1)
-        (handle,) = await receive(stage, invisible_ms=10_000)
-        await change(stage, handle, 20_000)
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
-        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
-        await stage.clock.advance(20_001)
-        broker.ledger.progress.expire(broker.runtime.now_ms())
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "evenq_broker_timed_out_total") == {("g", "t"): 1}
-        assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
-
-    run(story)
+async def test_more_time_for_a_simple_consumer_is_no_failure_and_a_lapse_is_one(stage: Any) -> None:
+    broker = await filled(stage, 1)
+    (handle,) = await receive(stage, invisible_ms=10_000)
+    await change(stage, handle, 20_000)
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
+    assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
+    await stage.clock.advance(20_001)
+    broker.ledger.progress.expire(broker.runtime.now_ms())
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "evenq_broker_timed_out_total") == {("g", "t"): 1}
+    assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
 
 
-def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_unread(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(60_000,))
-        broker = await filled(stage, 1, retry=retry)
-        back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
-        back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
-        await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
-        assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
-        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {
-            "g": 1
-        }
-        shown = admin_pb2.DescribeGroupRequest(group="g")
-        answer = await stage.call("/evenq.v1.Admin/DescribeGroup", shown, admin_pb2.DescribeGroupResponse)
-        assert (answer.troubles.retries_waiting, answer.troubles.given_back) == (1, 1)
-        await stage.during(stage.clock.sleep_ms(61_000))
-        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
-        topic = broker.catalog.topics.get("%RETRY%g")
-        assert broker.ledger.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"
-
-    run(story)
+async def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_unread(stage: Any) -> None:
+    retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(60_000,))
+    broker = await filled(stage, 1, retry=retry)
+    back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
+    back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
+    await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
+    assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
+    assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {"g": 1}
+    shown = admin_pb2.DescribeGroupRequest(group="g")
+    answer = await stage.call("/evenq.v1.Admin/DescribeGroup", shown, admin_pb2.DescribeGroupResponse)
+    assert (answer.troubles.retries_waiting, answer.troubles.given_back) == (1, 1)
+    await stage.during(stage.clock.sleep_ms(61_000))
+    assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
+    topic = broker.catalog.topics.get("%RETRY%g")
+    assert broker.ledger.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_copy_that_is_due_before_its_store_is_answered_or_is_not_stored_does_not_wait_for_ever(
-    run: Run, monkeypatch: pytest.MonkeyPatch, full: bool
+async def test_a_copy_that_is_due_before_its_store_is_answered_or_is_not_stored_does_not_wait_for_ever(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    async def story(stage: Any) -> None:
-        retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1,))
-        broker = await filled(stage, 1, retry=retry)
-        append = broker.ledger.store.append
+    retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1,))
+    broker = await filled(stage, 1, retry=retry)
+    append = broker.ledger.store.append
 
-        async def slowly(messages: Any, **options: Any) -> Any:
-            if not options.get("timers"):
-                return await append(messages, **options)
-            if full:
-                raise StoreFull("no room")
-            stored = await append(messages, **options)
-            retries = broker.catalog.topics.get("%RETRY%g").topic_id
-            while broker.ledger.store.queue_range(retries, 0) == (0, 0):
-                await stage.clock.sleep_ms(1)
-            return stored
+    async def slowly(messages: Any, **options: Any) -> Any:
+        if not options.get("timers"):
+            return await append(messages, **options)
+        if full:
+            raise StoreFull("no room")
+        stored = await append(messages, **options)
+        retries = broker.catalog.topics.get("%RETRY%g").topic_id
+        while broker.ledger.store.queue_range(retries, 0) == (0, 0):
+            await stage.clock.sleep_ms(1)
+        return stored
 
-        monkeypatch.setattr(broker.ledger.store, "append", slowly)
-        back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
-        back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
-        with pytest.raises(Error) if full else nullcontext():
-            await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
-        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
-
-    run(story)
+    monkeypatch.setattr(broker.ledger.store, "append", slowly)
+    back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
+    back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
+    with pytest.raises(Error) if full else nullcontext():
+        await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
+    assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
 
 
-def test_the_age_is_that_of_the_oldest_unfinished_message(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 2)
-        handles = await receive(stage)
-        await stage.clock.advance(7_000)
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "rocketmq_consumer_lag_latency")["g", "t"] >= 7_000
-        assert read(broker, "evenq_queue_lag_seconds")["g", "t", "0"] >= 7
-        assert read(broker, "evenq_queue_lag_messages")["g", "t", "0"] == 2
-        ack = service_pb2.AckMessageRequest()
-        ack.group.name, ack.topic.name = "g", "t"
-        for handle in handles:
-            ack.entries.add(receipt_handle=handle)
-        await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
-        await look_once(
-            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-        )
-        assert read(broker, "rocketmq_consumer_lag_latency") == {("g", "t"): 0}
-        assert read(broker, "evenq_queue_lag_messages") == {("g", "t", "0"): 0}
-
-    run(story)
+async def test_the_age_is_that_of_the_oldest_unfinished_message(stage: Any) -> None:
+    broker = await filled(stage, 2)
+    handles = await receive(stage)
+    await stage.clock.advance(7_000)
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "rocketmq_consumer_lag_latency")["g", "t"] >= 7_000
+    assert read(broker, "evenq_queue_lag_seconds")["g", "t", "0"] >= 7
+    assert read(broker, "evenq_queue_lag_messages")["g", "t", "0"] == 2
+    ack = service_pb2.AckMessageRequest()
+    ack.group.name, ack.topic.name = "g", "t"
+    for handle in handles:
+        ack.entries.add(receipt_handle=handle)
+    await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+    await look_once(
+        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+    )
+    assert read(broker, "rocketmq_consumer_lag_latency") == {("g", "t"): 0}
+    assert read(broker, "evenq_queue_lag_messages") == {("g", "t", "0"): 0}
 
 
-def test_deliveries_and_sizes_are_counted_in_buckets(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 3)
-        await stage.clock.advance(2_000)
-        await receive(stage)
-        ages = read(broker, "evenq_broker_delivery_seconds")["g", "t"]
-        assert isinstance(ages, Distribution)
-        assert ages.counts[AGE_BOUNDS_MS.index(5_000)] == sum(ages.counts) == 3
-        assert ages.total == pytest.approx(6, abs=0.2)
-        sizes = read(broker, "rocketmq_message_size")["t", "normal"]
-        assert (sizes.counts[0], sizes.total) == (
-            3,
-            broker.runtime.stats.topic(broker.catalog.topics.get("t").topic_id).bytes_in,
-        )
-
-    run(story)
+async def test_deliveries_and_sizes_are_counted_in_buckets(stage: Any) -> None:
+    broker = await filled(stage, 3)
+    await stage.clock.advance(2_000)
+    await receive(stage)
+    ages = read(broker, "evenq_broker_delivery_seconds")["g", "t"]
+    assert isinstance(ages, Distribution)
+    assert ages.counts[AGE_BOUNDS_MS.index(5_000)] == sum(ages.counts) == 3
+    assert ages.total == pytest.approx(6, abs=0.2)
+    sizes = read(broker, "rocketmq_message_size")["t", "normal"]
+    assert (sizes.counts[0], sizes.total) == (
+        3,
+        broker.runtime.stats.topic(broker.catalog.topics.get("t").topic_id).bytes_in,
+    )
 
 
 def test_buckets_take_what_is_between_their_bounds() -> None:

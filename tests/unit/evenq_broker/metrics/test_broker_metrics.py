@@ -68,86 +68,74 @@ def differ(broker: Any) -> None:
         )
 
 
-def test_what_filters_leave_out_and_where_they_differ_are_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await busy(stage)
-        assert 'evenq_broker_differing_filters{consumer_group="g",topic="t"}' not in page(broker)
-        differ(broker)
-        receive = service_pb2.ReceiveMessageRequest(batch_size=2)
-        receive.group.name, receive.message_queue.topic.name = "g", "t"
-        receive.invisible_duration.seconds = 10
-        receive.filter_expression.type, receive.filter_expression.expression = definition_pb2.SQL, "TAGS = 'none'"
-        await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
-        found = page(broker)
-        assert found['evenq_broker_filtered_total{consumer_group="g",topic="t"}'] == 2
-        assert found['evenq_broker_differing_filters{consumer_group="g",topic="t"}'] == 2
-
-    run(story)
+async def test_what_filters_leave_out_and_where_they_differ_are_told(stage: Any) -> None:
+    broker = await busy(stage)
+    assert 'evenq_broker_differing_filters{consumer_group="g",topic="t"}' not in page(broker)
+    differ(broker)
+    receive = service_pb2.ReceiveMessageRequest(batch_size=2)
+    receive.group.name, receive.message_queue.topic.name = "g", "t"
+    receive.invisible_duration.seconds = 10
+    receive.filter_expression.type, receive.filter_expression.expression = definition_pb2.SQL, "TAGS = 'none'"
+    await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
+    found = page(broker)
+    assert found['evenq_broker_filtered_total{consumer_group="g",topic="t"}'] == 2
+    assert found['evenq_broker_differing_filters{consumer_group="g",topic="t"}'] == 2
 
 
-def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await busy(stage)
-        broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0), Generation(1, 1))
-        broker.membership.locks.wait("g", "d", MessageQueue("t", "a", 0))
-        broker.membership.locks.wait("g", "e", MessageQueue("t", "a", 0))
-        found = page(broker)
-        both = 'consumer_group="g",topic="t"'
-        for series, number in {
-            'rocketmq_messages_in_total{message_type="normal",topic="t"}': 4,
-            f"rocketmq_messages_out_total{{{both}}}": 2,
-            f"evenq_broker_acks_total{{{both}}}": 1,
-            f"evenq_broker_redeliveries_total{{{both}}}": 0,
-            f"rocketmq_send_to_dlq_messages_total{{{both}}}": 0,
-            f"rocketmq_consumer_lag_messages{{{both}}}": 3,
-            f"rocketmq_consumer_inflight_messages{{{both}}}": 1,
-            'rocketmq_consumer_connections{consumer_group="g"}': 1,
-            'evenq_broker_locked_queues{consumer_group="g"}': 1,
-            'evenq_broker_wanted_queues{consumer_group="g"}': 1,
-            "rocketmq_producer_connections{}": 0,
-            "rocketmq_topic_number{}": 1,
-            "rocketmq_consumer_group_number{}": 1,
-            "evenq_broker_polls_parked{}": 0,
-        }.items():
-            assert found.get(series) == number, (series, found)
-        assert found['rocketmq_throughput_in_total{message_type="normal",topic="t"}'] >= 20
-        assert found[f"rocketmq_throughput_out_total{{{both}}}"] >= 10
-        assert found["rocketmq_storage_size{}"] > 0
-        assert found["evenq_store_batches_total{}"] > 0
-
-    run(story)
+async def test_the_numbers_are_those_of_the_messages(stage: Any) -> None:
+    broker = await busy(stage)
+    broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0), Generation(1, 1))
+    broker.membership.locks.wait("g", "d", MessageQueue("t", "a", 0))
+    broker.membership.locks.wait("g", "e", MessageQueue("t", "a", 0))
+    found = page(broker)
+    both = 'consumer_group="g",topic="t"'
+    for series, number in {
+        'rocketmq_messages_in_total{message_type="normal",topic="t"}': 4,
+        f"rocketmq_messages_out_total{{{both}}}": 2,
+        f"evenq_broker_acks_total{{{both}}}": 1,
+        f"evenq_broker_redeliveries_total{{{both}}}": 0,
+        f"rocketmq_send_to_dlq_messages_total{{{both}}}": 0,
+        f"rocketmq_consumer_lag_messages{{{both}}}": 3,
+        f"rocketmq_consumer_inflight_messages{{{both}}}": 1,
+        'rocketmq_consumer_connections{consumer_group="g"}': 1,
+        'evenq_broker_locked_queues{consumer_group="g"}': 1,
+        'evenq_broker_wanted_queues{consumer_group="g"}': 1,
+        "rocketmq_producer_connections{}": 0,
+        "rocketmq_topic_number{}": 1,
+        "rocketmq_consumer_group_number{}": 1,
+        "evenq_broker_polls_parked{}": 0,
+    }.items():
+        assert found.get(series) == number, (series, found)
+    assert found['rocketmq_throughput_in_total{message_type="normal",topic="t"}'] >= 20
+    assert found[f"rocketmq_throughput_out_total{{{both}}}"] >= 10
+    assert found["rocketmq_storage_size{}"] > 0
+    assert found["evenq_store_batches_total{}"] > 0
 
 
-def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await busy(stage)
-        broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0))
-        differ(broker)
-        broker.sessions.duplicates["g"] = 1
-        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
-        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership))
-        await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
-        await stage.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
-        broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
-        broker.change_sender.remember(ChangeKind.GROUP_DELETED, "g", waiting=["gone"])
-        broker.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
-        found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
-        for metric in broker_metrics(broker):
-            assert metric.name in found
-            assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
-            assert metric.help
-            assert metric.unit
-
-    run(story)
+async def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(stage: Any) -> None:
+    broker = await busy(stage)
+    broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0))
+    differ(broker)
+    broker.sessions.duplicates["g"] = 1
+    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
+    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership))
+    await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
+    await stage.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
+    broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
+    broker.change_sender.remember(ChangeKind.GROUP_DELETED, "g", waiting=["gone"])
+    broker.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
+    found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
+    for metric in broker_metrics(broker):
+        assert metric.name in found
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
+        assert metric.help
+        assert metric.unit
 
 
-def test_the_series_of_a_deleted_topic_and_group_are_gone(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await busy(stage)
-        await stage.during(broker.catalog.delete_topic("t"))
-        assert not [series for series in page(broker) if 'topic="t"' in series]
-        await stage.during(broker.catalog.delete_group("g"))
-        stage_left = [s for s in page(broker) if 'consumer_group="g"' in s and "connections" not in s]
-        assert stage_left == []
-
-    run(story)
+async def test_the_series_of_a_deleted_topic_and_group_are_gone(stage: Any) -> None:
+    broker = await busy(stage)
+    await stage.during(broker.catalog.delete_topic("t"))
+    assert not [series for series in page(broker) if 'topic="t"' in series]
+    await stage.during(broker.catalog.delete_group("g"))
+    stage_left = [s for s in page(broker) if 'consumer_group="g"' in s and "connections" not in s]
+    assert stage_left == []

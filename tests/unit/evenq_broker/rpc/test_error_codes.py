@@ -118,69 +118,63 @@ BAD_MESSAGES: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
-def test_each_way_a_message_may_be_wrong_has_its_code_at_both_levels_and_stores_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await strict(stage, body_bytes_max=2000)
-        await stage.during(broker.catalog.create_topic("closed", queues=1))
-        closed = broker.catalog.topics.get("closed")
-        broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.READ}))
-        before = broker.ledger.store.stats.log_end
-        for code, fields in BAD_MESSAGES:
-            request = s.SendMessageRequest(messages=[message(**fields)])
-            answer = await stage.ask("SendMessage", request, s.SendMessageResponse)
-            found = (answer.status.code, [entry.status.code for entry in answer.entries])
-            assert found == (code, [code]), (fields, answer.status.message)
-            assert 20 < len(answer.status.message) < 500
-        assert broker.ledger.store.stats.log_end == before
-        for messages in ([], [message(), message("fifo", message_group="a")]):
-            request = s.SendMessageRequest(messages=messages)
-            assert (await stage.ask("SendMessage", request, s.SendMessageResponse)).status.code == CORRUPTED
-        request = s.SendMessageRequest(messages=[message(), message(body=b""), message(tag="|")])
-        mixed = await stage.ask("SendMessage", request, s.SendMessageResponse)
-        assert (mixed.status.code, [e.status.code for e in mixed.entries]) == (30000, [OK, EMPTY, TAG])
-
-    run(story)
+async def test_each_way_a_message_may_be_wrong_has_its_code_at_both_levels_and_stores_nothing(stage: Any) -> None:
+    broker = await strict(stage, body_bytes_max=2000)
+    await stage.during(broker.catalog.create_topic("closed", queues=1))
+    closed = broker.catalog.topics.get("closed")
+    broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.READ}))
+    before = broker.ledger.store.stats.log_end
+    for code, fields in BAD_MESSAGES:
+        request = s.SendMessageRequest(messages=[message(**fields)])
+        answer = await stage.ask("SendMessage", request, s.SendMessageResponse)
+        found = (answer.status.code, [entry.status.code for entry in answer.entries])
+        assert found == (code, [code]), (fields, answer.status.message)
+        assert 20 < len(answer.status.message) < 500
+    assert broker.ledger.store.stats.log_end == before
+    for messages in ([], [message(), message("fifo", message_group="a")]):
+        request = s.SendMessageRequest(messages=messages)
+        assert (await stage.ask("SendMessage", request, s.SendMessageResponse)).status.code == CORRUPTED
+    request = s.SendMessageRequest(messages=[message(), message(body=b""), message(tag="|")])
+    mixed = await stage.ask("SendMessage", request, s.SendMessageResponse)
+    assert (mixed.status.code, [e.status.code for e in mixed.entries]) == (30000, [OK, EMPTY, TAG])
 
 
 def _fields(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in config.__dataclass_fields__}
 
 
-def test_routes_and_assignments_of_what_is_not_there_are_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await strict(stage)
-        for topic, host, port, code in (
-            ("normal", "a", 8081, OK),
-            ("normal", "", 8081, ACCESS_POINT),
-            ("normal", " ", 8081, ACCESS_POINT),
-            ("normal", "a", 0, ACCESS_POINT),
-            ("normal", "a", 65_536, ACCESS_POINT),
-            ("normal", "a", -1, ACCESS_POINT),
-            ("normal", None, 0, ACCESS_POINT),
-            ("", "a", 8081, TOPIC),
-            ("a/b", "a", 8081, TOPIC),
-            ("nowhere", "a", 8081, NO_TOPIC),
-            ("%SYS%no-such", "a", 8081, NO_TOPIC),
-            ("%DLQ%g", "a", 8081, NO_TOPIC),
-            ("TBW102", "a", 8081, TOPIC),
-        ):
-            route, assignment = s.QueryRouteRequest(), s.QueryAssignmentRequest()
-            assignment.group.name = "g"
-            for request in (route, assignment):
-                request.topic.name = topic
-                if host is not None:
-                    request.endpoints.addresses.add(host=host, port=port)
-            response = (await stage.ask("QueryRoute", route, s.QueryRouteResponse)).status
-            assert response.code == code, (topic, host, port, response.message)
+async def test_routes_and_assignments_of_what_is_not_there_are_told(stage: Any) -> None:
+    await strict(stage)
+    for topic, host, port, code in (
+        ("normal", "a", 8081, OK),
+        ("normal", "", 8081, ACCESS_POINT),
+        ("normal", " ", 8081, ACCESS_POINT),
+        ("normal", "a", 0, ACCESS_POINT),
+        ("normal", "a", 65_536, ACCESS_POINT),
+        ("normal", "a", -1, ACCESS_POINT),
+        ("normal", None, 0, ACCESS_POINT),
+        ("", "a", 8081, TOPIC),
+        ("a/b", "a", 8081, TOPIC),
+        ("nowhere", "a", 8081, NO_TOPIC),
+        ("%SYS%no-such", "a", 8081, NO_TOPIC),
+        ("%DLQ%g", "a", 8081, NO_TOPIC),
+        ("TBW102", "a", 8081, TOPIC),
+    ):
+        route, assignment = s.QueryRouteRequest(), s.QueryAssignmentRequest()
+        assignment.group.name = "g"
+        for request in (route, assignment):
+            request.topic.name = topic
             if host is not None:
-                assert (await stage.ask("QueryAssignment", assignment, s.QueryAssignmentResponse)).status.code == code
-        request = s.QueryAssignmentRequest()
-        request.endpoints.addresses.add(host="a", port=8081)
-        for group, code in (("", GROUP), ("a b", GROUP), ("x" * 121, GROUP), ("nobody", NO_GROUP)):
-            request.topic.name, request.group.name = "normal", group
-            assert (await stage.ask("QueryAssignment", request, s.QueryAssignmentResponse)).status.code == code
-
-    run(story)
+                request.endpoints.addresses.add(host=host, port=port)
+        response = (await stage.ask("QueryRoute", route, s.QueryRouteResponse)).status
+        assert response.code == code, (topic, host, port, response.message)
+        if host is not None:
+            assert (await stage.ask("QueryAssignment", assignment, s.QueryAssignmentResponse)).status.code == code
+    request = s.QueryAssignmentRequest()
+    request.endpoints.addresses.add(host="a", port=8081)
+    for group, code in (("", GROUP), ("a b", GROUP), ("x" * 121, GROUP), ("nobody", NO_GROUP)):
+        request.topic.name, request.group.name = "normal", group
+        assert (await stage.ask("QueryAssignment", request, s.QueryAssignmentResponse)).status.code == code
 
 
 def receive_request(
@@ -219,146 +213,130 @@ BAD_SQL = [
 
 
 @pytest.mark.parametrize("expression", BAD_SQL, ids=lambda text: ascii(text)[:24])
-def test_malformed_and_monstrous_sql_is_refused_in_one_short_sentence(run: Run, expression: str) -> None:
-    async def story(stage: Any) -> None:
-        await strict(stage)
-        code, response = await receive(stage, receive_request(sql=expression))
-        assert code == FILTER, response
-        assert 10 < len(response) < 500
-        assert (await receive(stage, receive_request(sql="a = 1")))[0] == 40401, "others are served"
-
-    run(story)
+async def test_malformed_and_monstrous_sql_is_refused_in_one_short_sentence(stage: Any, expression: str) -> None:
+    await strict(stage)
+    code, response = await receive(stage, receive_request(sql=expression))
+    assert code == FILTER, response
+    assert 10 < len(response) < 500
+    assert (await receive(stage, receive_request(sql="a = 1")))[0] == 40401, "others are served"
 
 
-def test_each_way_a_receive_may_be_wrong_has_its_code(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await strict(stage)
-        await stage.during(broker.catalog.create_topic("closed", queues=1))
-        closed = broker.catalog.topics.get("closed")
-        broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.NONE}))
-        for code, request in (
-            (TOPIC, receive_request("")),
-            (TOPIC, receive_request("a b")),
-            (NO_TOPIC, receive_request("nowhere")),
-            (NO_TOPIC, receive_request("%SYS%no-such")),
-            (NO_TOPIC, receive_request("%RETRY%g")),
-            (TOPIC, receive_request("SCHEDULE_TOPIC_XXXX")),
-            (GROUP, receive_request(group="")),
-            (GROUP, receive_request(group="a b")),
-            (NO_GROUP, receive_request(group="nobody")),
-            (FILTER, receive_request(tags="a|b")),
-            (INVISIBLE, receive_request(invisible_ms=0)),
-            (INVISIBLE, receive_request(invisible_ms=12 * HOUR + 1)),
-            (INVISIBLE, receive_request(invisible_ms=-5_000)),
-            (FORBIDDEN, receive_request("closed")),
-        ):
-            found = await receive(stage, request)
-            assert found[0] == code, (request, found)
-
-    run(story)
+async def test_each_way_a_receive_may_be_wrong_has_its_code(stage: Any) -> None:
+    broker = await strict(stage)
+    await stage.during(broker.catalog.create_topic("closed", queues=1))
+    closed = broker.catalog.topics.get("closed")
+    broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.NONE}))
+    for code, request in (
+        (TOPIC, receive_request("")),
+        (TOPIC, receive_request("a b")),
+        (NO_TOPIC, receive_request("nowhere")),
+        (NO_TOPIC, receive_request("%SYS%no-such")),
+        (NO_TOPIC, receive_request("%RETRY%g")),
+        (TOPIC, receive_request("SCHEDULE_TOPIC_XXXX")),
+        (GROUP, receive_request(group="")),
+        (GROUP, receive_request(group="a b")),
+        (NO_GROUP, receive_request(group="nobody")),
+        (FILTER, receive_request(tags="a|b")),
+        (INVISIBLE, receive_request(invisible_ms=0)),
+        (INVISIBLE, receive_request(invisible_ms=12 * HOUR + 1)),
+        (INVISIBLE, receive_request(invisible_ms=-5_000)),
+        (FORBIDDEN, receive_request("closed")),
+    ):
+        found = await receive(stage, request)
+        assert found[0] == code, (request, found)
 
 
-def test_names_that_are_the_brokers_are_never_made_by_asking(run: Run) -> None:
+async def test_names_that_are_the_brokers_are_never_made_by_asking(stage: Any) -> None:
     """Also where topics are created automatically."""
-
-    async def story(stage: Any) -> None:
-        broker = await strict(stage, auto_create_topics=True, auto_create_groups=True)
-        before = len(broker.catalog.topics)
-        for name in ("%SYS%no-such", "%DLQ%never", "%RETRY%never", "%", "TRANS_CHECK_MAX_TIME_TOPIC"):
-            assert (await receive(stage, receive_request(name)))[0] in {TOPIC, NO_TOPIC}, name
-            request = s.QueryRouteRequest()
-            request.topic.name = name
-            request.endpoints.addresses.add(host="a", port=8081)
-            assert (await stage.ask("QueryRoute", request, s.QueryRouteResponse)).status.code in {TOPIC, NO_TOPIC}
-            sent = s.SendMessageRequest(messages=[message(name)])
-            assert (await stage.ask("SendMessage", sent, s.SendMessageResponse)).status.code in {FORBIDDEN, NO_TOPIC}
-        assert len(broker.catalog.topics) == before
-
-    run(story)
+    broker = await strict(stage, auto_create_topics=True, auto_create_groups=True)
+    before = len(broker.catalog.topics)
+    for name in ("%SYS%no-such", "%DLQ%never", "%RETRY%never", "%", "TRANS_CHECK_MAX_TIME_TOPIC"):
+        assert (await receive(stage, receive_request(name)))[0] in {TOPIC, NO_TOPIC}, name
+        request = s.QueryRouteRequest()
+        request.topic.name = name
+        request.endpoints.addresses.add(host="a", port=8081)
+        assert (await stage.ask("QueryRoute", request, s.QueryRouteResponse)).status.code in {TOPIC, NO_TOPIC}
+        sent = s.SendMessageRequest(messages=[message(name)])
+        assert (await stage.ask("SendMessage", sent, s.SendMessageResponse)).status.code in {FORBIDDEN, NO_TOPIC}
+    assert len(broker.catalog.topics) == before
 
 
-def test_the_ends_of_transactions_recalls_and_forwards_have_their_codes(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await strict(stage)
-        half = s.SendMessageRequest(messages=[message("transaction", message_type=d.TRANSACTION)])
-        sent = await stage.ask("SendMessage", half, s.SendMessageResponse)
-        good = sent.entries[0].transaction_id
-        for text, topic, resolution, code in (
-            ("", "transaction", d.COMMIT, TRANSACTION),
-            ("nonsense", "transaction", d.COMMIT, TRANSACTION),
-            (good[:-1] + ("0" if good[-1] != "0" else "1"), "transaction", d.COMMIT, TRANSACTION),
-            (good.replace(".a.", ".z."), "transaction", d.COMMIT, TRANSACTION),
-            (good, "normal", d.COMMIT, TRANSACTION),
-            ("x" * 100_000, "transaction", d.COMMIT, TRANSACTION),
-            (good, "transaction", d.TRANSACTION_RESOLUTION_UNSPECIFIED, OK),
-            (good, "transaction", 77, OK),
-            (good, "transaction", d.ROLLBACK, OK),
-            (good, "transaction", d.ROLLBACK, OK),
-            (good, "transaction", d.COMMIT, OK),
-        ):
-            end = s.EndTransactionRequest(transaction_id=text, message_id="id")
-            end.resolution = resolution  # type: ignore[assignment]  # a number that may be none of them
-            end.topic.name = topic
-            assert (await stage.ask("EndTransaction", end, s.EndTransactionResponse)).status.code == code, text[:50]
-        now_s = stage.clock.now_ms() // 1000
-        delayed = s.SendMessageRequest(messages=[message("delay", due_s=now_s + 60)])
-        handle = (await stage.ask("SendMessage", delayed, s.SendMessageResponse)).entries[0].recall_handle
-        for text, topic, code in (
-            ("", "delay", BAD_REQUEST),
-            ("nonsense", "delay", BAD_REQUEST),
-            (handle[:-1] + ("0" if handle[-1] != "0" else "1"), "delay", BAD_REQUEST),
-            (handle.replace(".a.", ".z."), "delay", BAD_REQUEST),
-            (handle, "normal", BAD_REQUEST),
-            (handle, "delay", OK),
-            (handle, "delay", OK),
-        ):
-            recall = s.RecallMessageRequest(recall_handle=text)
-            recall.topic.name = topic
-            assert (await stage.ask("RecallMessage", recall, s.RecallMessageResponse)).status.code == code, text
-        late = s.SendMessageRequest(messages=[message("delay", due_s=now_s + 70)])
-        handle = (await stage.ask("SendMessage", late, s.SendMessageResponse)).entries[0].recall_handle
-        await stage.clock.advance(71_000)
-        recall = s.RecallMessageRequest(recall_handle=handle)
-        recall.topic.name = "delay"
-        assert (await stage.ask("RecallMessage", recall, s.RecallMessageResponse)).status.code == BAD_REQUEST
-        forward = s.ForwardMessageToDeadLetterQueueRequest(receipt_handle="nonsense", message_id="id")
-        forward.group.name, forward.topic.name = "nobody", "nowhere"
-        response = s.ForwardMessageToDeadLetterQueueResponse
-        assert (await stage.ask("ForwardMessageToDeadLetterQueue", forward, response)).status.code == OK
-
-    run(story)
+async def test_the_ends_of_transactions_recalls_and_forwards_have_their_codes(stage: Any) -> None:
+    await strict(stage)
+    half = s.SendMessageRequest(messages=[message("transaction", message_type=d.TRANSACTION)])
+    sent = await stage.ask("SendMessage", half, s.SendMessageResponse)
+    good = sent.entries[0].transaction_id
+    for text, topic, resolution, code in (
+        ("", "transaction", d.COMMIT, TRANSACTION),
+        ("nonsense", "transaction", d.COMMIT, TRANSACTION),
+        (good[:-1] + ("0" if good[-1] != "0" else "1"), "transaction", d.COMMIT, TRANSACTION),
+        (good.replace(".a.", ".z."), "transaction", d.COMMIT, TRANSACTION),
+        (good, "normal", d.COMMIT, TRANSACTION),
+        ("x" * 100_000, "transaction", d.COMMIT, TRANSACTION),
+        (good, "transaction", d.TRANSACTION_RESOLUTION_UNSPECIFIED, OK),
+        (good, "transaction", 77, OK),
+        (good, "transaction", d.ROLLBACK, OK),
+        (good, "transaction", d.ROLLBACK, OK),
+        (good, "transaction", d.COMMIT, OK),
+    ):
+        end = s.EndTransactionRequest(transaction_id=text, message_id="id")
+        end.resolution = resolution  # type: ignore[assignment]  # a number that may be none of them
+        end.topic.name = topic
+        assert (await stage.ask("EndTransaction", end, s.EndTransactionResponse)).status.code == code, text[:50]
+    now_s = stage.clock.now_ms() // 1000
+    delayed = s.SendMessageRequest(messages=[message("delay", due_s=now_s + 60)])
+    handle = (await stage.ask("SendMessage", delayed, s.SendMessageResponse)).entries[0].recall_handle
+    for text, topic, code in (
+        ("", "delay", BAD_REQUEST),
+        ("nonsense", "delay", BAD_REQUEST),
+        (handle[:-1] + ("0" if handle[-1] != "0" else "1"), "delay", BAD_REQUEST),
+        (handle.replace(".a.", ".z."), "delay", BAD_REQUEST),
+        (handle, "normal", BAD_REQUEST),
+        (handle, "delay", OK),
+        (handle, "delay", OK),
+    ):
+        recall = s.RecallMessageRequest(recall_handle=text)
+        recall.topic.name = topic
+        assert (await stage.ask("RecallMessage", recall, s.RecallMessageResponse)).status.code == code, text
+    late = s.SendMessageRequest(messages=[message("delay", due_s=now_s + 70)])
+    handle = (await stage.ask("SendMessage", late, s.SendMessageResponse)).entries[0].recall_handle
+    await stage.clock.advance(71_000)
+    recall = s.RecallMessageRequest(recall_handle=handle)
+    recall.topic.name = "delay"
+    assert (await stage.ask("RecallMessage", recall, s.RecallMessageResponse)).status.code == BAD_REQUEST
+    forward = s.ForwardMessageToDeadLetterQueueRequest(receipt_handle="nonsense", message_id="id")
+    forward.group.name, forward.topic.name = "nobody", "nowhere"
+    response = s.ForwardMessageToDeadLetterQueueResponse
+    assert (await stage.ask("ForwardMessageToDeadLetterQueue", forward, response)).status.code == OK
 
 
-def test_lite_subscriptions_have_their_codes_and_their_bounds(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await strict(stage, lite_subscriptions_max=3, lite_topics_per_topic_max=4)
+async def test_lite_subscriptions_have_their_codes_and_their_bounds(stage: Any) -> None:
+    broker = await strict(stage, lite_subscriptions_max=3, lite_topics_per_topic_max=4)
 
-        async def sync(
-            names: list[str], *, topic: str = "lite", group: str = "g", action: int = 0, client: str = "c"
-        ) -> int:
-            request = s.SyncLiteSubscriptionRequest(lite_topic_set=names)
-            request.action = action  # type: ignore[assignment]  # a number that may be none of them
-            request.topic.name, request.group.name = topic, group
-            answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse, client=client)
-            return int(answer.status.code)
+    async def sync(
+        names: list[str], *, topic: str = "lite", group: str = "g", action: int = 0, client: str = "c"
+    ) -> int:
+        request = s.SyncLiteSubscriptionRequest(lite_topic_set=names)
+        request.action = action  # type: ignore[assignment]  # a number that may be none of them
+        request.topic.name, request.group.name = topic, group
+        answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse, client=client)
+        return int(answer.status.code)
 
-        assert await sync(["a"], client="") == CLIENT_ID
-        assert await sync(["a"], action=9) == BAD_REQUEST
-        assert await sync(["a"], topic="") == TOPIC
-        assert await sync(["a"], topic="nowhere") == NO_TOPIC
-        assert await sync(["a"], topic="normal") == TOPIC
-        assert await sync(["a"], group="a b") == GROUP
-        assert await sync(["a"], group="nobody") == NO_GROUP
-        for name in ("", " ", "a b", "x" * 65):
-            assert await sync([name]) == LITE_TOPIC
-        assert await sync(["a", "b", "c"], action=2) == OK
-        assert await sync(["d"]) == SUBSCRIPTIONS
-        assert await sync(["a", "b", "c", "d"], action=2) == SUBSCRIPTIONS
-        codes = []
-        for number in range(6):
-            request = s.SendMessageRequest(messages=[message("lite", lite_topic=f"n{number}")])
-            codes.append((await stage.ask("SendMessage", request, s.SendMessageResponse)).entries[0].status.code)
-        assert set(codes) == {OK, LITE_TOPICS}
-        assert len(broker.clients.table) <= 2
-
-    run(story)
+    assert await sync(["a"], client="") == CLIENT_ID
+    assert await sync(["a"], action=9) == BAD_REQUEST
+    assert await sync(["a"], topic="") == TOPIC
+    assert await sync(["a"], topic="nowhere") == NO_TOPIC
+    assert await sync(["a"], topic="normal") == TOPIC
+    assert await sync(["a"], group="a b") == GROUP
+    assert await sync(["a"], group="nobody") == NO_GROUP
+    for name in ("", " ", "a b", "x" * 65):
+        assert await sync([name]) == LITE_TOPIC
+    assert await sync(["a", "b", "c"], action=2) == OK
+    assert await sync(["d"]) == SUBSCRIPTIONS
+    assert await sync(["a", "b", "c", "d"], action=2) == SUBSCRIPTIONS
+    codes = []
+    for number in range(6):
+        request = s.SendMessageRequest(messages=[message("lite", lite_topic=f"n{number}")])
+        codes.append((await stage.ask("SendMessage", request, s.SendMessageResponse)).entries[0].status.code)
+    assert set(codes) == {OK, LITE_TOPICS}
+    assert len(broker.clients.table) <= 2

@@ -88,34 +88,31 @@ def extremes(request: Any) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("method", sorted(calls()))
-def test_an_extreme_number_is_refused_or_taken(run: Run, method: str) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(default_start_from="FIRST", default_queues=2)
-        send = service_pb2.SendMessageRequest()
-        message = send.messages.add(body=b"x")
-        message.topic.name, message.system_properties.message_id = "t", "id"
-        message.system_properties.message_type = definition_pb2.NORMAL
-        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
-        await stage.during(broker.catalog.ensure_group("g"))
-        rpcs = {one.method: one for one in broker.rpcs()}
-        if method not in rpcs or rpcs[method].kind is CallKind.BIDI:
-            return
-        rpc = rpcs[method]
-        for what, request in extremes(usual(calls()[method]())):
-            context = RpcContext(method, [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", 200)
-            answer = rpc.handler(request.SerializeToString(), context)
+async def test_an_extreme_number_is_refused_or_taken(stage: Any, method: str) -> None:
+    broker = await stage.broker(default_start_from="FIRST", default_queues=2)
+    send = service_pb2.SendMessageRequest()
+    message = send.messages.add(body=b"x")
+    message.topic.name, message.system_properties.message_id = "t", "id"
+    message.system_properties.message_type = definition_pb2.NORMAL
+    await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+    await stage.during(broker.catalog.ensure_group("g"))
+    rpcs = {one.method: one for one in broker.rpcs()}
+    if method not in rpcs or rpcs[method].kind is CallKind.BIDI:
+        return
+    rpc = rpcs[method]
+    for what, request in extremes(usual(calls()[method]())):
+        context = RpcContext(method, [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", 200)
+        answer = rpc.handler(request.SerializeToString(), context)
 
-            async def finish(answer: Any = answer) -> None:
-                if rpc.kind is CallKind.UNARY:
-                    await answer
-                else:
-                    async for _ in answer:
-                        pass
+        async def finish(answer: Any = answer) -> None:
+            if rpc.kind is CallKind.UNARY:
+                await answer
+            else:
+                async for _ in answer:
+                    pass
 
-            try:
-                await stage.during(finish())
-            except Exception as error:
-                if not isinstance(error, Error) or error.code == Error.code:
-                    raise AssertionError(f"{method} {what}: {error!r}") from error
-
-    run(story)
+        try:
+            await stage.during(finish())
+        except Exception as error:
+            if not isinstance(error, Error) or error.code == Error.code:
+                raise AssertionError(f"{method} {what}: {error!r}") from error

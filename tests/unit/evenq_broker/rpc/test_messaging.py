@@ -29,11 +29,8 @@ def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str,
     run(story)
 
 
-def test_every_call_of_the_service_is_answered(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        answered = {rpc.method for rpc in broker.rpcs()}
-        for name in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name:
-            assert f"/apache.rocketmq.v2.MessagingService/{name}" in answered
-
-    run(story)
+async def test_every_call_of_the_service_is_answered(stage: Any) -> None:
+    broker = await stage.broker()
+    answered = {rpc.method for rpc in broker.rpcs()}
+    for name in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name:
+        assert f"/apache.rocketmq.v2.MessagingService/{name}" in answered

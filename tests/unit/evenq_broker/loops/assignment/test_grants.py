@@ -45,66 +45,57 @@ def may(broker: Any, client_id: str, queue_id: int = 0) -> bool:
     return given
 
 
-def test_owners_are_learnt_with_the_first_poll_and_asked_again_only_after_a_decision(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, rebalancer, grants = await stage_of(stage, "x", "")
-        assert may(broker, "y"), "not known yet"
-        await stage.until(lambda: not may(broker, "y"))
-        assert may(broker, "x")
-        assert may(broker, "y", 1), "a queue without owner"
-        assert rebalancer.asked == 1
-        rebalancer.owners = ["y", ""]
-        grants.changed("g", "other")
-        grants.changed("g", "t")
-        await stage.until(lambda: may(broker, "y") and not may(broker, "x"))
-        assert rebalancer.asked == 2
-        grants._rebalancer = None
-
-    run(story)
+async def test_owners_are_learnt_with_the_first_poll_and_asked_again_only_after_a_decision(stage: Any) -> None:
+    broker, rebalancer, grants = await stage_of(stage, "x", "")
+    assert may(broker, "y"), "not known yet"
+    await stage.until(lambda: not may(broker, "y"))
+    assert may(broker, "x")
+    assert may(broker, "y", 1), "a queue without owner"
+    assert rebalancer.asked == 1
+    rebalancer.owners = ["y", ""]
+    grants.changed("g", "other")
+    grants.changed("g", "t")
+    await stage.until(lambda: may(broker, "y") and not may(broker, "x"))
+    assert rebalancer.asked == 2
+    grants._rebalancer = None
 
 
-def test_a_decision_ends_the_polls_of_the_old_owner_and_those_that_waited_for_the_queue(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, rebalancer, grants = await stage_of(stage, "x", "x")
-        may(broker, "x")
-        await stage.until(lambda: not may(broker, "y"))
-        group, topic = broker.catalog.groups.get("g").group_id, broker.catalog.topics.get("t").topic_id
-        until_ms = broker.runtime.now_ms() + 60_000
+async def test_a_decision_ends_the_polls_of_the_old_owner_and_those_that_waited_for_the_queue(stage: Any) -> None:
+    broker, rebalancer, grants = await stage_of(stage, "x", "x")
+    may(broker, "x")
+    await stage.until(lambda: not may(broker, "y"))
+    group, topic = broker.catalog.groups.get("g").group_id, broker.catalog.topics.get("t").topic_id
+    until_ms = broker.runtime.now_ms() + 60_000
 
-        def poll(client_id: str, queue_id: int) -> asyncio.Future[Any]:
-            return asyncio.ensure_future(
-                broker.long_polls.for_messages(
-                    group, topic, queue_id=queue_id, deadline_ms=until_ms, client_id=client_id, push=True
-                )
+    def poll(client_id: str, queue_id: int) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(
+            broker.long_polls.for_messages(
+                group, topic, queue_id=queue_id, deadline_ms=until_ms, client_id=client_id, push=True
             )
+        )
 
-        moved, kept = poll("x", 0), poll("x", 1)
-        held = asyncio.ensure_future(broker.long_polls.until_owned(topic, 0, deadline_ms=until_ms, client_id="y"))
-        await stage.clock.advance(100)
-        assert not any(task.done() for task in (moved, kept, held))
-        rebalancer.owners = ["y", "x"]
-        grants.changed("g", "t")
-        await stage.until(lambda: moved.done() and held.done(), limit_ms=1_000)
-        assert await moved is None
-        assert not kept.done()
-        broker.long_polls.end_client("x")
-        grants._rebalancer = None
-        await kept
-
-    run(story)
+    moved, kept = poll("x", 0), poll("x", 1)
+    held = asyncio.ensure_future(broker.long_polls.until_owned(topic, 0, deadline_ms=until_ms, client_id="y"))
+    await stage.clock.advance(100)
+    assert not any(task.done() for task in (moved, kept, held))
+    rebalancer.owners = ["y", "x"]
+    grants.changed("g", "t")
+    await stage.until(lambda: moved.done() and held.done(), limit_ms=1_000)
+    assert await moved is None
+    assert not kept.done()
+    broker.long_polls.end_client("x")
+    grants._rebalancer = None
+    await kept
 
 
-def test_while_the_rebalancer_is_away_everybody_may(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, rebalancer, grants = await stage_of(stage, "x", "x")
-        may(broker, "x")
-        await stage.until(lambda: not may(broker, "y"))
-        rebalancer.connected = False
-        assert may(broker, "y")
-        grants.changed("g", "t")
-        await stage.clock.advance(100)
-        rebalancer.connected = True
-        assert may(broker, "y"), "it did not answer, so it is not known"
-        grants._rebalancer = None
-
-    run(story)
+async def test_while_the_rebalancer_is_away_everybody_may(stage: Any) -> None:
+    broker, rebalancer, grants = await stage_of(stage, "x", "x")
+    may(broker, "x")
+    await stage.until(lambda: not may(broker, "y"))
+    rebalancer.connected = False
+    assert may(broker, "y")
+    grants.changed("g", "t")
+    await stage.clock.advance(100)
+    rebalancer.connected = True
+    assert may(broker, "y"), "it did not answer, so it is not known"
+    grants._rebalancer = None

@@ -41,28 +41,23 @@ async def stocked(stage: Any, *, groups: int, queues: int) -> Any:
     return broker
 
 
-def test_only_named_groups_are_looked_at_again_and_only_changed_ones_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stocked(stage, groups=3, queues=1)
-        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
-        encode(facts)
-        assert {group.group for group in report(facts.everything(0)).groups} == {"g0", "g1", "g2"}
-        for group in ("g0", "g1"):
-            broker.membership.members.join(
-                group, Member(client_id="y", protocol=Protocol.EVENQ), now_ms=0, lease_ms=10**6
-            )
-        facts.changed(group="g1")
-        facts.changed(group="g2")
-        assert [group.group for group in report(facts.changes(1)).groups] == ["g1"], "g0 was not named, g2 is the same"
-        assert facts.changes(2) == b""
-        facts.changed()
-        assert [group.group for group in report(facts.changes(3)).groups] == ["g0"]
-        broker.membership.members.leave("g2", "x")
-        facts.changed(group="g2")
-        assert list(report(facts.changes(4)).groups_gone) == ["g2"]
-        assert facts.changes(5) == b""
-
-    run(story)
+async def test_only_named_groups_are_looked_at_again_and_only_changed_ones_told(stage: Any) -> None:
+    broker = await stocked(stage, groups=3, queues=1)
+    facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+    encode(facts)
+    assert {group.group for group in report(facts.everything(0)).groups} == {"g0", "g1", "g2"}
+    for group in ("g0", "g1"):
+        broker.membership.members.join(group, Member(client_id="y", protocol=Protocol.EVENQ), now_ms=0, lease_ms=10**6)
+    facts.changed(group="g1")
+    facts.changed(group="g2")
+    assert [group.group for group in report(facts.changes(1)).groups] == ["g1"], "g0 was not named, g2 is the same"
+    assert facts.changes(2) == b""
+    facts.changed()
+    assert [group.group for group in report(facts.changes(3)).groups] == ["g0"]
+    broker.membership.members.leave("g2", "x")
+    facts.changed(group="g2")
+    assert list(report(facts.changes(4)).groups_gone) == ["g2"]
+    assert facts.changes(5) == b""
 
 
 def test_holders_are_encoded_in_slices_and_again_only_where_they_changed(
@@ -109,15 +104,12 @@ def test_what_finds_no_room_in_the_first_report_follows_at_once(run: Run, monkey
     run(story)
 
 
-def test_a_large_report_is_followed_by_silence_that_grows_with_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stocked(stage, groups=1, queues=1_000)
-        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
-        encode(facts)
-        facts.everything(0)
-        assert facts.silence_ms == 1_001 // module.ROWS_PER_MS
-        facts.changed(group="nobody")
-        facts.changes(1)
-        assert facts.silence_ms == 0
-
-    run(story)
+async def test_a_large_report_is_followed_by_silence_that_grows_with_it(stage: Any) -> None:
+    broker = await stocked(stage, groups=1, queues=1_000)
+    facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+    encode(facts)
+    facts.everything(0)
+    assert facts.silence_ms == 1_001 // module.ROWS_PER_MS
+    facts.changed(group="nobody")
+    facts.changes(1)
+    assert facts.silence_ms == 0

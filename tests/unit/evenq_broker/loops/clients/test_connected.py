@@ -19,36 +19,27 @@ async def holding(stage: Any, **settings: Any) -> Any:
     return broker
 
 
-def test_a_goodbye_makes_its_deliveries_ready_after_a_moment_for_a_last_ack(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await holding(stage)
-        queue = broker.ledger.progress.queue(1, 1, 0)
-        ended = broker.runtime.now_ms()
-        broker.clients.end("c")
-        assert broker.clients.table.get("c") is None
-        await stage.until(lambda: queue.ready == [0])
-        assert RELEASE_MS <= broker.runtime.now_ms() - ended <= RELEASE_MS + 20
-
-    run(story)
+async def test_a_goodbye_makes_its_deliveries_ready_after_a_moment_for_a_last_ack(stage: Any) -> None:
+    broker = await holding(stage)
+    queue = broker.ledger.progress.queue(1, 1, 0)
+    ended = broker.runtime.now_ms()
+    broker.clients.end("c")
+    assert broker.clients.table.get("c") is None
+    await stage.until(lambda: queue.ready == [0])
+    assert RELEASE_MS <= broker.runtime.now_ms() - ended <= RELEASE_MS + 20
 
 
-def test_a_client_is_dropped_after_its_silence_and_not_before(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await holding(stage, client_silence_ms=5_000)
-        queue = broker.ledger.progress.queue(1, 1, 0)
-        started = broker.runtime.now_ms()
-        await stage.until(lambda: broker.clients.table.get("c") is None)
-        assert 5_000 <= broker.runtime.now_ms() - started <= 5_000 + SWEEP_MS
-        await stage.until(lambda: queue.ready == [0])
-
-    run(story)
+async def test_a_client_is_dropped_after_its_silence_and_not_before(stage: Any) -> None:
+    broker = await holding(stage, client_silence_ms=5_000)
+    queue = broker.ledger.progress.queue(1, 1, 0)
+    started = broker.runtime.now_ms()
+    await stage.until(lambda: broker.clients.table.get("c") is None)
+    assert 5_000 <= broker.runtime.now_ms() - started <= 5_000 + SWEEP_MS
+    await stage.until(lambda: queue.ready == [0])
 
 
-def test_a_client_without_a_name_ends_nobody(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await holding(stage)
-        broker.clients.end("")
-        assert broker.clients.table.get("c") is not None
-        assert broker.ledger.progress.clients() == {"c"}
-
-    run(story)
+async def test_a_client_without_a_name_ends_nobody(stage: Any) -> None:
+    broker = await holding(stage)
+    broker.clients.end("")
+    assert broker.clients.table.get("c") is not None
+    assert broker.ledger.progress.clients() == {"c"}

@@ -13,41 +13,32 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
-def test_many_first_uses_of_a_topic_make_it_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        found = await stage.during(asyncio.gather(*(broker.cluster_catalog.ensure_topic("t") for _ in range(20))))
-        assert {topic.topic_id for topic in found} == {1}
-        assert broker.catalog.topics.next_id() == 2
-
-    run(story)
+async def test_many_first_uses_of_a_topic_make_it_once(stage: Any) -> None:
+    broker = await stage.broker()
+    found = await stage.during(asyncio.gather(*(broker.cluster_catalog.ensure_topic("t") for _ in range(20))))
+    assert {topic.topic_id for topic in found} == {1}
+    assert broker.catalog.topics.next_id() == 2
 
 
-def test_nothing_is_made_by_use_where_that_is_not_allowed(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(auto_create_topics=False, auto_create_groups=False)
-        with pytest.raises(TopicNotFound, match="evenq topic create t"):
-            await broker.cluster_catalog.ensure_topic("t")
-        with pytest.raises(IllegalTopic):
-            await broker.cluster_catalog.ensure_topic("a b")
-        with pytest.raises(GroupNotFound, match="evenq group create g"):
-            await broker.catalog.ensure_group("g")
-        with pytest.raises(IllegalGroup):
-            await broker.catalog.ensure_group("a b")
-
-    run(story)
+async def test_nothing_is_made_by_use_where_that_is_not_allowed(stage: Any) -> None:
+    broker = await stage.broker(auto_create_topics=False, auto_create_groups=False)
+    with pytest.raises(TopicNotFound, match="evenq topic create t"):
+        await broker.cluster_catalog.ensure_topic("t")
+    with pytest.raises(IllegalTopic):
+        await broker.cluster_catalog.ensure_topic("a b")
+    with pytest.raises(GroupNotFound, match="evenq group create g"):
+        await broker.catalog.ensure_group("g")
+    with pytest.raises(IllegalGroup):
+        await broker.catalog.ensure_group("a b")
 
 
-def test_a_topic_has_the_counts_it_has_elsewhere_when_none_are_asked_for(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(default_queues=8)
-        await stage.during(broker.catalog.create_topic("t", queues=3))
-        (placement,) = await stage.during(broker.cluster_catalog.create_topic("t"))
-        assert placement.counts.write_queues == 3
-        (placement,) = await stage.during(broker.cluster_catalog.create_topic("new"))
-        assert placement.counts.write_queues == 8
-
-    run(story)
+async def test_a_topic_has_the_counts_it_has_elsewhere_when_none_are_asked_for(stage: Any) -> None:
+    broker = await stage.broker(default_queues=8)
+    await stage.during(broker.catalog.create_topic("t", queues=3))
+    (placement,) = await stage.during(broker.cluster_catalog.create_topic("t"))
+    assert placement.counts.write_queues == 3
+    (placement,) = await stage.during(broker.cluster_catalog.create_topic("new"))
+    assert placement.counts.write_queues == 8
 
 
 async def two(stage: Any) -> tuple[Any, Any, FakeRegistry]:
@@ -60,32 +51,25 @@ async def two(stage: Any) -> tuple[Any, Any, FakeRegistry]:
     return a, b, registry
 
 
-def test_a_topic_that_is_deleted_while_a_broker_is_missing_is_deleted_there_when_it_is_back(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b, registry = await two(stage)
-        registry.drop("b")
-        await stage.until(a.cluster.known.missing)
-        request = admin_pb2.DeleteTopicRequest(topic="t")
-        with pytest.raises(ConnectionFailed, match=r"deleted here, but not on every broker \(b: it is missing\)"):
-            await stage.call("/evenq.v1.Admin/DeleteTopic", request, admin_pb2.DeleteTopicResponse)
-        assert b.catalog.topics.get("t") is not None
-        await stage.until(lambda: b.catalog.topics.get("t") is None)
-        await stage.until(lambda: not len(a.change_sender.unconfirmed))
-        assert a.catalog.routes.route("t") == []
-
-    run(story)
+async def test_a_topic_that_is_deleted_while_a_broker_is_missing_is_deleted_there_when_it_is_back(stage: Any) -> None:
+    a, b, registry = await two(stage)
+    registry.drop("b")
+    await stage.until(a.cluster.known.missing)
+    request = admin_pb2.DeleteTopicRequest(topic="t")
+    with pytest.raises(ConnectionFailed, match=r"deleted here, but not on every broker \(b: it is missing\)"):
+        await stage.call("/evenq.v1.Admin/DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+    assert b.catalog.topics.get("t") is not None
+    await stage.until(lambda: b.catalog.topics.get("t") is None)
+    await stage.until(lambda: not len(a.change_sender.unconfirmed))
+    assert a.catalog.routes.route("t") == []
 
 
-def test_a_group_that_only_another_broker_has_is_deleted_and_is_no_unknown_one(run: Run) -> None:
+async def test_a_group_that_only_another_broker_has_is_deleted_and_is_no_unknown_one(stage: Any) -> None:
     """As after a deletion that a missing broker missed: the command is run again when it is back."""
-
-    async def story(stage: Any) -> None:
-        _, b, _ = await two(stage)
-        await stage.during(b.catalog.create_group("g"))
-        request = admin_pb2.DeleteGroupRequest(group="g")
+    _, b, _ = await two(stage)
+    await stage.during(b.catalog.create_group("g"))
+    request = admin_pb2.DeleteGroupRequest(group="g")
+    await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+    assert b.catalog.groups.get("g") is None
+    with pytest.raises(GroupNotFound):
         await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
-        assert b.catalog.groups.get("g") is None
-        with pytest.raises(GroupNotFound):
-            await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
-
-    run(story)

@@ -31,182 +31,147 @@ async def begun_with_a_topic(stage: Any, **settings: Any) -> Any:
     return broker
 
 
-def test_the_first_word_of_the_nameservers_is_waited_for_but_not_for_long(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        stage.net.serve("ns:1", registry.rpcs())
-        broker = await stage.broker(nameservers="ns:1")
-        await stage.during(broker.cluster.first_word())
-        assert broker.cluster.nameservers_answering == 1
-        assert [view.name for view in broker.catalog.routes.brokers()] == ["a"]
+async def test_the_first_word_of_the_nameservers_is_waited_for_but_not_for_long(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns:1")
+    await stage.during(broker.cluster.first_word())
+    assert broker.cluster.nameservers_answering == 1
+    assert [view.name for view in broker.catalog.routes.brokers()] == ["a"]
 
-        silent = await stage.broker("b", nameservers="ns:1")
-        for watch in silent.cluster._watches:
-            watch.tried = asyncio.Event()  # it has not answered yet
-        started_ms = stage.clock.monotonic_ms()
-        await stage.during(silent.cluster.first_word())
-        assert ROUTE_WAIT_MS <= stage.clock.monotonic_ms() - started_ms <= ROUTE_WAIT_MS + 50
-
-    run(story)
+    silent = await stage.broker("b", nameservers="ns:1")
+    for watch in silent.cluster._watches:
+        watch.tried = asyncio.Event()  # it has not answered yet
+    started_ms = stage.clock.monotonic_ms()
+    await stage.during(silent.cluster.first_word())
+    assert ROUTE_WAIT_MS <= stage.clock.monotonic_ms() - started_ms <= ROUTE_WAIT_MS + 50
 
 
-def test_a_new_topic_is_registered_and_told_to_whoever_reads_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        stage.net.serve("ns:1", registry.rpcs())
-        broker = await stage.broker(nameservers="ns:1")
-        seen = broker.catalog.changes.routes.count
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.until(lambda: [topic.name for topic in registry.brokers["a"].topics] == ["t"])
-        assert broker.catalog.changes.routes.count > seen
-
-    run(story)
+async def test_a_new_topic_is_registered_and_told_to_whoever_reads_it(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns:1")
+    seen = broker.catalog.changes.routes.count
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.until(lambda: [topic.name for topic in registry.brokers["a"].topics] == ["t"])
+    assert broker.catalog.changes.routes.count > seen
 
 
-def test_a_broker_without_nameservers_knows_the_routes_of_its_own_topics(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        assert [(at.broker.name, at.counts.read_queues) for at in broker.catalog.routes.route("t")] == [("a", 2)]
-
-    run(story)
+async def test_a_broker_without_nameservers_knows_the_routes_of_its_own_topics(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    assert [(at.broker.name, at.counts.read_queues) for at in broker.catalog.routes.route("t")] == [("a", 2)]
 
 
-def test_a_stopped_link_tells_nobody_of_changes(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        stage.net.serve("ns:1", registry.rpcs())
-        broker = await stage.broker(nameservers="ns:1")
-        broker.cluster.stop()
-        registered = len(registry.registered)
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.clock.advance(100)
-        assert len(registry.registered) == registered
-        assert broker.catalog.routes.route("t") == []
-
-    run(story)
+async def test_a_stopped_link_tells_nobody_of_changes(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns:1")
+    broker.cluster.stop()
+    registered = len(registry.registered)
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.clock.advance(100)
+    assert len(registry.registered) == registered
+    assert broker.catalog.routes.route("t") == []
 
 
-def test_a_goodbye_takes_the_broker_out_of_every_nameserver_and_may_be_said_twice(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registries = [FakeRegistry(str(number)) for number in range(2)]
-        for number, registry in enumerate(registries):
-            stage.net.serve(f"ns{number}:1", registry.rpcs())
-        broker = await stage.broker(nameservers="ns0:1,ns1:1")
-        assert all("a" in registry.brokers for registry in registries)
-        for _ in range(2):
-            await stage.during(broker.cluster.goodbye())
-        assert not any(registry.brokers for registry in registries)
-
-    run(story)
+async def test_a_goodbye_takes_the_broker_out_of_every_nameserver_and_may_be_said_twice(stage: Any) -> None:
+    registries = [FakeRegistry(str(number)) for number in range(2)]
+    for number, registry in enumerate(registries):
+        stage.net.serve(f"ns{number}:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns0:1,ns1:1")
+    assert all("a" in registry.brokers for registry in registries)
+    for _ in range(2):
+        await stage.during(broker.cluster.goodbye())
+    assert not any(registry.brokers for registry in registries)
 
 
-def test_a_restarted_broker_is_not_sure_of_routes_until_a_settled_nameserver_told_them(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        registry.settling = True
-        stage.net.serve("ns:1", registry.rpcs())
-        broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
-        broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
-        knows = asyncio.ensure_future(broker.cluster.routes_known())
-        await stage.clock.advance(5_000)
-        assert not knows.done()
-        now_ms = broker.runtime.clock.monotonic_ms()
-        broker.catalog.routes.snapshot("ns:1", "fake-1", [broker.cluster.own.now()], now_ms)
-        broker.cluster.routes_changed()
-        broker.catalog.changes.routes.notify()
-        await stage.clock.advance(10)
-        assert knows.done()
-        await stage.during(broker.cluster.routes_known())
-
-    run(story)
+async def test_a_restarted_broker_is_not_sure_of_routes_until_a_settled_nameserver_told_them(stage: Any) -> None:
+    registry = FakeRegistry()
+    registry.settling = True
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
+    broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
+    knows = asyncio.ensure_future(broker.cluster.routes_known())
+    await stage.clock.advance(5_000)
+    assert not knows.done()
+    now_ms = broker.runtime.clock.monotonic_ms()
+    broker.catalog.routes.snapshot("ns:1", "fake-1", [broker.cluster.own.now()], now_ms)
+    broker.cluster.routes_changed()
+    broker.catalog.changes.routes.notify()
+    await stage.clock.advance(10)
+    assert knows.done()
+    await stage.during(broker.cluster.routes_known())
 
 
-def test_a_restarted_broker_waits_for_sure_routes_no_longer_than_its_setting(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        registry.settling = True
-        stage.net.serve("ns:1", registry.rpcs())
-        started_ms = stage.clock.monotonic_ms()
-        broker = await begun_with_a_topic(stage, route_settle_ms=20_000)
-        broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
-        await stage.during(broker.cluster.routes_known())
-        assert 20_000 <= stage.clock.monotonic_ms() - started_ms <= 22_000
-
-    run(story)
+async def test_a_restarted_broker_waits_for_sure_routes_no_longer_than_its_setting(stage: Any) -> None:
+    registry = FakeRegistry()
+    registry.settling = True
+    stage.net.serve("ns:1", registry.rpcs())
+    started_ms = stage.clock.monotonic_ms()
+    broker = await begun_with_a_topic(stage, route_settle_ms=20_000)
+    broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
+    await stage.during(broker.cluster.routes_known())
+    assert 20_000 <= stage.clock.monotonic_ms() - started_ms <= 22_000
 
 
 @pytest.mark.parametrize("peers", [(), ("b",), ("b", "c")])
-def test_a_broker_that_sees_all_whom_it_remembers_waits_for_no_settled_nameserver(
-    run: Run, peers: tuple[str, ...]
+async def test_a_broker_that_sees_all_whom_it_remembers_waits_for_no_settled_nameserver(
+    stage: Any, peers: tuple[str, ...]
 ) -> None:
     """As a copy that leads while a rollout replaces the nameservers, too: clients asked it for routes and waited 2 s."""
-
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        registry.settling = True
-        stage.net.serve("ns:1", registry.rpcs())
-        broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
-        known = broker.cluster.known.brokers
-        known.look(dict.fromkeys([*peers, "gone"], "1"), 1)
-        known.look(dict.fromkeys(peers, "1"), 2)
-        knows = asyncio.ensure_future(broker.cluster.routes_known())
-        await stage.clock.advance(1_000)
-        assert knows.done() == (not peers), "one that was missing before need not come"
-        for number, _ in enumerate(peers):
-            assert not knows.done(), f"{len(peers) - number} are missing"
-            seen = [replace(broker.cluster.own.now(), name=one) for one in peers[: number + 1]]
-            broker.catalog.routes.snapshot("ns:1", "fake-1", seen, stage.clock.monotonic_ms(), settling=True)
-            broker.cluster.routes_changed()
-            broker.catalog.changes.routes.notify()
-            await stage.clock.advance(10)
-        assert knows.done()
-
-    run(story)
+    registry = FakeRegistry()
+    registry.settling = True
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
+    known = broker.cluster.known.brokers
+    known.look(dict.fromkeys([*peers, "gone"], "1"), 1)
+    known.look(dict.fromkeys(peers, "1"), 2)
+    knows = asyncio.ensure_future(broker.cluster.routes_known())
+    await stage.clock.advance(1_000)
+    assert knows.done() == (not peers), "one that was missing before need not come"
+    for number, _ in enumerate(peers):
+        assert not knows.done(), f"{len(peers) - number} are missing"
+        seen = [replace(broker.cluster.own.now(), name=one) for one in peers[: number + 1]]
+        broker.catalog.routes.snapshot("ns:1", "fake-1", seen, stage.clock.monotonic_ms(), settling=True)
+        broker.cluster.routes_changed()
+        broker.catalog.changes.routes.notify()
+        await stage.clock.advance(10)
+    assert knows.done()
 
 
-def test_an_empty_broker_waits_for_no_routes(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(nameservers="nowhere:1", route_settle_ms=20_000)
-        knows = asyncio.ensure_future(broker.cluster.routes_known())
-        await asyncio.sleep(0)
-        assert knows.done(), "it has no peers to miss"
-
-    run(story)
+async def test_an_empty_broker_waits_for_no_routes(stage: Any) -> None:
+    broker = await stage.broker(nameservers="nowhere:1", route_settle_ms=20_000)
+    knows = asyncio.ensure_future(broker.cluster.routes_known())
+    await asyncio.sleep(0)
+    assert knows.done(), "it has no peers to miss"
 
 
-def test_an_address_that_leads_to_any_broker_is_known_by_its_listener_unless_the_call_names_a_broker(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(listeners="outside=a:2", shared_listeners="outside")
-        assert broker.cluster.leads_anywhere(through("outside"))
-        assert not broker.cluster.leads_anywhere(through("default"))
-        assert not broker.cluster.leads_anywhere(through("outside", **{BROKER_HEADER: "a"}))
-
-    run(story)
-
-
-def test_brokers_that_share_an_address_make_it_lead_anywhere(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        shared = BrokerAddress("default", "one-address", 1)
-        views = [RegisteredBroker(name=name, addresses=(shared,)) for name in ("b", "c")]
-        assert not broker.cluster.leads_anywhere(through("default"))
-        broker.catalog.routes.snapshot("ns:1", "n", views, broker.runtime.clock.monotonic_ms())
-        assert broker.cluster.leads_anywhere(through("default"))
-
-    run(story)
+async def test_an_address_that_leads_to_any_broker_is_known_by_its_listener_unless_the_call_names_a_broker(
+    stage: Any,
+) -> None:
+    broker = await stage.broker(listeners="outside=a:2", shared_listeners="outside")
+    assert broker.cluster.leads_anywhere(through("outside"))
+    assert not broker.cluster.leads_anywhere(through("default"))
+    assert not broker.cluster.leads_anywhere(through("outside", **{BROKER_HEADER: "a"}))
 
 
-def test_facts_wait_a_moment_for_the_first_nameserver_and_not_when_one_answers(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        alone = await stage.broker("a", nameservers="nowhere:1")
-        started_ms = stage.clock.monotonic_ms()
-        await stage.during(alone.cluster.facts_settled())
-        assert stage.clock.monotonic_ms() - started_ms >= ROUTE_WAIT_MS
-        stage.net.serve("ns:1", FakeRegistry().rpcs())
-        known = await stage.broker("b", nameservers="ns:1")
-        settled = asyncio.ensure_future(known.cluster.facts_settled())
-        await asyncio.sleep(0)
-        assert settled.done()
+async def test_brokers_that_share_an_address_make_it_lead_anywhere(stage: Any) -> None:
+    broker = await stage.broker()
+    shared = BrokerAddress("default", "one-address", 1)
+    views = [RegisteredBroker(name=name, addresses=(shared,)) for name in ("b", "c")]
+    assert not broker.cluster.leads_anywhere(through("default"))
+    broker.catalog.routes.snapshot("ns:1", "n", views, broker.runtime.clock.monotonic_ms())
+    assert broker.cluster.leads_anywhere(through("default"))
 
-    run(story)
+
+async def test_facts_wait_a_moment_for_the_first_nameserver_and_not_when_one_answers(stage: Any) -> None:
+    alone = await stage.broker("a", nameservers="nowhere:1")
+    started_ms = stage.clock.monotonic_ms()
+    await stage.during(alone.cluster.facts_settled())
+    assert stage.clock.monotonic_ms() - started_ms >= ROUTE_WAIT_MS
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    known = await stage.broker("b", nameservers="ns:1")
+    settled = asyncio.ensure_future(known.cluster.facts_settled())
+    await asyncio.sleep(0)
+    assert settled.done()

@@ -17,59 +17,45 @@ def view_of(broker: Any) -> RegisteredBroker:
     return view
 
 
-def test_it_names_the_broker_its_cluster_its_addresses_and_its_topics(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker("b", cluster="c")
-        await stage.during(broker.catalog.create_topic("t", queues=3))
-        view = view_of(broker)
-        assert (view.name, view.cluster, view.epoch, view.copies) == ("b", "c", 1, 1)
-        assert view.addresses == (BrokerAddress("default", "b", 8081),)
-        assert view.start_ms == broker.runtime.started_ms
-        assert {topic: (counts.read_queues, counts.write_queues) for topic, counts in view.topics.items()} == {
-            "t": (3, 3)
-        }
-
-    run(story)
+async def test_it_names_the_broker_its_cluster_its_addresses_and_its_topics(stage: Any) -> None:
+    broker = await stage.broker("b", cluster="c")
+    await stage.during(broker.catalog.create_topic("t", queues=3))
+    view = view_of(broker)
+    assert (view.name, view.cluster, view.epoch, view.copies) == ("b", "c", 1, 1)
+    assert view.addresses == (BrokerAddress("default", "b", 8081),)
+    assert view.start_ms == broker.runtime.started_ms
+    assert {topic: (counts.read_queues, counts.write_queues) for topic, counts in view.topics.items()} == {"t": (3, 3)}
 
 
-def test_it_is_one_object_until_topics_or_addresses_change(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        first = view_of(broker)
-        assert view_of(broker) is first
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        second = view_of(broker)
-        assert second.data_version > first.data_version
-        assert "t" in second.topics
-        assert view_of(broker) is second
-        broker.runtime.addresses = (BrokerAddress("default", "elsewhere", 1),)
-        assert view_of(broker).addresses == (BrokerAddress("default", "elsewhere", 1),)
-
-    run(story)
+async def test_it_is_one_object_until_topics_or_addresses_change(stage: Any) -> None:
+    broker = await stage.broker()
+    first = view_of(broker)
+    assert view_of(broker) is first
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    second = view_of(broker)
+    assert second.data_version > first.data_version
+    assert "t" in second.topics
+    assert view_of(broker) is second
+    broker.runtime.addresses = (BrokerAddress("default", "elsewhere", 1),)
+    assert view_of(broker).addresses == (BrokerAddress("default", "elsewhere", 1),)
 
 
-def test_a_draining_broker_says_that_its_queues_take_no_messages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=1))
+async def test_a_draining_broker_says_that_its_queues_take_no_messages(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
 
-        def counts() -> QueueCounts:
-            return view_of(broker).topics["t"]
+    def counts() -> QueueCounts:
+        return view_of(broker).topics["t"]
 
-        assert counts().permission.writable
-        await stage.during(drain(broker.catalog, broker.ledger, on=True))
-        assert not counts().permission.writable
-        assert counts().permission.readable
-
-    run(story)
+    assert counts().permission.writable
+    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    assert not counts().permission.writable
+    assert counts().permission.readable
 
 
-def test_each_start_has_an_incarnation_of_its_own_and_keeps_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        again = OwnView(broker.runtime, broker.catalog)
-        assert again.incarnation != broker.cluster.own.incarnation
-        assert len(again.incarnation) == 16
-        assert view_of(broker).incarnation == broker.cluster.own.incarnation
-
-    run(story)
+async def test_each_start_has_an_incarnation_of_its_own_and_keeps_it(stage: Any) -> None:
+    broker = await stage.broker()
+    again = OwnView(broker.runtime, broker.catalog)
+    assert again.incarnation != broker.cluster.own.incarnation
+    assert len(again.incarnation) == 16
+    assert view_of(broker).incarnation == broker.cluster.own.incarnation

@@ -12,18 +12,15 @@ from evenq.model import BrokerAddress
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
-def test_a_peer_that_does_not_answer_is_named_and_not_waited_for(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        gone = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "nowhere", 1),))
-        broker.catalog.routes.snapshot("n", "x", [gone], 0)
-        ((name, answer),) = await stage.during(broker.cluster.peers.ask_peers("/evenq.v1.Admin/ListTopics", b""))
-        assert name == "b"
-        assert isinstance(answer, Error)
-        with pytest.raises(ConnectionFailed, match="'c' is not alive"):
-            await broker.cluster.peers.ask("c", "/x", b"")
-
-    run(story)
+async def test_a_peer_that_does_not_answer_is_named_and_not_waited_for(stage: Any) -> None:
+    broker = await stage.broker()
+    gone = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "nowhere", 1),))
+    broker.catalog.routes.snapshot("n", "x", [gone], 0)
+    ((name, answer),) = await stage.during(broker.cluster.peers.ask_peers("/evenq.v1.Admin/ListTopics", b""))
+    assert name == "b"
+    assert isinstance(answer, Error)
+    with pytest.raises(ConnectionFailed, match="'c' is not alive"):
+        await broker.cluster.peers.ask("c", "/x", b"")
 
 
 def test_a_peer_that_just_came_back_is_asked_once_more(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

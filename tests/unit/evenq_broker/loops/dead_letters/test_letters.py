@@ -46,80 +46,68 @@ async def letters(stage: Any, broker: Any, group: str = "g") -> list[tuple[Any, 
     ]
 
 
-def test_a_dead_letter_keeps_its_content_and_tells_where_it_came_from(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic, queue = await delivered(stage)
-        [original] = await broker.ledger.store.read_at(topic.topic_id, 0, [0])
+async def test_a_dead_letter_keeps_its_content_and_tells_where_it_came_from(stage: Any) -> None:
+    broker, group, topic, queue = await delivered(stage)
+    [original] = await broker.ledger.store.read_at(topic.topic_id, 0, [0])
+    await stage.during(
+        to_dead_letters(
+            broker.runtime, broker.catalog, broker.ledger, group, topic, queue, 0, long_polls=broker.long_polls
+        )
+    )
+    [(head, system, tag_hash)] = await letters(stage, broker)
+    assert (head.body, head.topic.name) == (b"poison", "%DLQ%g")
+    assert dict(head.user_properties) == {
+        "color": "red",
+        "DLQ_ORIGIN_TOPIC": "t",
+        "DLQ_ORIGIN_MESSAGE_ID": "id",
+        "DLQ_ORIGIN_BROKER": "a",
+        "DLQ_ORIGIN_QUEUE_ID": "0",
+        "DLQ_ORIGIN_OFFSET": "0",
+        "DLQ_ORIGIN_TYPE": "NORMAL",
+        "DLQ_ATTEMPTS": "1",
+        "DLQ_REASON": "attempts",
+    }
+    assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("t", "id")
+    assert (system.tag, tag_hash) == ("tag", original.tag_hash)
+    assert (queue.committed, queue.pending) == (1, {})
+    assert broker.runtime.stats.group_topic(group.group_id, topic.topic_id).dead_letters == 1
+
+
+async def test_a_second_burial_keeps_the_first_origin(stage: Any) -> None:
+    broker, group, topic, _ = await delivered(stage)
+    assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, group, topic, 0, 0)) is True
+    dead = broker.catalog.topics.get("%DLQ%g")
+    other = await stage.during(broker.catalog.create_group("h"))
+    assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, other, dead, 0, 0)) is True
+    [(_, first, _)] = await letters(stage, broker)
+    [(_, second, _)] = await letters(stage, broker, "h")
+    assert first.dead_letter_queue == second.dead_letter_queue
+
+
+async def test_what_is_not_there_any_more_is_only_finished(stage: Any) -> None:
+    broker, group, topic, queue = await delivered(stage)
+    assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, group, topic, 0, 5)) is False
+    assert broker.catalog.topics.get("%DLQ%g") is None
+    broker.ledger.progress.deliver(queue, [5], 6, deadline_ms=10**15, client_id="")
+    await stage.during(
+        to_dead_letters(
+            broker.runtime, broker.catalog, broker.ledger, group, topic, queue, 5, long_polls=broker.long_polls
+        )
+    )
+    assert 5 not in queue.pending
+    assert 0 in queue.pending
+
+
+async def test_a_copy_that_cannot_be_stored_leaves_the_original_unfinished(stage: Any) -> None:
+    broker, group, topic, queue = await delivered(stage)
+    broker.ledger.store._state.set_full(StoreFull("full"))
+    with pytest.raises(StoreFull):
         await stage.during(
             to_dead_letters(
                 broker.runtime, broker.catalog, broker.ledger, group, topic, queue, 0, long_polls=broker.long_polls
             )
         )
-        [(head, system, tag_hash)] = await letters(stage, broker)
-        assert (head.body, head.topic.name) == (b"poison", "%DLQ%g")
-        assert dict(head.user_properties) == {
-            "color": "red",
-            "DLQ_ORIGIN_TOPIC": "t",
-            "DLQ_ORIGIN_MESSAGE_ID": "id",
-            "DLQ_ORIGIN_BROKER": "a",
-            "DLQ_ORIGIN_QUEUE_ID": "0",
-            "DLQ_ORIGIN_OFFSET": "0",
-            "DLQ_ORIGIN_TYPE": "NORMAL",
-            "DLQ_ATTEMPTS": "1",
-            "DLQ_REASON": "attempts",
-        }
-        assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("t", "id")
-        assert (system.tag, tag_hash) == ("tag", original.tag_hash)
-        assert (queue.committed, queue.pending) == (1, {})
-        assert broker.runtime.stats.group_topic(group.group_id, topic.topic_id).dead_letters == 1
-
-    run(story)
-
-
-def test_a_second_burial_keeps_the_first_origin(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic, _ = await delivered(stage)
-        assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, group, topic, 0, 0)) is True
-        dead = broker.catalog.topics.get("%DLQ%g")
-        other = await stage.during(broker.catalog.create_group("h"))
-        assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, other, dead, 0, 0)) is True
-        [(_, first, _)] = await letters(stage, broker)
-        [(_, second, _)] = await letters(stage, broker, "h")
-        assert first.dead_letter_queue == second.dead_letter_queue
-
-    run(story)
-
-
-def test_what_is_not_there_any_more_is_only_finished(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic, queue = await delivered(stage)
-        assert await stage.during(bury(broker.runtime, broker.catalog, broker.ledger, group, topic, 0, 5)) is False
-        assert broker.catalog.topics.get("%DLQ%g") is None
-        broker.ledger.progress.deliver(queue, [5], 6, deadline_ms=10**15, client_id="")
-        await stage.during(
-            to_dead_letters(
-                broker.runtime, broker.catalog, broker.ledger, group, topic, queue, 5, long_polls=broker.long_polls
-            )
-        )
-        assert 5 not in queue.pending
-        assert 0 in queue.pending
-
-    run(story)
-
-
-def test_a_copy_that_cannot_be_stored_leaves_the_original_unfinished(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic, queue = await delivered(stage)
-        broker.ledger.store._state.set_full(StoreFull("full"))
-        with pytest.raises(StoreFull):
-            await stage.during(
-                to_dead_letters(
-                    broker.runtime, broker.catalog, broker.ledger, group, topic, queue, 0, long_polls=broker.long_polls
-                )
-            )
-        assert 0 in queue.pending
-
-    run(story)
+    assert 0 in queue.pending
 
 
 @pytest.mark.parametrize("changes", [True, False])

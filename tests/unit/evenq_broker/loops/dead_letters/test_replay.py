@@ -95,184 +95,150 @@ async def scene_of(stage: Any, count: int, *, origin: str = "t", **settings: Any
     return Scene(stage, broker)
 
 
-def test_letters_wait_until_they_were_replayed(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 3)
-        broker = scene.broker
-        assert scene.waiting() == (3, 3)
-        assert replay_progress(broker.catalog, broker.ledger, "g") is None
-        assert await scene.run() == Count(total=3, replayed=3)
-        assert await scene.bodies() == [0, 1, 2], "in the order of their death"
-        assert scene.waiting() == (3, 0)
-        assert await scene.run() == Count()
-        assert await scene.bodies() == [0, 1, 2]
-        broker.ledger.progress.check()
-
-    run(story)
+async def test_letters_wait_until_they_were_replayed(stage: Any) -> None:
+    scene = await scene_of(stage, 3)
+    broker = scene.broker
+    assert scene.waiting() == (3, 3)
+    assert replay_progress(broker.catalog, broker.ledger, "g") is None
+    assert await scene.run() == Count(total=3, replayed=3)
+    assert await scene.bodies() == [0, 1, 2], "in the order of their death"
+    assert scene.waiting() == (3, 0)
+    assert await scene.run() == Count()
+    assert await scene.bodies() == [0, 1, 2]
+    broker.ledger.progress.check()
 
 
-def test_a_replay_that_broke_off_goes_on_where_it_was_also_after_a_restart(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path)
-        scene = await scene_of(stage, 5, store=store)
-        assert (await scene.run(max_count=2)).replayed == 2
-        assert scene.waiting() == (5, 3)
-        await stage.end(scene.broker)
-        again = Scene(stage, await stage.broker(default_queues=1, store=store))
-        assert again.waiting() == (5, 3)
-        assert (await again.run()).replayed == 3
-        assert await again.bodies() == [0, 1, 2, 3, 4]
-
-    run(story)
+async def test_a_replay_that_broke_off_goes_on_where_it_was_also_after_a_restart(stage: Any, tmp_path: Path) -> None:
+    store = StoreSettings(path=tmp_path)
+    scene = await scene_of(stage, 5, store=store)
+    assert (await scene.run(max_count=2)).replayed == 2
+    assert scene.waiting() == (5, 3)
+    await stage.end(scene.broker)
+    again = Scene(stage, await stage.broker(default_queues=1, store=store))
+    assert again.waiting() == (5, 3)
+    assert (await again.run()).replayed == 3
+    assert await again.bodies() == [0, 1, 2, 3, 4]
 
 
-def test_a_crash_in_the_middle_repeats_no_letter(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 5, store=StoreSettings(path=tmp_path / "before"))
-        await scene.run(max_count=2)
-        shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it: no snapshot, no goodbye
-        await stage.end(scene.broker)
-        again = Scene(stage, await stage.broker(default_queues=1, store=StoreSettings(path=tmp_path / "after")))
-        assert again.waiting() == (5, 3)
-        assert (await again.run()).replayed == 3
-        assert await again.bodies() == [0, 1, 2, 3, 4]
-
-    run(story)
+async def test_a_crash_in_the_middle_repeats_no_letter(stage: Any, tmp_path: Path) -> None:
+    scene = await scene_of(stage, 5, store=StoreSettings(path=tmp_path / "before"))
+    await scene.run(max_count=2)
+    shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it: no snapshot, no goodbye
+    await stage.end(scene.broker)
+    again = Scene(stage, await stage.broker(default_queues=1, store=StoreSettings(path=tmp_path / "after")))
+    assert again.waiting() == (5, 3)
+    assert (await again.run()).replayed == 3
+    assert await again.bodies() == [0, 1, 2, 3, 4]
 
 
-def test_what_a_filter_leaves_out_still_waits(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 4)
-        properties = lambda head: dict(definition_pb2.Message.FromString(head).user_properties)  # noqa: E731
-        wanted = message_filter("number > '1'", is_sql=True, user_properties=properties)
-        assert await scene.run(message_filter=wanted) == Count(total=4, replayed=2, left_out=2)
-        assert await scene.bodies() == [2, 3]
-        assert scene.waiting() == (4, 2)
-
-    run(story)
+async def test_what_a_filter_leaves_out_still_waits(stage: Any) -> None:
+    scene = await scene_of(stage, 4)
+    properties = lambda head: dict(definition_pb2.Message.FromString(head).user_properties)  # noqa: E731
+    wanted = message_filter("number > '1'", is_sql=True, user_properties=properties)
+    assert await scene.run(message_filter=wanted) == Count(total=4, replayed=2, left_out=2)
+    assert await scene.bodies() == [2, 3]
+    assert scene.waiting() == (4, 2)
 
 
-def test_a_rate_stretches_the_replay_and_its_count_is_told_meanwhile(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 20)
-        started_ms = stage.clock.monotonic_ms()
-        counts = await scene.counts(per_second=10)
-        assert 1_900 <= stage.clock.monotonic_ms() - started_ms <= 2_500
-        assert len(counts) >= 5
-        assert counts[-1].replayed == 20
-
-    run(story)
+async def test_a_rate_stretches_the_replay_and_its_count_is_told_meanwhile(stage: Any) -> None:
+    scene = await scene_of(stage, 20)
+    started_ms = stage.clock.monotonic_ms()
+    counts = await scene.counts(per_second=10)
+    assert 1_900 <= stage.clock.monotonic_ms() - started_ms <= 2_500
+    assert len(counts) >= 5
+    assert counts[-1].replayed == 20
 
 
-def test_a_plan_counts_by_topic_and_sends_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 4)
-        replay = scene.replay()
-        assert await stage.during(replay.plan()) == {"t": 4}
-        assert replay.count.total == 4
-        assert await stage.during(scene.replay(to_topic="other", max_count=3).plan()) == {"other": 3}
-        assert await scene.bodies() == []
-        assert scene.waiting() == (4, 4)
-        await scene.run(max_count=1)
-        assert await stage.during(scene.replay().plan()) == {"t": 3}, "what was sent is not sent again"
-
-    run(story)
+async def test_a_plan_counts_by_topic_and_sends_nothing(stage: Any) -> None:
+    scene = await scene_of(stage, 4)
+    replay = scene.replay()
+    assert await stage.during(replay.plan()) == {"t": 4}
+    assert replay.count.total == 4
+    assert await stage.during(scene.replay(to_topic="other", max_count=3).plan()) == {"other": 3}
+    assert await scene.bodies() == []
+    assert scene.waiting() == (4, 4)
+    await scene.run(max_count=1)
+    assert await stage.during(scene.replay().plan()) == {"t": 3}, "what was sent is not sent again"
 
 
-def test_a_letter_without_an_origin_needs_a_topic(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 2, origin="")
-        assert await stage.during(scene.replay().plan()) == {"": 2}
-        count = await scene.run()
-        assert (count.replayed, count.failed) == (0, 2)
-        assert "no original topic" in count.error
-        assert scene.waiting() == (2, 2)
-        assert (await scene.run(to_topic="t")).replayed == 2
-        assert await scene.bodies() == [0, 1]
-
-    run(story)
+async def test_a_letter_without_an_origin_needs_a_topic(stage: Any) -> None:
+    scene = await scene_of(stage, 2, origin="")
+    assert await stage.during(scene.replay().plan()) == {"": 2}
+    count = await scene.run()
+    assert (count.replayed, count.failed) == (0, 2)
+    assert "no original topic" in count.error
+    assert scene.waiting() == (2, 2)
+    assert (await scene.run(to_topic="t")).replayed == 2
+    assert await scene.bodies() == [0, 1]
 
 
-def test_a_topic_that_takes_nothing_fails_the_letter_and_keeps_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 1)
-        broker = scene.broker
-        await stage.during(broker.catalog.create_topic("closed", queues=1))
-        await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "closed", Permission.READ))
-        count = await scene.run(to_topic="closed")
-        assert (count.failed, count.error) == (1, "topic closed takes no messages; name another one with --to")
-        assert (await scene.run(to_topic="%DLQ%g")).failed == 1, "a dead-letter topic is no place to send to"
-        assert scene.waiting() == (1, 1)
-
-    run(story)
+async def test_a_topic_that_takes_nothing_fails_the_letter_and_keeps_it(stage: Any) -> None:
+    scene = await scene_of(stage, 1)
+    broker = scene.broker
+    await stage.during(broker.catalog.create_topic("closed", queues=1))
+    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "closed", Permission.READ))
+    count = await scene.run(to_topic="closed")
+    assert (count.failed, count.error) == (1, "topic closed takes no messages; name another one with --to")
+    assert (await scene.run(to_topic="%DLQ%g")).failed == 1, "a dead-letter topic is no place to send to"
+    assert scene.waiting() == (1, 1)
 
 
-def test_a_letter_without_a_lite_topic_does_not_fit_a_topic_of_lite_messages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 1)
-        await stage.during(scene.broker.catalog.create_topic("lite", message_type=MessageType.LITE))
-        count = await scene.run(to_topic="lite")
-        assert count.failed == 1
-        assert "the letter has no lite topic" in count.error
-
-    run(story)
+async def test_a_letter_without_a_lite_topic_does_not_fit_a_topic_of_lite_messages(stage: Any) -> None:
+    scene = await scene_of(stage, 1)
+    await stage.during(scene.broker.catalog.create_topic("lite", message_type=MessageType.LITE))
+    count = await scene.run(to_topic="lite")
+    assert count.failed == 1
+    assert "the letter has no lite topic" in count.error
 
 
-def test_a_letter_that_could_not_be_stored_is_sent_by_the_next_replay(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_letter_that_could_not_be_stored_is_sent_by_the_next_replay(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 2)
-        store = scene.broker.ledger.store
-        append = store.append
+    scene = await scene_of(stage, 2)
+    store = scene.broker.ledger.store
+    append = store.append
 
-        async def full(*_: Any, **__: Any) -> None:
-            raise StoreFull("the disk is full")
+    async def full(*_: Any, **__: Any) -> None:
+        raise StoreFull("the disk is full")
 
-        def refused(entries: Any, **options: Any) -> Any:
-            copies = any(entry.topic_id == scene.broker.catalog.topics.get("t").topic_id for entry in entries)
-            return full() if copies else append(entries, **options)
+    def refused(entries: Any, **options: Any) -> Any:
+        copies = any(entry.topic_id == scene.broker.catalog.topics.get("t").topic_id for entry in entries)
+        return full() if copies else append(entries, **options)
 
-        monkeypatch.setattr(store, "append", refused)
-        count = await scene.run()
-        assert (count.replayed, count.failed, count.error) == (0, 2, "the disk is full")
-        assert scene.waiting() == (2, 2)
-        monkeypatch.undo()
-        assert (await scene.run()).replayed == 2
-        assert await scene.bodies() == [0, 1]
-        scene.broker.ledger.progress.check()
-
-    run(story)
+    monkeypatch.setattr(store, "append", refused)
+    count = await scene.run()
+    assert (count.replayed, count.failed, count.error) == (0, 2, "the disk is full")
+    assert scene.waiting() == (2, 2)
+    monkeypatch.undo()
+    assert (await scene.run()).replayed == 2
+    assert await scene.bodies() == [0, 1]
+    scene.broker.ledger.progress.check()
 
 
-def test_letters_that_retention_removed_are_finished_and_not_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 3)
-        store = scene.broker.ledger.store
-        read_at = store.read_at
+async def test_letters_that_retention_removed_are_finished_and_not_counted(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await scene_of(stage, 3)
+    store = scene.broker.ledger.store
+    read_at = store.read_at
 
-        async def without_the_first(topic_id: int, queue_id: int, offsets: list[int]) -> Any:
-            return await read_at(topic_id, queue_id, [offset for offset in offsets if offset])
+    async def without_the_first(topic_id: int, queue_id: int, offsets: list[int]) -> Any:
+        return await read_at(topic_id, queue_id, [offset for offset in offsets if offset])
 
-        monkeypatch.setattr(store, "read_at", without_the_first)
-        count = await scene.run()
-        assert (count.replayed, count.failed) == (2, 0)
-        progress = replay_progress(scene.broker.catalog, scene.broker.ledger, "g")
-        assert progress is not None
-        assert not progress.pending
-
-    run(story)
+    monkeypatch.setattr(store, "read_at", without_the_first)
+    count = await scene.run()
+    assert (count.replayed, count.failed) == (2, 0)
+    progress = replay_progress(scene.broker.catalog, scene.broker.ledger, "g")
+    assert progress is not None
+    assert not progress.pending
 
 
-def test_groups_with_letters_are_known_also_when_the_group_is_gone(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, 1)
-        catalog, ledger = scene.broker.catalog, scene.broker.ledger
-        await stage.during(catalog.create_topic("%DLQ%gone", queues=1, system=True))
-        assert sorted(groups_with_letters(catalog)) == ["g", "gone"]
-        assert group_known(catalog, "g")
-        assert group_known(catalog, "gone")
-        assert not group_known(catalog, "other")
-        assert waiting_letters(catalog, ledger, "other") == (0, 0)
-
-    run(story)
+async def test_groups_with_letters_are_known_also_when_the_group_is_gone(stage: Any) -> None:
+    scene = await scene_of(stage, 1)
+    catalog, ledger = scene.broker.catalog, scene.broker.ledger
+    await stage.during(catalog.create_topic("%DLQ%gone", queues=1, system=True))
+    assert sorted(groups_with_letters(catalog)) == ["g", "gone"]
+    assert group_known(catalog, "g")
+    assert group_known(catalog, "gone")
+    assert not group_known(catalog, "other")
+    assert waiting_letters(catalog, ledger, "other") == (0, 0)

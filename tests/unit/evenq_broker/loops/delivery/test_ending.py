@@ -50,126 +50,107 @@ async def nack(stage: Any, message: Any, pause_ms: int) -> None:
 
 
 @pytest.mark.parametrize("push", [False, True])
-def test_it_hands_out_nothing_and_ends_its_wait_with_the_last_ack(run: Run, push: bool) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 4)
-        taken = await receive(stage, push=push)
-        assert len(taken) == 2
+async def test_it_hands_out_nothing_and_ends_its_wait_with_the_last_ack(stage: Any, push: bool) -> None:
+    broker = await filled(stage, 4)
+    taken = await receive(stage, push=push)
+    assert len(taken) == 2
+    broker.ending.begin()
+    waiting = asyncio.ensure_future(broker.ending.nothing_in_hand(10_000))
+    started = stage.clock.monotonic_ms()
+    assert await receive(stage, push=push, poll_ms=5_000) == []
+    assert 200 <= stage.clock.monotonic_ms() - started <= 300, "soon, but not at once: clients ask again"
+    await ack(stage, taken[0])
+    assert not waiting.done()
+    await ack(stage, taken[1])
+    assert await stage.during(waiting) == 0
+    assert stage.clock.monotonic_ms() - started < 1_000
+
+
+async def test_parked_polls_are_answered_at_its_begin(stage: Any) -> None:
+    broker = await filled(stage, 1)
+    (message,) = await receive(stage)
+    await ack(stage, message)
+    poll = asyncio.ensure_future(receive(stage, poll_ms=20_000))
+    await stage.until(lambda: len(broker.long_polls.table) == 1)
+    started = stage.clock.monotonic_ms()
+    broker.ending.begin()
+    assert await stage.during(poll) == []
+    assert stage.clock.monotonic_ms() - started < 100
+
+
+async def test_a_receive_that_waits_for_the_disk_at_its_begin_gets_nothing(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await filled(stage, 2)
+    read = broker.ledger.store.read
+
+    async def slowly(*place: Any, **options: Any) -> Any:
+        found = await read(*place, **options)
         broker.ending.begin()
-        waiting = asyncio.ensure_future(broker.ending.nothing_in_hand(10_000))
-        started = stage.clock.monotonic_ms()
-        assert await receive(stage, push=push, poll_ms=5_000) == []
-        assert 200 <= stage.clock.monotonic_ms() - started <= 300, "soon, but not at once: clients ask again"
-        await ack(stage, taken[0])
-        assert not waiting.done()
-        await ack(stage, taken[1])
-        assert await stage.during(waiting) == 0
-        assert stage.clock.monotonic_ms() - started < 1_000
+        return found
 
-    run(story)
+    monkeypatch.setattr(broker.ledger.store, "read_hot", lambda *_, **__: None)  # nothing of it is in memory
+    monkeypatch.setattr(broker.ledger.store, "read", slowly)
+    assert await receive(stage) == []
+    assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
 
 
-def test_parked_polls_are_answered_at_its_begin(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 1)
-        (message,) = await receive(stage)
-        await ack(stage, message)
-        poll = asyncio.ensure_future(receive(stage, poll_ms=20_000))
-        await stage.until(lambda: len(broker.long_polls.table) == 1)
-        started = stage.clock.monotonic_ms()
-        broker.ending.begin()
-        assert await stage.during(poll) == []
-        assert stage.clock.monotonic_ms() - started < 100
-
-    run(story)
+async def test_a_simple_consumer_in_the_group_makes_it_wait_for_no_retry_of_a_push_consumer(stage: Any) -> None:
+    broker = await filled(stage, 4)
+    for message in await receive(stage, push=True):
+        await nack(stage, message, 30_000)
+    beat = service_pb2.HeartbeatRequest(client_type=definition_pb2.SIMPLE_CONSUMER)
+    beat.group.name = "g"
+    await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse, client="simple")
+    started = stage.clock.monotonic_ms()
+    assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+    assert stage.clock.monotonic_ms() - started < 100
 
 
-def test_a_receive_that_waits_for_the_disk_at_its_begin_gets_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 2)
-        read = broker.ledger.store.read
-
-        async def slowly(*place: Any, **options: Any) -> Any:
-            found = await read(*place, **options)
-            broker.ending.begin()
-            return found
-
-        monkeypatch.setattr(broker.ledger.store, "read_hot", lambda *_, **__: None)  # nothing of it is in memory
-        monkeypatch.setattr(broker.ledger.store, "read", slowly)
-        assert await receive(stage) == []
-        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
-
-    run(story)
+async def test_it_does_not_wait_for_a_client_that_is_lost(stage: Any) -> None:
+    broker = await filled(stage, 2)
+    assert len(await receive(stage, push=True)) == 2
+    broker.clients.table.lose("c")
+    started = stage.clock.monotonic_ms()
+    assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+    assert stage.clock.monotonic_ms() - started < 100
 
 
-def test_a_simple_consumer_in_the_group_makes_it_wait_for_no_retry_of_a_push_consumer(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 4)
-        for message in await receive(stage, push=True):
-            await nack(stage, message, 30_000)
-        beat = service_pb2.HeartbeatRequest(client_type=definition_pb2.SIMPLE_CONSUMER)
-        beat.group.name = "g"
-        await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse, client="simple")
-        started = stage.clock.monotonic_ms()
-        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
-        assert stage.clock.monotonic_ms() - started < 100
-
-    run(story)
+async def test_its_wait_ends_at_its_limit_with_what_is_still_in_hand(stage: Any) -> None:
+    broker = await filled(stage, 2)
+    await receive(stage)
+    broker.ending.begin()
+    started = stage.clock.monotonic_ms()
+    assert await stage.during(broker.ending.nothing_in_hand(3_000)) == 2
+    assert 3_000 <= stage.clock.monotonic_ms() - started <= 3_100
 
 
-def test_it_does_not_wait_for_a_client_that_is_lost(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 2)
-        assert len(await receive(stage, push=True)) == 2
-        broker.clients.table.lose("c")
-        started = stage.clock.monotonic_ms()
-        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
-        assert stage.clock.monotonic_ms() - started < 100
-
-    run(story)
-
-
-def test_its_wait_ends_at_its_limit_with_what_is_still_in_hand(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 2)
-        await receive(stage)
-        broker.ending.begin()
-        started = stage.clock.monotonic_ms()
-        assert await stage.during(broker.ending.nothing_in_hand(3_000)) == 2
-        assert 3_000 <= stage.clock.monotonic_ms() - started <= 3_100
-
-    run(story)
-
-
-def test_it_waits_neither_for_retries_nor_for_clients_that_are_gone(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 4)
-        settings = service_pb2.TelemetryCommand()
-        settings.settings.client_type = definition_pb2.PUSH_CONSUMER
-        settings.settings.subscription.group.name = "g"
-        frames = stage.net.stream(
-            "a:8081",
-            "/apache.rocketmq.v2.MessagingService/Telemetry",
-            _once(settings.SerializeToString()),
-            timeout_ms=None,
-            metadata={"x-mq-client-id": "c", "x-mq-language": "JAVA"},
-        )
-        await stage.during(anext(frames))
-        for message in await receive(stage, push=True):
-            await nack(stage, message, 30_000)
-        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
-        assert len(await receive(stage, push=True)) == 2
-        await stage.ask(
-            "NotifyClientTermination",
-            service_pb2.NotifyClientTerminationRequest(),
-            service_pb2.NotifyClientTerminationResponse,
-        )
-        started = stage.clock.monotonic_ms()
-        assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
-        assert stage.clock.monotonic_ms() - started < 2_000
-        await frames.aclose()
-
-    run(story)
+async def test_it_waits_neither_for_retries_nor_for_clients_that_are_gone(stage: Any) -> None:
+    broker = await filled(stage, 4)
+    settings = service_pb2.TelemetryCommand()
+    settings.settings.client_type = definition_pb2.PUSH_CONSUMER
+    settings.settings.subscription.group.name = "g"
+    frames = stage.net.stream(
+        "a:8081",
+        "/apache.rocketmq.v2.MessagingService/Telemetry",
+        _once(settings.SerializeToString()),
+        timeout_ms=None,
+        metadata={"x-mq-client-id": "c", "x-mq-language": "JAVA"},
+    )
+    await stage.during(anext(frames))
+    for message in await receive(stage, push=True):
+        await nack(stage, message, 30_000)
+    assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+    assert len(await receive(stage, push=True)) == 2
+    await stage.ask(
+        "NotifyClientTermination",
+        service_pb2.NotifyClientTerminationRequest(),
+        service_pb2.NotifyClientTerminationResponse,
+    )
+    started = stage.clock.monotonic_ms()
+    assert await stage.during(broker.ending.nothing_in_hand(9_000)) == 0
+    assert stage.clock.monotonic_ms() - started < 2_000
+    await frames.aclose()
 
 
 async def _once(request: bytes) -> Any:

@@ -140,25 +140,21 @@ async def parked(stage: Any, broker: Broker, **more: Any) -> asyncio.Task[list[A
     return call
 
 
-def test_a_waiting_receive_and_its_sender_are_answered_by_one_commit_of_one_group(run: Run) -> None:
+async def test_a_waiting_receive_and_its_sender_are_answered_by_one_commit_of_one_group(stage: Any) -> None:
     """R12, R11."""
-
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        receive = await parked(stage, broker)
-        copies.hold()
-        send = sending(stage, "x")
-        await stage.clock.advance(1_000)
-        assert copies.groups == 1, "message and delivery are one group, and so one round"
-        assert not send.done()
-        assert not receive.done(), "a successor may not have it"
-        copies.confirm()
-        assert bodies(await stage.during(receive)) == ["x"]
-        assert code_of(await finished(stage, send)) == OK
-        assert copies.groups == 1
-        broker.ledger.progress.check()
-
-    run(story)
+    broker, copies = await leading(stage)
+    receive = await parked(stage, broker)
+    copies.hold()
+    send = sending(stage, "x")
+    await stage.clock.advance(1_000)
+    assert copies.groups == 1, "message and delivery are one group, and so one round"
+    assert not send.done()
+    assert not receive.done(), "a successor may not have it"
+    copies.confirm()
+    assert bodies(await stage.during(receive)) == ["x"]
+    assert code_of(await finished(stage, send)) == OK
+    assert copies.groups == 1
+    broker.ledger.progress.check()
 
 
 async def finished(stage: Any, call: asyncio.Task[bytes]) -> asyncio.Task[bytes]:
@@ -167,24 +163,20 @@ async def finished(stage: Any, call: asyncio.Task[bytes]) -> asyncio.Task[bytes]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_nobody_hears_of_a_message_that_was_taken_before_its_commit(run: Run, ordered: bool) -> None:
+async def test_nobody_hears_of_a_message_that_was_taken_before_its_commit(stage: Any, ordered: bool) -> None:
     """R11: no queue's end, no pull, no lag, no count, no other group."""
-
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage, ordered=ordered)
-        receive = await parked(stage, broker)
-        before = await seen(stage, broker)
-        copies.hold()
-        send = sending(stage, "x", message_group="one" if ordered else "")
-        await stage.clock.advance(500)
-        assert broker.ledger.progress.queue(1, 1, 0).next == 2, "it was not taken, so this proves nothing"  # type: ignore[union-attr]
-        assert await seen(stage, broker) == before
-        copies.confirm()
-        assert bodies(await stage.during(receive)) == ["x"]
-        await stage.during(send)
-        assert await seen(stage, broker) != before
-
-    run(story)
+    broker, copies = await leading(stage, ordered=ordered)
+    receive = await parked(stage, broker)
+    before = await seen(stage, broker)
+    copies.hold()
+    send = sending(stage, "x", message_group="one" if ordered else "")
+    await stage.clock.advance(500)
+    assert broker.ledger.progress.queue(1, 1, 0).next == 2, "it was not taken, so this proves nothing"  # type: ignore[union-attr]
+    assert await seen(stage, broker) == before
+    copies.confirm()
+    assert bodies(await stage.during(receive)) == ["x"]
+    await stage.during(send)
+    assert await seen(stage, broker) != before
 
 
 async def seen(stage: Any, broker: Broker) -> list[Any]:
@@ -203,185 +195,160 @@ async def seen(stage: Any, broker: Broker) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_a_leader_that_is_deposed_between_write_and_commit_hands_nothing_out(run: Run) -> None:
+async def test_a_leader_that_is_deposed_between_write_and_commit_hands_nothing_out(stage: Any) -> None:
     """R12: the receive fails, and so does the send, as unknown."""
-
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        receive = await parked(stage, broker)
-        copies.hold()
-        send = sending(stage, "x")
-        await stage.clock.advance(100)
-        out = broker.runtime.stats.group_topic(1, 1).messages_out
-        copies.store.give_up(PersistenceTimeout("another leads"))
-        frames = await stage.during(receive)
-        assert (bodies(frames), status(frames)) == ([], UNKNOWN)
-        assert code_of(await finished(stage, send)) == UNKNOWN
-        assert broker.runtime.stats.group_topic(1, 1).messages_out == out
-
-    run(story)
+    broker, copies = await leading(stage)
+    receive = await parked(stage, broker)
+    copies.hold()
+    send = sending(stage, "x")
+    await stage.clock.advance(100)
+    out = broker.runtime.stats.group_topic(1, 1).messages_out
+    copies.store.give_up(PersistenceTimeout("another leads"))
+    frames = await stage.during(receive)
+    assert (bodies(frames), status(frames)) == ([], UNKNOWN)
+    assert code_of(await finished(stage, send)) == UNKNOWN
+    assert broker.runtime.stats.group_topic(1, 1).messages_out == out
 
 
-def test_what_is_not_committed_at_the_end_of_the_wait_goes_back(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        begun_ms = broker.runtime.now_ms()
-        receive = await parked(stage, broker, wait_ms=3_000)
-        copies.hold()
-        send = sending(stage, "x")
-        frames = await stage.during(receive)
-        assert (bodies(frames), status(frames)) == ([], NOTHING)
-        assert 3_000 <= broker.runtime.now_ms() - begun_ms <= 3_100
-        again = await parked(stage, broker, wait_ms=20_000)
-        await stage.clock.advance(500)
-        assert not again.done()
-        assert not send.done()
-        copies.confirm()
-        frames = await stage.during(again)
-        assert (bodies(frames), attempts(frames)) == (["x"], [1]), "nobody saw the first delivery"
-        assert code_of(await finished(stage, send)) == OK
-        assert bodies(await received(stage, wait_ms=0)) == []
-        broker.ledger.progress.check()
-
-    run(story)
+async def test_what_is_not_committed_at_the_end_of_the_wait_goes_back(stage: Any) -> None:
+    broker, copies = await leading(stage)
+    begun_ms = broker.runtime.now_ms()
+    receive = await parked(stage, broker, wait_ms=3_000)
+    copies.hold()
+    send = sending(stage, "x")
+    frames = await stage.during(receive)
+    assert (bodies(frames), status(frames)) == ([], NOTHING)
+    assert 3_000 <= broker.runtime.now_ms() - begun_ms <= 3_100
+    again = await parked(stage, broker, wait_ms=20_000)
+    await stage.clock.advance(500)
+    assert not again.done()
+    assert not send.done()
+    copies.confirm()
+    frames = await stage.during(again)
+    assert (bodies(frames), attempts(frames)) == (["x"], [1]), "nobody saw the first delivery"
+    assert code_of(await finished(stage, send)) == OK
+    assert bodies(await received(stage, wait_ms=0)) == []
+    broker.ledger.progress.check()
 
 
-def test_who_has_no_time_takes_nothing_that_is_not_committed(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        copies.hold()
-        sending(stage, "x")
-        await stage.clock.advance(100)
-        records = broker.ledger.journal.records
-        assert bodies(await received(stage, wait_ms=0)) == []
-        assert broker.ledger.journal.records == records
-        late = receiving(stage)  # it comes behind the message, and takes it at once
-        await stage.clock.advance(100)
-        assert broker.ledger.journal.records == records + 1
-        copies.confirm()
-        assert bodies(await stage.during(late)) == ["x"]
-
-    run(story)
+async def test_who_has_no_time_takes_nothing_that_is_not_committed(stage: Any) -> None:
+    broker, copies = await leading(stage)
+    copies.hold()
+    sending(stage, "x")
+    await stage.clock.advance(100)
+    records = broker.ledger.journal.records
+    assert bodies(await received(stage, wait_ms=0)) == []
+    assert broker.ledger.journal.records == records
+    late = receiving(stage)  # it comes behind the message, and takes it at once
+    await stage.clock.advance(100)
+    assert broker.ledger.journal.records == records + 1
+    copies.confirm()
+    assert bodies(await stage.during(late)) == ["x"]
 
 
-def test_one_message_wakes_one_receive_of_a_group_and_its_commit_no_other(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_one_message_wakes_one_receive_of_a_group_and_its_commit_no_other(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage, "g", "h")
-        first, second = await parked(stage, broker), await parked(stage, broker)
-        other = await parked(stage, broker, group="h")
-        copies.hold()
-        send = sending(stage, "x")
-        await stage.clock.advance(100)
-        woken: list[Any] = []
-        real = PollTable.arrived
+    broker, copies = await leading(stage, "g", "h")
+    first, second = await parked(stage, broker), await parked(stage, broker)
+    other = await parked(stage, broker, group="h")
+    copies.hold()
+    send = sending(stage, "x")
+    await stage.clock.advance(100)
+    woken: list[Any] = []
+    real = PollTable.arrived
 
-        def arrived(table: PollTable, *at: Any, **more: Any) -> list[Any]:
-            polls = real(table, *at, **more)
-            woken.extend(polls)
-            return polls
+    def arrived(table: PollTable, *at: Any, **more: Any) -> list[Any]:
+        polls = real(table, *at, **more)
+        woken.extend(polls)
+        return polls
 
-        monkeypatch.setattr(PollTable, "arrived", arrived)
-        copies.confirm()
-        assert bodies(await stage.during(first)) == bodies(await stage.during(other)) == ["x"]
-        await stage.during(send)
-        assert woken == []
-        assert not second.done()
-        await stage.ask("SendMessage", sent("y"), v2.SendMessageResponse)
-        assert bodies(await stage.during(second)) == ["y"]
-
-    run(story)
+    monkeypatch.setattr(PollTable, "arrived", arrived)
+    copies.confirm()
+    assert bodies(await stage.during(first)) == bodies(await stage.during(other)) == ["x"]
+    await stage.during(send)
+    assert woken == []
+    assert not second.done()
+    await stage.ask("SendMessage", sent("y"), v2.SendMessageResponse)
+    assert bodies(await stage.during(second)) == ["y"]
 
 
-def test_a_filter_passes_over_nothing_that_is_not_committed(run: Run) -> None:
+async def test_a_filter_passes_over_nothing_that_is_not_committed(stage: Any) -> None:
     """Else a group's offset would tell of it (D6)."""
-
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        receive = await parked(stage, broker, tags="wanted")
-        copies.hold()
-        calls = [sending(stage, "a", tag="other"), sending(stage, "b", tag="wanted")]
-        await stage.clock.advance(100)
-        state = broker.ledger.progress.queue(1, 1, 0)
-        assert state is not None
-        assert state.next == 1
-        copies.confirm()
-        assert bodies(await stage.during(receive)) == ["b"]
-        for call in calls:
-            await stage.during(call)
-        receive = await parked(stage, broker, tags="wanted")
-        copies.hold()
-        calls = [sending(stage, "c", tag="wanted"), sending(stage, "d", tag="other")]
-        await stage.clock.advance(100)
-        assert state.next == 4, "the first one is wanted: it is taken at once"
-        copies.confirm()
-        assert bodies(await stage.during(receive)) == ["c"]
-
-    run(story)
+    broker, copies = await leading(stage)
+    receive = await parked(stage, broker, tags="wanted")
+    copies.hold()
+    calls = [sending(stage, "a", tag="other"), sending(stage, "b", tag="wanted")]
+    await stage.clock.advance(100)
+    state = broker.ledger.progress.queue(1, 1, 0)
+    assert state is not None
+    assert state.next == 1
+    copies.confirm()
+    assert bodies(await stage.during(receive)) == ["b"]
+    for call in calls:
+        await stage.during(call)
+    receive = await parked(stage, broker, tags="wanted")
+    copies.hold()
+    calls = [sending(stage, "c", tag="wanted"), sending(stage, "d", tag="other")]
+    await stage.clock.advance(100)
+    assert state.next == 4, "the first one is wanted: it is taken at once"
+    copies.confirm()
+    assert bodies(await stage.during(receive)) == ["c"]
 
 
-def test_a_message_group_has_one_message_out_before_its_commit_too(run: Run) -> None:
+async def test_a_message_group_has_one_message_out_before_its_commit_too(stage: Any) -> None:
     """D5."""
-
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage, ordered=True)
-        receive = await parked(stage, broker)
-        copies.hold()
-        for body in ("one", "two"):
-            sending(stage, body, message_group="m")
-        await stage.clock.advance(100)
-        copies.confirm()
-        frames = await stage.during(receive)
-        assert bodies(frames) == ["one"]
-        following = await parked(stage, broker)
-        await stage.clock.advance(500)
-        assert not following.done()
-        ack = v2.AckMessageRequest()
-        ack.group.name, ack.topic.name = "g", "t"
-        (handle,) = [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
-        ack.entries.add(message_id="id", receipt_handle=handle)
-        await stage.ask("AckMessage", ack, v2.AckMessageResponse)
-        assert bodies(await stage.during(following)) == ["two"]
-        broker.ledger.progress.check()
-
-    run(story)
+    broker, copies = await leading(stage, ordered=True)
+    receive = await parked(stage, broker)
+    copies.hold()
+    for body in ("one", "two"):
+        sending(stage, body, message_group="m")
+    await stage.clock.advance(100)
+    copies.confirm()
+    frames = await stage.during(receive)
+    assert bodies(frames) == ["one"]
+    following = await parked(stage, broker)
+    await stage.clock.advance(500)
+    assert not following.done()
+    ack = v2.AckMessageRequest()
+    ack.group.name, ack.topic.name = "g", "t"
+    (handle,) = [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
+    ack.entries.add(message_id="id", receipt_handle=handle)
+    await stage.ask("AckMessage", ack, v2.AckMessageResponse)
+    assert bodies(await stage.during(following)) == ["two"]
+    broker.ledger.progress.check()
 
 
-def test_what_a_full_disk_did_not_keep_was_never_delivered_and_the_next_message_there_is(run: Run) -> None:
+async def test_what_a_full_disk_did_not_keep_was_never_delivered_and_the_next_message_there_is(stage: Any) -> None:
     """D1, D5: the next message has the offset of the one that is gone."""
+    broker, copies = await leading(stage)
+    receive = await parked(stage, broker)
+    log = broker.ledger.store._log
+    real = log.write
 
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        receive = await parked(stage, broker)
-        log = broker.ledger.store._log
-        real = log.write
+    def full(_: Any) -> None:
+        log.write = real  # type: ignore[method-assign]
+        raise StoreFull("the disk is full")
 
-        def full(_: Any) -> None:
-            log.write = real  # type: ignore[method-assign]
-            raise StoreFull("the disk is full")
-
-        log.write = full  # type: ignore[method-assign]
-        send = sending(stage, "x")
-        frames = await stage.during(receive)
-        assert bodies(frames) == []
-        assert code_of(await finished(stage, send)) != OK
-        state = broker.ledger.progress.queue(1, 1, 0)
-        assert state is not None
-        assert (state.next, sorted(state.pending)) == (1, [0])
-        broker.ledger.progress.check()
-        broker.ledger.store._state.set_full(None)
-        await stage.during(broker.ledger.journal.settled())
-        assert unfinished(broker) == (1, [0]), "what the journal owed does not tell of it"
-        receive = await parked(stage, broker)
-        await stage.ask("SendMessage", sent("y"), v2.SendMessageResponse)
-        frames = await stage.during(receive)
-        assert (bodies(frames), attempts(frames)) == (["y"], [1])
-        assert unfinished(broker) == (2, [0, 1])
-        broker.ledger.progress.check()
-        assert copies.store is broker.ledger.store
-
-    run(story)
+    log.write = full  # type: ignore[method-assign]
+    send = sending(stage, "x")
+    frames = await stage.during(receive)
+    assert bodies(frames) == []
+    assert code_of(await finished(stage, send)) != OK
+    state = broker.ledger.progress.queue(1, 1, 0)
+    assert state is not None
+    assert (state.next, sorted(state.pending)) == (1, [0])
+    broker.ledger.progress.check()
+    broker.ledger.store._state.set_full(None)
+    await stage.during(broker.ledger.journal.settled())
+    assert unfinished(broker) == (1, [0]), "what the journal owed does not tell of it"
+    receive = await parked(stage, broker)
+    await stage.ask("SendMessage", sent("y"), v2.SendMessageResponse)
+    frames = await stage.during(receive)
+    assert (bodies(frames), attempts(frames)) == (["y"], [1])
+    assert unfinished(broker) == (2, [0, 1])
+    broker.ledger.progress.check()
+    assert copies.store is broker.ledger.store
 
 
 def unfinished(broker: Broker) -> tuple[int, list[int]]:
@@ -401,19 +368,16 @@ def unfinished(broker: Broker) -> tuple[int, list[int]]:
     return state.next, sorted(state.pending)
 
 
-def test_where_nothing_is_taken_a_receive_waits_on_and_does_not_fail(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, copies = await leading(stage)
-        copies.hold()
-        send = sending(stage, "x")
-        await stage.clock.advance(100)
-        copies.store.refuse(HaNotAvailable("1 of 2 copies are in sync"))
-        receive = await parked(stage, broker, wait_ms=2_000)
-        frames = await stage.during(receive)
-        assert (bodies(frames), status(frames)) == ([], NOTHING)
-        copies.store.refuse(None)
-        copies.confirm()
-        assert code_of(await finished(stage, send)) == OK
-        assert bodies(await received(stage)) == ["x"]
-
-    run(story)
+async def test_where_nothing_is_taken_a_receive_waits_on_and_does_not_fail(stage: Any) -> None:
+    broker, copies = await leading(stage)
+    copies.hold()
+    send = sending(stage, "x")
+    await stage.clock.advance(100)
+    copies.store.refuse(HaNotAvailable("1 of 2 copies are in sync"))
+    receive = await parked(stage, broker, wait_ms=2_000)
+    frames = await stage.during(receive)
+    assert (bodies(frames), status(frames)) == ([], NOTHING)
+    copies.store.refuse(None)
+    copies.confirm()
+    assert code_of(await finished(stage, send)) == OK
+    assert bodies(await received(stage)) == ["x"]

@@ -71,134 +71,103 @@ class Numbers:
         return self.broker.ledger.progress.queue(self.group.group_id, self.topic.topic_id, 0)
 
 
-def test_what_is_filtered_out_is_passed_over_for_the_group(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 100)
-        assert await one.pop("n IN (3, 50, 60)", count=2) == [3, 50]
-        assert (one.queue.next, one.queue.committed) == (51, 3)
-        assert await one.pop("n IN (3, 50, 60)") == [60]
-        assert one.queue.next == 100
-        assert one.broker.runtime.stats.group_topic(1, 1).filtered == 97
-        one.broker.ledger.progress.check()
-
-    run(story)
+async def test_what_is_filtered_out_is_passed_over_for_the_group(stage: Any) -> None:
+    one = await Numbers.of(stage, 100)
+    assert await one.pop("n IN (3, 50, 60)", count=2) == [3, 50]
+    assert (one.queue.next, one.queue.committed) == (51, 3)
+    assert await one.pop("n IN (3, 50, 60)") == [60]
+    assert one.queue.next == 100
+    assert one.broker.runtime.stats.group_topic(1, 1).filtered == 97
+    one.broker.ledger.progress.check()
 
 
-def test_each_receive_is_served_by_its_own_expression(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 10)
-        assert await one.pop("n < 3") == [0, 1, 2], "and everything behind is passed over, too"
-        assert await one.pop("n >= 3") == []
-
-    run(story)
+async def test_each_receive_is_served_by_its_own_expression(stage: Any) -> None:
+    one = await Numbers.of(stage, 10)
+    assert await one.pop("n < 3") == [0, 1, 2], "and everything behind is passed over, too"
+    assert await one.pop("n >= 3") == []
 
 
-def test_a_redelivery_is_not_filtered_again(run: Run) -> None:
+async def test_a_redelivery_is_not_filtered_again(stage: Any) -> None:
     """RocketMQ filters retries by `*`: a message once delivered to the group stays the group's."""
-
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 3)
-        assert await one.pop("n = 1") == [1]
-        await stage.clock.advance(10_001)
-        assert await one.pop("n = 2") == [1]
-
-    run(story)
+    one = await Numbers.of(stage, 3)
+    assert await one.pop("n = 1") == [1]
+    await stage.clock.advance(10_001)
+    assert await one.pop("n = 2") == [1]
 
 
-def test_a_match_far_behind_the_look_ahead_is_found_by_one_receive(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        count = 3 * TURNS_MIN * LOOK_AHEAD
-        one = await Numbers.of(stage, count + 1)
-        assert await one.pop(f"n = {count}", wait_ms=LONG_MS) == [count]
-
-    run(story)
+async def test_a_match_far_behind_the_look_ahead_is_found_by_one_receive(stage: Any) -> None:
+    count = 3 * TURNS_MIN * LOOK_AHEAD
+    one = await Numbers.of(stage, count + 1)
+    assert await one.pop(f"n = {count}", wait_ms=LONG_MS) == [count]
 
 
-def test_one_who_does_not_wait_gets_so_many_turns_and_the_next_goes_on(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        count = TURNS_MIN * LOOK_AHEAD
-        one = await Numbers.of(stage, count + 1)
-        assert await one.pop(f"n = {count}") == []
-        assert one.queue.next == count
-        assert await one.pop(f"n = {count}") == [count]
-
-    run(story)
+async def test_one_who_does_not_wait_gets_so_many_turns_and_the_next_goes_on(stage: Any) -> None:
+    count = TURNS_MIN * LOOK_AHEAD
+    one = await Numbers.of(stage, count + 1)
+    assert await one.pop(f"n = {count}") == []
+    assert one.queue.next == count
+    assert await one.pop(f"n = {count}") == [count]
 
 
-def test_others_have_their_turns_while_a_filter_looks(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 20 * LOOK_AHEAD)
-        seen = []
+async def test_others_have_their_turns_while_a_filter_looks(stage: Any) -> None:
+    one = await Numbers.of(stage, 20 * LOOK_AHEAD)
+    seen = []
 
-        async def other() -> None:
-            while not seen or seen[-1] < 20 * LOOK_AHEAD:
-                seen.append(one.queue.next if one.queue is not None else 0)
-                await stage.clock.sleep_ms(0)
+    async def other() -> None:
+        while not seen or seen[-1] < 20 * LOOK_AHEAD:
+            seen.append(one.queue.next if one.queue is not None else 0)
+            await stage.clock.sleep_ms(0)
 
-        task = one.broker.runtime.spawn(other(), name="other")
-        assert await one.pop("n = -1", wait_ms=LONG_MS) == []
-        await stage.during(task)
-        assert max(after - before for before, after in pairwise(seen)) <= 2 * LOOK_AHEAD
-
-    run(story)
+    task = one.broker.runtime.spawn(other(), name="other")
+    assert await one.pop("n = -1", wait_ms=LONG_MS) == []
+    await stage.during(task)
+    assert max(after - before for before, after in pairwise(seen)) <= 2 * LOOK_AHEAD
 
 
-def test_a_parked_poll_is_woken_for_what_is_behind_a_found_batch(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 0)
-        assert await one.pop("n = -1") == []
-        until_ms = one.broker.runtime.now_ms() + LONG_MS
-        polls = [
-            one.broker.runtime.spawn(
-                one.broker.long_polls.for_messages(1, 1, deadline_ms=until_ms, client_id=""), name="poll"
-            )
-            for _ in range(2)
-        ]
-        await stage.clock.advance(1)
-        await one.add(range(2 * LOOK_AHEAD))
-        await stage.until(polls[0].done)
-        assert not polls[1].done(), "one arrival wakes one"
-        assert await one.pop(f"n IN (1, {LOOK_AHEAD})") == [1]
-        await stage.until(polls[1].done, limit_ms=100)
-
-    run(story)
+async def test_a_parked_poll_is_woken_for_what_is_behind_a_found_batch(stage: Any) -> None:
+    one = await Numbers.of(stage, 0)
+    assert await one.pop("n = -1") == []
+    until_ms = one.broker.runtime.now_ms() + LONG_MS
+    polls = [
+        one.broker.runtime.spawn(
+            one.broker.long_polls.for_messages(1, 1, deadline_ms=until_ms, client_id=""), name="poll"
+        )
+        for _ in range(2)
+    ]
+    await stage.clock.advance(1)
+    await one.add(range(2 * LOOK_AHEAD))
+    await stage.until(polls[0].done)
+    assert not polls[1].done(), "one arrival wakes one"
+    assert await one.pop(f"n IN (1, {LOOK_AHEAD})") == [1]
+    await stage.until(polls[1].done, limit_ms=100)
 
 
-def test_ordered_groups_skip_what_does_not_match_and_keep_their_order(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 2 * LOOK_AHEAD + 10, ordered=True)
-        expression = f"n IN (5, {LOOK_AHEAD + 5}, {2 * LOOK_AHEAD + 5})"
-        assert await one.pop(expression) == [5]
-        assert await one.pop(expression) == [], "one message group: the next waits for the first"
-        one.broker.ledger.progress.finish(one.queue, 5)
-        assert await one.pop(expression, wait_ms=100) == [LOOK_AHEAD + 5]
-        one.broker.ledger.progress.check()
-
-    run(story)
+async def test_ordered_groups_skip_what_does_not_match_and_keep_their_order(stage: Any) -> None:
+    one = await Numbers.of(stage, 2 * LOOK_AHEAD + 10, ordered=True)
+    expression = f"n IN (5, {LOOK_AHEAD + 5}, {2 * LOOK_AHEAD + 5})"
+    assert await one.pop(expression) == [5]
+    assert await one.pop(expression) == [], "one message group: the next waits for the first"
+    one.broker.ledger.progress.finish(one.queue, 5)
+    assert await one.pop(expression, wait_ms=100) == [LOOK_AHEAD + 5]
+    one.broker.ledger.progress.check()
 
 
-def test_a_tag_that_only_shares_the_hash_is_not_delivered(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 0)
-        await one.add(range(3), tag="blue", hashed="red")
-        await one.add(range(1), tag="red")
-        assert await one.pop("red", is_sql=False) == [3]
-        assert one.queue.committed == 3
-
-    run(story)
+async def test_a_tag_that_only_shares_the_hash_is_not_delivered(stage: Any) -> None:
+    one = await Numbers.of(stage, 0)
+    await one.add(range(3), tag="blue", hashed="red")
+    await one.add(range(1), tag="red")
+    assert await one.pop("red", is_sql=False) == [3]
+    assert one.queue.committed == 3
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_topic_deleted_under_a_filter_that_looks_is_told(run: Run, begun: bool) -> None:
-    async def story(stage: Any) -> None:
-        one = await Numbers.of(stage, 40 * LOOK_AHEAD)
-        if begun:
-            assert await one.pop("n = 0", count=1) == [0]
-        task = one.broker.runtime.spawn(one.popped("n = -1", wait_ms=LONG_MS), name="pop")
-        deleting = one.broker.runtime.spawn(one.broker.catalog.delete_topic("t"), name="delete")
-        await stage.during(deleting)
-        with pytest.raises(TopicNotFound, match="was deleted"):
-            await stage.during(task)
-        assert not list(one.broker.ledger.progress.queues()), "the group did not begin on it again"
-
-    run(story)
+async def test_a_topic_deleted_under_a_filter_that_looks_is_told(stage: Any, begun: bool) -> None:
+    one = await Numbers.of(stage, 40 * LOOK_AHEAD)
+    if begun:
+        assert await one.pop("n = 0", count=1) == [0]
+    task = one.broker.runtime.spawn(one.popped("n = -1", wait_ms=LONG_MS), name="pop")
+    deleting = one.broker.runtime.spawn(one.broker.catalog.delete_topic("t"), name="delete")
+    await stage.during(deleting)
+    with pytest.raises(TopicNotFound, match="was deleted"):
+        await stage.during(task)
+    assert not list(one.broker.ledger.progress.queues()), "the group did not begin on it again"

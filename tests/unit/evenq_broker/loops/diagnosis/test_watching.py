@@ -55,147 +55,123 @@ async def scene_of(stage: Any, messages: int = 0) -> Scene:
     return scene
 
 
-def test_a_queue_with_unread_messages_has_an_age_and_one_without_has_none(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage)
-        stored_ms = stage.clock.now_ms()
-        await scene.send(2)
-        queue = await scene.group("g")
-        await stage.clock.advance(60_000)
-        await scene.look()
-        ((key, waits),) = scene.backlog.items()
-        assert key == scene.keys[0]
-        assert (waits.offset, waits.retries) == (0, 0)
-        assert abs(waits.stored_ms - stored_ms) <= 1_000
-        scene.broker.ledger.progress.commit(*scene.keys[0], 2)
-        assert queue.committed == 2
-        await scene.look()
-        assert list(scene.backlog.items()) == []
-
-    run(story)
+async def test_a_queue_with_unread_messages_has_an_age_and_one_without_has_none(stage: Any) -> None:
+    scene = await scene_of(stage)
+    stored_ms = stage.clock.now_ms()
+    await scene.send(2)
+    queue = await scene.group("g")
+    await stage.clock.advance(60_000)
+    await scene.look()
+    ((key, waits),) = scene.backlog.items()
+    assert key == scene.keys[0]
+    assert (waits.offset, waits.retries) == (0, 0)
+    assert abs(waits.stored_ms - stored_ms) <= 1_000
+    scene.broker.ledger.progress.commit(*scene.keys[0], 2)
+    assert queue.committed == 2
+    await scene.look()
+    assert list(scene.backlog.items()) == []
 
 
-def test_a_group_that_does_not_move_is_stuck_since_its_first_round(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=2)
-        await scene.group("g")
-        first_ms = stage.clock.monotonic_ms()
-        await scene.look()
-        await stage.clock.advance(60_000)
-        await scene.look()
-        now_ms = stage.clock.monotonic_ms()
-        assert scene.stuck_queues.stuck(60_000, now_ms=now_ms) == [(scene.keys[0], 0)]
-        assert scene.stuck_queues.unmoved_ms(scene.keys[0], 0, now_ms=now_ms) >= now_ms - first_ms - 100
-        scene.broker.ledger.progress.commit(*scene.keys[0], 1)
-        await scene.look()
-        assert scene.stuck_queues.stuck(60_000, now_ms=now_ms) == []
-
-    run(story)
+async def test_a_group_that_does_not_move_is_stuck_since_its_first_round(stage: Any) -> None:
+    scene = await scene_of(stage, messages=2)
+    await scene.group("g")
+    first_ms = stage.clock.monotonic_ms()
+    await scene.look()
+    await stage.clock.advance(60_000)
+    await scene.look()
+    now_ms = stage.clock.monotonic_ms()
+    assert scene.stuck_queues.stuck(60_000, now_ms=now_ms) == [(scene.keys[0], 0)]
+    assert scene.stuck_queues.unmoved_ms(scene.keys[0], 0, now_ms=now_ms) >= now_ms - first_ms - 100
+    scene.broker.ledger.progress.commit(*scene.keys[0], 1)
+    await scene.look()
+    assert scene.stuck_queues.stuck(60_000, now_ms=now_ms) == []
 
 
-def test_a_group_that_has_read_everything_is_not_stuck(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage)
-        await scene.group("g")
-        await scene.look()
-        await stage.clock.advance(60_000)
-        await scene.look()
-        assert scene.stuck_queues.stuck(60_000, now_ms=stage.clock.monotonic_ms()) == []
-
-    run(story)
+async def test_a_group_that_has_read_everything_is_not_stuck(stage: Any) -> None:
+    scene = await scene_of(stage)
+    await scene.group("g")
+    await scene.look()
+    await stage.clock.advance(60_000)
+    await scene.look()
+    assert scene.stuck_queues.stuck(60_000, now_ms=stage.clock.monotonic_ms()) == []
 
 
-def test_messages_that_wait_for_a_retry_are_counted(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=3)
-        queue, progress = await scene.group("g"), scene.broker.ledger.progress
-        now_ms = scene.broker.runtime.now_ms()
-        progress.deliver(queue, [0, 1], 2, deadline_ms=now_ms + 10_000, client_id="c")
-        number = queue.pending[1].number
-        progress.change_invisible(queue, 1, number, now_ms=now_ms, deadline_ms=now_ms + 20_000, given_back=True)
-        await scene.look()
-        ((_, waits),) = scene.backlog.items()
-        assert (waits.offset, waits.retries) == (0, 1)
-
-    run(story)
+async def test_messages_that_wait_for_a_retry_are_counted(stage: Any) -> None:
+    scene = await scene_of(stage, messages=3)
+    queue, progress = await scene.group("g"), scene.broker.ledger.progress
+    now_ms = scene.broker.runtime.now_ms()
+    progress.deliver(queue, [0, 1], 2, deadline_ms=now_ms + 10_000, client_id="c")
+    number = queue.pending[1].number
+    progress.change_invisible(queue, 1, number, now_ms=now_ms, deadline_ms=now_ms + 20_000, given_back=True)
+    await scene.look()
+    ((_, waits),) = scene.backlog.items()
+    assert (waits.offset, waits.retries) == (0, 1)
 
 
-def test_the_oldest_message_is_read_once_as_long_as_it_stays_the_oldest(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_the_oldest_message_is_read_once_as_long_as_it_stays_the_oldest(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=2)
-        await scene.group("g")
-        reads: list[list[int]] = []
-        read_at = scene.broker.ledger.store.read_at
+    scene = await scene_of(stage, messages=2)
+    await scene.group("g")
+    reads: list[list[int]] = []
+    read_at = scene.broker.ledger.store.read_at
 
-        async def counted(topic_id: int, queue_id: int, offsets: list[int]) -> Any:
-            reads.append(list(offsets))
-            return await read_at(topic_id, queue_id, offsets)
+    async def counted(topic_id: int, queue_id: int, offsets: list[int]) -> Any:
+        reads.append(list(offsets))
+        return await read_at(topic_id, queue_id, offsets)
 
-        monkeypatch.setattr(scene.broker.ledger.store, "read_at", counted)
-        assert await scene.look() == 1 + READ_ROWS
-        assert await scene.look() == 1
-        assert reads == [[0]]
-        scene.broker.ledger.progress.commit(*scene.keys[0], 1)
-        await scene.look()
-        assert reads == [[0], [1]]
-
-    run(story)
+    monkeypatch.setattr(scene.broker.ledger.store, "read_at", counted)
+    assert await scene.look() == 1 + READ_ROWS
+    assert await scene.look() == 1
+    assert reads == [[0]]
+    scene.broker.ledger.progress.commit(*scene.keys[0], 1)
+    await scene.look()
+    assert reads == [[0], [1]]
 
 
-def test_a_message_that_cannot_be_read_has_no_age_and_the_round_goes_on(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_message_that_cannot_be_read_has_no_age_and_the_round_goes_on(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=1)
-        for name in ("g", "h"):
-            await scene.group(name)
+    scene = await scene_of(stage, messages=1)
+    for name in ("g", "h"):
+        await scene.group(name)
 
-        async def refused(*_: Any) -> Any:
-            raise StoreFull("not now")
+    async def refused(*_: Any) -> Any:
+        raise StoreFull("not now")
 
-        monkeypatch.setattr(scene.broker.ledger.store, "read_at", refused)
-        await scene.look()
-        assert dict(scene.backlog.items()) == {key: Waits(0, 0, 0) for key in scene.keys}
-
-    run(story)
+    monkeypatch.setattr(scene.broker.ledger.store, "read_at", refused)
+    await scene.look()
+    assert dict(scene.backlog.items()) == {key: Waits(0, 0, 0) for key in scene.keys}
 
 
-def test_a_long_round_pauses_between_slices(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=1)
-        groups = 2 * SLICE // (1 + READ_ROWS) + 2
-        for number in range(groups):
-            await scene.group(f"g{number}")
-        pauses: list[float] = []
-        sleep_ms = stage.clock.sleep_ms
+async def test_a_long_round_pauses_between_slices(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = await scene_of(stage, messages=1)
+    groups = 2 * SLICE // (1 + READ_ROWS) + 2
+    for number in range(groups):
+        await scene.group(f"g{number}")
+    pauses: list[float] = []
+    sleep_ms = stage.clock.sleep_ms
 
-        async def counted(duration_ms: float) -> None:
-            pauses.append(duration_ms)
-            await sleep_ms(duration_ms)
+    async def counted(duration_ms: float) -> None:
+        pauses.append(duration_ms)
+        await sleep_ms(duration_ms)
 
-        monkeypatch.setattr(stage.clock, "sleep_ms", counted)
-        looking = asyncio.ensure_future(look_once(scene.broker.runtime, scene.broker.ledger, **scene.parts))
-        await stage.until(looking.done)
-        assert await looking == groups * (1 + READ_ROWS)
-        assert pauses.count(1) >= 2
-
-    run(story)
+    monkeypatch.setattr(stage.clock, "sleep_ms", counted)
+    looking = asyncio.ensure_future(look_once(scene.broker.runtime, scene.broker.ledger, **scene.parts))
+    await stage.until(looking.done)
+    assert await looking == groups * (1 + READ_ROWS)
+    assert pauses.count(1) >= 2
 
 
-def test_rounds_come_every_few_seconds(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        scene = await scene_of(stage, messages=1)
-        await scene.group("g")
-        loop = asyncio.ensure_future(watch_heads(scene.broker.runtime, scene.broker.ledger, **scene.parts))
-        await stage.clock.advance(10)
-        assert [waits.offset for _, waits in scene.backlog.items()] == [0]
-        scene.broker.ledger.progress.commit(*scene.keys[0], 1)
-        await stage.clock.advance(ROUND_MS - 100)
-        assert [waits.offset for _, waits in scene.backlog.items()] == [0], "between two rounds nothing is looked at"
-        await stage.clock.advance(200)
-        assert list(scene.backlog.items()) == []
-        loop.cancel()
-
-    run(story)
+async def test_rounds_come_every_few_seconds(stage: Any) -> None:
+    scene = await scene_of(stage, messages=1)
+    await scene.group("g")
+    loop = asyncio.ensure_future(watch_heads(scene.broker.runtime, scene.broker.ledger, **scene.parts))
+    await stage.clock.advance(10)
+    assert [waits.offset for _, waits in scene.backlog.items()] == [0]
+    scene.broker.ledger.progress.commit(*scene.keys[0], 1)
+    await stage.clock.advance(ROUND_MS - 100)
+    assert [waits.offset for _, waits in scene.backlog.items()] == [0], "between two rounds nothing is looked at"
+    await stage.clock.advance(200)
+    assert list(scene.backlog.items()) == []
+    loop.cancel()

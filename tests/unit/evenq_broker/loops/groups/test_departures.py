@@ -117,200 +117,162 @@ async def is_ready_within(stage: Any, broker: Any, limit_ms: int) -> bool:
     return any(queue.ready for queue in broker.ledger.progress.queues())
 
 
-def test_a_goodbye_reaches_a_broker_that_knows_the_client_by_receives_only(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        await beat(stage)
-        assert await receive(stage, through="a") == 1
-        await stage.clock.advance(5_000)
-        await goodbye(stage)
-        assert await is_ready_within(stage, b, SOON_MS)
-        assert b.clients.table.get("c") is None
-        assert b.membership.members.members("g") == []
-
-    run(story)
+async def test_a_goodbye_reaches_a_broker_that_knows_the_client_by_receives_only(stage: Any) -> None:
+    _, b = await pair(stage)
+    await beat(stage)
+    assert await receive(stage, through="a") == 1
+    await stage.clock.advance(5_000)
+    await goodbye(stage)
+    assert await is_ready_within(stage, b, SOON_MS)
+    assert b.clients.table.get("c") is None
+    assert b.membership.members.members("g") == []
 
 
 @pytest.mark.parametrize("knows_it", ["b", "d"])
-def test_a_goodbye_is_reported_to_every_other_broker(run: Run, knows_it: str) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await pair(stage)
-        d = await stage.broker("d")
-        know(a, b, d)
-        broker = b if knows_it == "b" else d
-        broker.clients.table.seen("c", broker.runtime.now_ms())
+async def test_a_goodbye_is_reported_to_every_other_broker(stage: Any, knows_it: str) -> None:
+    a, b = await pair(stage)
+    d = await stage.broker("d")
+    know(a, b, d)
+    broker = b if knows_it == "b" else d
+    broker.clients.table.seen("c", broker.runtime.now_ms())
+    await beat(stage)
+    await goodbye(stage)
+    await stage.clock.advance(SOON_MS)
+    assert broker.clients.table.get("c") is None
+
+
+async def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives_only(stage: Any) -> None:
+    a, b = await pair(stage)
+    stream = await telemetry(stage)
+    assert await receive(stage, through="a") == 1
+    for _ in range(30):
         await beat(stage)
-        await goodbye(stage)
-        await stage.clock.advance(SOON_MS)
-        assert broker.clients.table.get("c") is None
+        await stage.clock.advance(10_000)
+    assert not any(queue.ready for queue in b.ledger.progress.queues()), "it lives, as the other broker knows"
+    await beat(stage)
+    stream.cancel()
+    assert await is_ready_within(stage, b, LOST_MS + 2_000)
+    await stage.until(lambda: a.clients.table.get("c") is None)
+    await stage.until(lambda: b.membership.members.members("g") == [])
 
-    run(story)
+
+async def test_a_client_that_dies_after_a_call_to_another_broker_is_ended_in_one_time_and_not_in_two(
+    stage: Any,
+) -> None:
+    _, b = await pair(stage)
+    assert await receive(stage) == 1
+    await stage.clock.advance(1_000)
+    await beat(stage)
+    assert await is_ready_within(stage, b, LOST_MS + 2_000)
 
 
-def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives_only(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await pair(stage)
-        stream = await telemetry(stage)
-        assert await receive(stage, through="a") == 1
-        for _ in range(30):
-            await beat(stage)
-            await stage.clock.advance(10_000)
-        assert not any(queue.ready for queue in b.ledger.progress.queues()), "it lives, as the other broker knows"
+async def test_a_client_that_calls_another_broker_alone_is_kept(stage: Any) -> None:
+    _, b = await pair(stage)
+    assert await receive(stage) == 1
+    for _ in range(60):
+        await stage.clock.advance(10_000)
         await beat(stage)
-        stream.cancel()
-        assert await is_ready_within(stage, b, LOST_MS + 2_000)
-        await stage.until(lambda: a.clients.table.get("c") is None)
-        await stage.until(lambda: b.membership.members.members("g") == [])
-
-    run(story)
+    assert not any(queue.ready for queue in b.ledger.progress.queues())
 
 
-def test_a_client_that_dies_after_a_call_to_another_broker_is_ended_in_one_time_and_not_in_two(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        assert await receive(stage) == 1
-        await stage.clock.advance(1_000)
+async def test_a_client_that_lost_its_stream_to_one_broker_is_kept_while_it_lives_at_another(stage: Any) -> None:
+    _, b = await pair(stage)
+    stream, other = await telemetry(stage, broker="b"), await telemetry(stage)
+    assert await receive(stage) == 1
+    stream.cancel()
+    for _ in range(20):
         await beat(stage)
-        assert await is_ready_within(stage, b, LOST_MS + 2_000)
-
-    run(story)
-
-
-def test_a_client_that_calls_another_broker_alone_is_kept(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        assert await receive(stage) == 1
-        for _ in range(60):
-            await stage.clock.advance(10_000)
-            await beat(stage)
-        assert not any(queue.ready for queue in b.ledger.progress.queues())
-
-    run(story)
+        await stage.clock.advance(10_000)
+    assert not any(queue.ready for queue in b.ledger.progress.queues())
+    other.cancel()
+    assert await is_ready_within(stage, b, 2 * LOST_MS)
 
 
-def test_a_client_that_lost_its_stream_to_one_broker_is_kept_while_it_lives_at_another(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        stream, other = await telemetry(stage, broker="b"), await telemetry(stage)
-        assert await receive(stage) == 1
-        stream.cancel()
-        for _ in range(20):
-            await beat(stage)
-            await stage.clock.advance(10_000)
-        assert not any(queue.ready for queue in b.ledger.progress.queues())
-        other.cancel()
-        assert await is_ready_within(stage, b, 2 * LOST_MS)
-
-    run(story)
+async def test_a_report_that_arrives_after_a_client_of_that_id_came_back_ends_nothing(stage: Any) -> None:
+    _, b = await pair(stage)
+    assert await receive(stage) == 1
+    b.departures.answer(["c"], [])
+    await stage.clock.advance(500)
+    assert await receive(stage) == 0, "it calls"
+    for _ in range(6):
+        await stage.clock.advance(10_000)
+        await beat(stage, broker="b")
+    assert not any(queue.ready for queue in b.ledger.progress.queues())
 
 
-def test_a_report_that_arrives_after_a_client_of_that_id_came_back_ends_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        assert await receive(stage) == 1
-        b.departures.answer(["c"], [])
-        await stage.clock.advance(500)
-        assert await receive(stage) == 0, "it calls"
-        for _ in range(6):
-            await stage.clock.advance(10_000)
-            await beat(stage, broker="b")
-        assert not any(queue.ready for queue in b.ledger.progress.queues())
+async def test_a_client_that_calls_while_others_say_that_it_is_gone_is_kept(stage: Any) -> None:
+    a, b = await pair(stage)
+    assert await receive(stage) == 1
+    await beat(stage)
+    await goodbye(stage)
+    ask = b.cluster.peers.ask
 
-    run(story)
+    async def asked(*given: Any, **more: Any) -> Any:
+        answer = await ask(*given, **more)
+        await b.runtime.clock.sleep_ms(5)
+        b.clients.table.seen("c", b.runtime.now_ms())
+        return answer
 
-
-def test_a_client_that_calls_while_others_say_that_it_is_gone_is_kept(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await pair(stage)
-        assert await receive(stage) == 1
-        await beat(stage)
-        await goodbye(stage)
-        ask = b.cluster.peers.ask
-
-        async def asked(*given: Any, **more: Any) -> Any:
-            answer = await ask(*given, **more)
-            await b.runtime.clock.sleep_ms(5)
-            b.clients.table.seen("c", b.runtime.now_ms())
-            return answer
-
-        b.cluster.peers.ask = asked
-        assert not await is_ready_within(stage, b, SOON_MS)
-        assert a.clients.table.said_goodbye("c", a.runtime.now_ms())
-
-    run(story)
+    b.cluster.peers.ask = asked
+    assert not await is_ready_within(stage, b, SOON_MS)
+    assert a.clients.table.said_goodbye("c", a.runtime.now_ms())
 
 
-def test_a_reported_client_that_waits_here_is_made_to_call_again(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        assert await receive(stage) == 1
-        waiting = asyncio.ensure_future(receive(stage, poll_ms=20_000))
-        await stage.until(lambda: b.long_polls.table.waits("c"))
-        began_ms = stage.clock.monotonic_ms()
-        b.departures.answer(["c"], [])
-        assert await stage.during(waiting) == 0
-        assert stage.clock.monotonic_ms() - began_ms < 100
-
-    run(story)
+async def test_a_reported_client_that_waits_here_is_made_to_call_again(stage: Any) -> None:
+    _, b = await pair(stage)
+    assert await receive(stage) == 1
+    waiting = asyncio.ensure_future(receive(stage, poll_ms=20_000))
+    await stage.until(lambda: b.long_polls.table.waits("c"))
+    began_ms = stage.clock.monotonic_ms()
+    b.departures.answer(["c"], [])
+    assert await stage.during(waiting) == 0
+    assert stage.clock.monotonic_ms() - began_ms < 100
 
 
-def test_a_client_is_not_ended_while_a_broker_does_not_say_whether_it_lives_there(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await pair(stage, client_silence_ms=60_000)
-        gone = RegisteredBroker(name="x", addresses=(BrokerAddress("default", "nowhere", 1),))
-        views = [*b.catalog.routes.brokers(), gone]
-        b.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
-        assert await receive(stage) == 1
-        assert not await is_ready_within(stage, b, 2 * LOST_MS)
-        know(a, b)
-        b.catalog.routes.snapshot(
-            "nameserver", "n", [one for one in views if one is not gone], stage.clock.monotonic_ms()
-        )
-        assert await is_ready_within(stage, b, SOON_MS)
-
-    run(story)
+async def test_a_client_is_not_ended_while_a_broker_does_not_say_whether_it_lives_there(stage: Any) -> None:
+    a, b = await pair(stage, client_silence_ms=60_000)
+    gone = RegisteredBroker(name="x", addresses=(BrokerAddress("default", "nowhere", 1),))
+    views = [*b.catalog.routes.brokers(), gone]
+    b.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+    assert await receive(stage) == 1
+    assert not await is_ready_within(stage, b, 2 * LOST_MS)
+    know(a, b)
+    b.catalog.routes.snapshot("nameserver", "n", [one for one in views if one is not gone], stage.clock.monotonic_ms())
+    assert await is_ready_within(stage, b, SOON_MS)
 
 
-def test_a_client_that_only_asked_a_broker_for_its_queues_is_no_member_there_after_its_goodbye(run: Run) -> None:
+async def test_a_client_that_only_asked_a_broker_for_its_queues_is_no_member_there_after_its_goodbye(
+    stage: Any,
+) -> None:
     """Its stream and its heartbeats are at the other one. As a ghost it would keep queues that nobody reads."""
-
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        request = service_pb2.QueryAssignmentRequest()
-        request.topic.name, request.group.name = "t", "g"
-        request.endpoints.addresses.add(host="b", port=8081)
-        await stage.ask("QueryAssignment", request, service_pb2.QueryAssignmentResponse, broker="b")
-        members = b.membership.members
-        assert [member.client_id for member in members.members("g")] == ["c"]
-        await goodbye(stage)
-        await stage.clock.advance(SOON_MS)
-        assert not members.members("g")
-
-    run(story)
+    _, b = await pair(stage)
+    request = service_pb2.QueryAssignmentRequest()
+    request.topic.name, request.group.name = "t", "g"
+    request.endpoints.addresses.add(host="b", port=8081)
+    await stage.ask("QueryAssignment", request, service_pb2.QueryAssignmentResponse, broker="b")
+    members = b.membership.members
+    assert [member.client_id for member in members.members("g")] == ["c"]
+    await goodbye(stage)
+    await stage.clock.advance(SOON_MS)
+    assert not members.members("g")
 
 
-def test_a_client_of_rust_may_be_silent_for_longer_because_its_heartbeats_are_rare(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, b = await pair(stage)
-        assert await receive(stage, language=RUST) == 1
-        assert not await is_ready_within(stage, b, LOST_MS + RUST_MS - 1_000)
-        assert await is_ready_within(stage, b, SOON_MS)
-
-    run(story)
+async def test_a_client_of_rust_may_be_silent_for_longer_because_its_heartbeats_are_rare(stage: Any) -> None:
+    _, b = await pair(stage)
+    assert await receive(stage, language=RUST) == 1
+    assert not await is_ready_within(stage, b, LOST_MS + RUST_MS - 1_000)
+    assert await is_ready_within(stage, b, SOON_MS)
 
 
-def test_ends_are_asked_for_and_reported_in_bounded_parts(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, _ = await pair(stage)
-        names = [f"c{number}" for number in range(NAMES_MAX + 5)]
-        for name in names:
-            a.clients.table.seen(name, a.runtime.now_ms())
-        assert len(a.departures.answer([], names).alive) == NAMES_MAX
-        a.departures.answer(names, [])
-        assert not a.clients.table.is_suspect(names[-1])
-        assert a.clients.table.is_suspect(names[0])
-
-    run(story)
+async def test_ends_are_asked_for_and_reported_in_bounded_parts(stage: Any) -> None:
+    a, _ = await pair(stage)
+    names = [f"c{number}" for number in range(NAMES_MAX + 5)]
+    for name in names:
+        a.clients.table.seen(name, a.runtime.now_ms())
+    assert len(a.departures.answer([], names).alive) == NAMES_MAX
+    a.departures.answer(names, [])
+    assert not a.clients.table.is_suspect(names[-1])
+    assert a.clients.table.is_suspect(names[0])
 
 
 async def restarted(stage: Any, path: Path, *, client: Callable[[], Awaitable[object]]) -> Any:
@@ -333,29 +295,23 @@ async def restarted(stage: Any, path: Path, *, client: Callable[[], Awaitable[ob
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_what_a_client_held_before_a_restart_comes_again_soon_if_no_broker_knows_it(
-    run: Run, tmp_path: Path, said: bool
+async def test_what_a_client_held_before_a_restart_comes_again_soon_if_no_broker_knows_it(
+    stage: Any, tmp_path: Path, said: bool
 ) -> None:
-    async def story(stage: Any) -> None:
-        async def ends() -> None:
-            if said:
-                await beat(stage)
-                await goodbye(stage)
-
-        again = await restarted(stage, tmp_path, client=ends)
-        await stage.until(lambda: any(queue.ready for queue in again.ledger.progress.queues()))
-        assert said or again.runtime.now_ms() - again.runtime.started_ms >= LOST_MS, "it may still come back"
-
-    run(story)
-
-
-def test_what_a_living_client_held_before_a_restart_stays_its_own(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        again = await restarted(stage, tmp_path, client=lambda: telemetry(stage))
-        for _ in range(30):
+    async def ends() -> None:
+        if said:
             await beat(stage)
-            await stage.clock.advance(10_000)
-        assert again.ledger.progress.clients() == {"c"}
-        assert not any(queue.ready for queue in again.ledger.progress.queues())
+            await goodbye(stage)
 
-    run(story)
+    again = await restarted(stage, tmp_path, client=ends)
+    await stage.until(lambda: any(queue.ready for queue in again.ledger.progress.queues()))
+    assert said or again.runtime.now_ms() - again.runtime.started_ms >= LOST_MS, "it may still come back"
+
+
+async def test_what_a_living_client_held_before_a_restart_stays_its_own(stage: Any, tmp_path: Path) -> None:
+    again = await restarted(stage, tmp_path, client=lambda: telemetry(stage))
+    for _ in range(30):
+        await beat(stage)
+        await stage.clock.advance(10_000)
+    assert again.ledger.progress.clients() == {"c"}
+    assert not any(queue.ready for queue in again.ledger.progress.queues())

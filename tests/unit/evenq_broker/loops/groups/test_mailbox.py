@@ -85,31 +85,25 @@ async def test_a_waiting_stream_gets_news_when_it_comes_and_nothing_when_the_ses
     assert await asyncio.wait_for(stream, timeout=60) == [], "an ended session tells nothing any more"
 
 
-def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        session, queue = Session("g", "x"), MessageQueue("t", "a", 0)
-        for counter in (1, 3, 2):
-            session.assignment_changed("t", Generation(1, counter), 0)
-            session.members_changed(0)
-            session.queue_wanted(queue, 0)
-        mail = await session.take(broker.sessions)
-        assert mail == [MembersChanged(()), AssignmentChanged("t", Generation(1, 3)), QueueWanted(queue)]
-        session.end()
-        assert await session.take(broker.sessions) == []
-
-    run(story)
+async def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(stage: Any) -> None:
+    broker = await stage.broker()
+    session, queue = Session("g", "x"), MessageQueue("t", "a", 0)
+    for counter in (1, 3, 2):
+        session.assignment_changed("t", Generation(1, counter), 0)
+        session.members_changed(0)
+        session.queue_wanted(queue, 0)
+    mail = await session.take(broker.sessions)
+    assert mail == [MembersChanged(()), AssignmentChanged("t", Generation(1, 3)), QueueWanted(queue)]
+    session.end()
+    assert await session.take(broker.sessions) == []
 
 
-def test_members_that_begin_to_divide_by_themselves_are_told_who_they_are(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        group, session = await stage.during(broker.catalog.create_group("g", strategy="STICKY")), Session("g", "x")
-        session.members_changed(0, soon=False)
-        session.settings_changed(group, 0)
-        assert await session.take(broker.sessions) == [MembersChanged(()), SettingsChanged(group)]
-
-    run(story)
+async def test_members_that_begin_to_divide_by_themselves_are_told_who_they_are(stage: Any) -> None:
+    broker = await stage.broker()
+    group, session = await stage.during(broker.catalog.create_group("g", strategy="STICKY")), Session("g", "x")
+    session.members_changed(0, soon=False)
+    session.settings_changed(group, 0)
+    assert await session.take(broker.sessions) == [MembersChanged(()), SettingsChanged(group)]
 
 
 def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_asked_for_takes_it_back() -> None:
@@ -132,33 +126,30 @@ def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_aske
     assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == result, "a changed route is reported beside it"
 
 
-def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        sessions = broker.sessions
-        session = Session("g", "x")
-        session.members_changed(5, soon=False)
-        session.assignment_changed("t", Generation(1, 1), 6, soon=False)
-        assert session.waiting_since_ms is None
-        session.late(7)
-        assert await session.take(sessions) == [MembersChanged(()), AssignmentChanged("t", Generation(1, 1))]
-        session.late(8)
-        assert session.waiting_since_ms is None, "nothing is left"
-        session.members_changed(9, soon=False)
-        session.queue_wanted(MessageQueue("t", "a", 0), 10)
-        session.assignment_changed("t", Generation(1, 2), 11, soon=False)
-        assert await session.take(sessions) == [
-            AssignmentChanged("t", Generation(1, 2)),
-            QueueWanted(MessageQueue("t", "a", 0)),
-        ]
-        session.late(12)
-        assert await session.take(sessions) == [MembersChanged(())]
-        session.late(13)
-        assert session.waiting_since_ms is None
-        session.members_changed(14, soon=False)
-        session.members_changed(15)
-        assert await session.take(sessions) == [MembersChanged(())]
-        session.late(16)
-        assert session.waiting_since_ms is None, "reported with what was urgent"
-
-    run(story)
+async def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(stage: Any) -> None:
+    broker = await stage.broker()
+    sessions = broker.sessions
+    session = Session("g", "x")
+    session.members_changed(5, soon=False)
+    session.assignment_changed("t", Generation(1, 1), 6, soon=False)
+    assert session.waiting_since_ms is None
+    session.late(7)
+    assert await session.take(sessions) == [MembersChanged(()), AssignmentChanged("t", Generation(1, 1))]
+    session.late(8)
+    assert session.waiting_since_ms is None, "nothing is left"
+    session.members_changed(9, soon=False)
+    session.queue_wanted(MessageQueue("t", "a", 0), 10)
+    session.assignment_changed("t", Generation(1, 2), 11, soon=False)
+    assert await session.take(sessions) == [
+        AssignmentChanged("t", Generation(1, 2)),
+        QueueWanted(MessageQueue("t", "a", 0)),
+    ]
+    session.late(12)
+    assert await session.take(sessions) == [MembersChanged(())]
+    session.late(13)
+    assert session.waiting_since_ms is None
+    session.members_changed(14, soon=False)
+    session.members_changed(15)
+    assert await session.take(sessions) == [MembersChanged(())]
+    session.late(16)
+    assert session.waiting_since_ms is None, "reported with what was urgent"

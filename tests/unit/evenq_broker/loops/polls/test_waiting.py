@@ -30,95 +30,71 @@ async def parked(stage: Any, broker: Any, *, queue_id: int = ANY, wait_ms: int =
     return poll
 
 
-def test_a_poll_ends_at_its_time_and_not_before(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        started = broker.runtime.now_ms()
-        poll = await parked(stage, broker, wait_ms=400)
-        assert await stage.during(poll) is None
-        assert 400 <= broker.runtime.now_ms() - started <= 420
-
-    run(story)
+async def test_a_poll_ends_at_its_time_and_not_before(stage: Any) -> None:
+    broker = await stage.broker()
+    started = broker.runtime.now_ms()
+    poll = await parked(stage, broker, wait_ms=400)
+    assert await stage.during(poll) is None
+    assert 400 <= broker.runtime.now_ms() - started <= 420
 
 
-def test_a_message_wakes_one_poll_of_a_group_and_the_other_waits_on(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        first, second = await parked(stage, broker), await parked(stage, broker)
-        await grown(broker)
-        assert await stage.during(first) == HERE
-        assert not second.done()
-        await grown(broker)
-        assert await stage.during(second) == HERE
-
-    run(story)
+async def test_a_message_wakes_one_poll_of_a_group_and_the_other_waits_on(stage: Any) -> None:
+    broker = await stage.broker()
+    first, second = await parked(stage, broker), await parked(stage, broker)
+    await grown(broker)
+    assert await stage.during(first) == HERE
+    assert not second.done()
+    await grown(broker)
+    assert await stage.during(second) == HERE
 
 
-def test_a_woken_poll_that_is_cancelled_passes_the_wake_up_on(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        first, second = await parked(stage, broker), await parked(stage, broker)
-        broker.long_polls.ready(7, 1, 0)  # wakes the first, which has not run yet
-        first.cancel()
-        assert await stage.during(second) == HERE
-
-    run(story)
+async def test_a_woken_poll_that_is_cancelled_passes_the_wake_up_on(stage: Any) -> None:
+    broker = await stage.broker()
+    first, second = await parked(stage, broker), await parked(stage, broker)
+    broker.long_polls.ready(7, 1, 0)  # wakes the first, which has not run yet
+    first.cancel()
+    assert await stage.during(second) == HERE
 
 
-def test_the_end_of_a_client_or_of_the_topic_ends_its_polls_empty(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        mine, other = await parked(stage, broker, client="mine"), await parked(stage, broker, client="other")
-        broker.long_polls.end_client("mine")
-        assert await stage.during(mine) is None
-        assert not other.done()
-        broker.long_polls.wake_topic(1)
-        await stage.during(other)
-        assert len(broker.long_polls.table) == 0
-
-    run(story)
+async def test_the_end_of_a_client_or_of_the_topic_ends_its_polls_empty(stage: Any) -> None:
+    broker = await stage.broker()
+    mine, other = await parked(stage, broker, client="mine"), await parked(stage, broker, client="other")
+    broker.long_polls.end_client("mine")
+    assert await stage.during(mine) is None
+    assert not other.done()
+    broker.long_polls.wake_topic(1)
+    await stage.during(other)
+    assert len(broker.long_polls.table) == 0
 
 
-def test_growth_that_is_there_already_is_told_at_once_and_later_growth_when_it_comes(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await grown(broker)
-        assert await broker.long_polls.for_growth([(1, 0, 0)], 5_000) is True
-        assert await broker.long_polls.for_growth([(1, 0, 1)], 0) is False
-        watch = asyncio.ensure_future(broker.long_polls.for_growth([(1, 0, 1), (1, 1, 0)], 5_000))
-        await stage.until(lambda: len(broker.long_polls.table) == 1)
-        await grown(broker, queue_id=1)
-        assert await stage.during(watch) is True
-
-    run(story)
+async def test_growth_that_is_there_already_is_told_at_once_and_later_growth_when_it_comes(stage: Any) -> None:
+    broker = await stage.broker()
+    await grown(broker)
+    assert await broker.long_polls.for_growth([(1, 0, 0)], 5_000) is True
+    assert await broker.long_polls.for_growth([(1, 0, 1)], 0) is False
+    watch = asyncio.ensure_future(broker.long_polls.for_growth([(1, 0, 1), (1, 1, 0)], 5_000))
+    await stage.until(lambda: len(broker.long_polls.table) == 1)
+    await grown(broker, queue_id=1)
+    assert await stage.during(watch) is True
 
 
-def test_polls_over_the_limit_are_answered_empty_at_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(polls_max=1)
-        first = await parked(stage, broker)
-        now_ms = broker.runtime.now_ms()
-        assert (
-            await broker.long_polls.for_messages(7, 1, queue_id=ANY, deadline_ms=now_ms + 5_000, client_id="") is None
-        )
-        assert broker.runtime.now_ms() == now_ms
-        broker.long_polls.close()
-        assert await stage.during(first) is None
-        assert await broker.long_polls.for_growth([(1, 0, 0)], 5_000) is False
-
-    run(story)
+async def test_polls_over_the_limit_are_answered_empty_at_once(stage: Any) -> None:
+    broker = await stage.broker(polls_max=1)
+    first = await parked(stage, broker)
+    now_ms = broker.runtime.now_ms()
+    assert await broker.long_polls.for_messages(7, 1, queue_id=ANY, deadline_ms=now_ms + 5_000, client_id="") is None
+    assert broker.runtime.now_ms() == now_ms
+    broker.long_polls.close()
+    assert await stage.during(first) is None
+    assert await broker.long_polls.for_growth([(1, 0, 0)], 5_000) is False
 
 
-def test_all_polls_can_be_answered_empty_and_later_ones_wait_as_ever(run: Run) -> None:
+async def test_all_polls_can_be_answered_empty_and_later_ones_wait_as_ever(stage: Any) -> None:
     """Grants have changed: what waits was allowed by the ones before."""
-
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        first = await parked(stage, broker, client="c")
-        broker.long_polls.answer_all()
-        assert await stage.during(first) is None
-        second = await parked(stage, broker, client="c")
-        await grown(broker)
-        assert await stage.during(second) == HERE
-
-    run(story)
+    broker = await stage.broker()
+    first = await parked(stage, broker, client="c")
+    broker.long_polls.answer_all()
+    assert await stage.during(first) is None
+    second = await parked(stage, broker, client="c")
+    await grown(broker)
+    assert await stage.during(second) == HERE

@@ -78,68 +78,53 @@ def heard(answer: groups_pb2.LockedQueue) -> tuple[int, dict[int, int]]:
     return answer.given_until, {one.offset: FINISHED if one.finished else one.deliveries for one in answer.counts}
 
 
-def test_the_next_holder_hears_what_a_vanished_one_had_and_said(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        await pull(stage, "x", 0, 12)
-        await tell(stage, "x", {3: 2, 4: 1}, given_until=0)
-        await tell(stage, "x", {5: FINISHED})
-        broker.sessions.locking.drop("g", "x")
-        assert heard(await lock(stage, "y")) == (12, {3: 2, 4: 1, 5: FINISHED})
-        await commit(stage, "y", 4)
-        assert heard(await lock(stage, "y", anew=False)) == (12, {4: 1, 5: FINISHED})
-
-    run(story)
+async def test_the_next_holder_hears_what_a_vanished_one_had_and_said(stage: Any) -> None:
+    broker = await begin(stage)
+    await pull(stage, "x", 0, 12)
+    await tell(stage, "x", {3: 2, 4: 1}, given_until=0)
+    await tell(stage, "x", {5: FINISHED})
+    broker.sessions.locking.drop("g", "x")
+    assert heard(await lock(stage, "y")) == (12, {3: 2, 4: 1, 5: FINISHED})
+    await commit(stage, "y", 4)
+    assert heard(await lock(stage, "y", anew=False)) == (12, {4: 1, 5: FINISHED})
 
 
-def test_who_lets_go_leaves_nothing_but_what_it_says(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        await pull(stage, "x", 0, 12)
-        await unlock(stage, "x")
-        assert heard(await lock(stage, "y")) == (0, {})
-        await pull(stage, "y", 0, 12)
-        await tell(stage, "y", {}, given_until=7)
-        await unlock(stage, "y")
-        assert heard(await lock(stage, "x")) == (7, {})
-
-    run(story)
+async def test_who_lets_go_leaves_nothing_but_what_it_says(stage: Any) -> None:
+    await begin(stage)
+    await pull(stage, "x", 0, 12)
+    await unlock(stage, "x")
+    assert heard(await lock(stage, "y")) == (0, {})
+    await pull(stage, "y", 0, 12)
+    await tell(stage, "y", {}, given_until=7)
+    await unlock(stage, "y")
+    assert heard(await lock(stage, "x")) == (7, {})
 
 
-def test_a_member_that_comes_anew_under_its_id_is_told_what_it_had_before(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        await pull(stage, "x", 0, 6)
-        assert heard(await lock(stage, "x", anew=False)) == (0, {}), "it renews: it knows what it has"
-        assert heard(await lock(stage, "x", anew=True)) == (6, {})
-        assert heard(await lock(stage, "x", anew=True)) == (6, {})
-
-    run(story)
+async def test_a_member_that_comes_anew_under_its_id_is_told_what_it_had_before(stage: Any) -> None:
+    await begin(stage)
+    await pull(stage, "x", 0, 6)
+    assert heard(await lock(stage, "x", anew=False)) == (0, {}), "it renews: it knows what it has"
+    assert heard(await lock(stage, "x", anew=True)) == (6, {})
+    assert heard(await lock(stage, "x", anew=True)) == (6, {})
 
 
-def test_a_queue_that_is_taken_from_its_holder_was_in_its_hands(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begin(stage, revoke_ms=100)
-        await pull(stage, "x", 0, 6)
-        request = groups_pb2.LockQueuesRequest(
-            group="g", client_id="y", queues=[place(0)], wait_ms=5_000, anew=True,
-            generation=common_pb2.Generation(epoch=1, counter=1),
-        )  # fmt: skip
-        answer = await stage.call(GROUPS + "LockQueues", request, groups_pb2.LockQueuesResponse)
-        assert heard(answer.queues[0]) == (6, {})
-        assert broker.membership.locks.holder("g", broker.membership.locks.held("g", "y")[0]) == "y"
-
-    run(story)
+async def test_a_queue_that_is_taken_from_its_holder_was_in_its_hands(stage: Any) -> None:
+    broker = await begin(stage, revoke_ms=100)
+    await pull(stage, "x", 0, 6)
+    request = groups_pb2.LockQueuesRequest(
+        group="g", client_id="y", queues=[place(0)], wait_ms=5_000, anew=True,
+        generation=common_pb2.Generation(epoch=1, counter=1),
+    )  # fmt: skip
+    answer = await stage.call(GROUPS + "LockQueues", request, groups_pb2.LockQueuesResponse)
+    assert heard(answer.queues[0]) == (6, {})
+    assert broker.membership.locks.holder("g", broker.membership.locks.held("g", "y")[0]) == "y"
 
 
-def test_reading_without_owning_is_no_delivery(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        await pull(stage, "tool", 0, 20, owner=False)
-        broker.sessions.locking.drop("g", "x")
-        assert heard(await lock(stage, "y")) == (0, {})
-
-    run(story)
+async def test_reading_without_owning_is_no_delivery(stage: Any) -> None:
+    broker = await begin(stage)
+    await pull(stage, "tool", 0, 20, owner=False)
+    broker.sessions.locking.drop("g", "x")
+    assert heard(await lock(stage, "y")) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -167,71 +152,58 @@ def test_what_cannot_be_counted_is_refused(run: Run, wrong: dict[str, Any], erro
     run(story)
 
 
-def test_what_is_not_in_the_queue_yet_cannot_have_been_delivered(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        await tell(stage, "x", {19: 1, 20: 1, 1 << 40: 1}, given_until=1 << 40)
-        assert heard(await lock(stage, "x", anew=False)) == (20, {19: 1})
-
-    run(story)
+async def test_what_is_not_in_the_queue_yet_cannot_have_been_delivered(stage: Any) -> None:
+    await begin(stage)
+    await tell(stage, "x", {19: 1, 20: 1, 1 << 40: 1}, given_until=1 << 40)
+    assert heard(await lock(stage, "x", anew=False)) == (20, {19: 1})
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_restarted_broker_has_it_from_its_log_or_its_snapshot(run: Run, tmp_path: Path, clean: bool) -> None:
-    async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-        first = await begin(stage, store=store)
-        await pull(stage, "x", 0, 6)
-        await tell(stage, "x", {2: 3, 4: 2})
-        first.sessions.locking.drop("g", "x")
-        assert heard(await lock(stage, "y")) == (6, {2: 3, 4: 2})
-        await unlock(stage, "y")
-        if not clean:
-            first.ledger.journal._unsaved = False  # no last snapshot: the log alone has it
-        await stage.during(first.close())
-        stage.brokers.clear()
-        second = await stage.broker(store=store)
-        join(second, "z")
-        assert heard(await lock(stage, "z")) == (6, {2: 3, 4: 2})
-
-    run(story)
+async def test_a_restarted_broker_has_it_from_its_log_or_its_snapshot(stage: Any, tmp_path: Path, clean: bool) -> None:
+    store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+    first = await begin(stage, store=store)
+    await pull(stage, "x", 0, 6)
+    await tell(stage, "x", {2: 3, 4: 2})
+    first.sessions.locking.drop("g", "x")
+    assert heard(await lock(stage, "y")) == (6, {2: 3, 4: 2})
+    await unlock(stage, "y")
+    if not clean:
+        first.ledger.journal._unsaved = False  # no last snapshot: the log alone has it
+    await stage.during(first.close())
+    stage.brokers.clear()
+    second = await stage.broker(store=store)
+    join(second, "z")
+    assert heard(await lock(stage, "z")) == (6, {2: 3, 4: 2})
 
 
-def test_a_holder_that_does_not_survive_its_brokers_restart_had_at_most_what_members_keep_in_hand(
-    run: Run, tmp_path: Path
+async def test_a_holder_that_does_not_survive_its_brokers_restart_had_at_most_what_members_keep_in_hand(
+    stage: Any, tmp_path: Path
 ) -> None:
-    async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-        first = await begin(stage, store=store)
-        await pull(stage, "x", 0, 6)
-        await stage.during(first.close())
-        stage.brokers.clear()
-        second = await stage.broker(store=store)
-        second.sessions.locking.drop("g", "x")
-        join(second, "z")
-        assert heard(await lock(stage, "z")) == (20, {}), "it is not known how far it read: the queue's end bounds it"
-
-    run(story)
+    store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+    first = await begin(stage, store=store)
+    await pull(stage, "x", 0, 6)
+    await stage.during(first.close())
+    stage.brokers.clear()
+    second = await stage.broker(store=store)
+    second.sessions.locking.drop("g", "x")
+    join(second, "z")
+    assert heard(await lock(stage, "z")) == (20, {}), "it is not known how far it read: the queue's end bounds it"
 
 
-def test_a_count_is_answered_once_it_is_on_the_disk(run: Run) -> None:
+async def test_a_count_is_answered_once_it_is_on_the_disk(stage: Any) -> None:
     """The delivery that it announces may be the end of everybody."""
-
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        broker.ledger.journal.record, kept = lambda *_: asyncio.shield(disk), broker.ledger.journal.record
-        result = asyncio.ensure_future(tell(stage, "x", {3: 2}))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        await stage.clock.advance(1_000)
-        assert not result.done(), "the disk is slow"
-        again = asyncio.ensure_future(tell(stage, "x", {3: 2}))  # as a member whose call took too long
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not again.done()
-        disk.set_result(None)
-        await asyncio.gather(result, again)
-        broker.ledger.journal.record = kept
-
-    run(story)
+    broker = await begin(stage)
+    disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    broker.ledger.journal.record, kept = lambda *_: asyncio.shield(disk), broker.ledger.journal.record
+    result = asyncio.ensure_future(tell(stage, "x", {3: 2}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await stage.clock.advance(1_000)
+    assert not result.done(), "the disk is slow"
+    again = asyncio.ensure_future(tell(stage, "x", {3: 2}))  # as a member whose call took too long
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not again.done()
+    disk.set_result(None)
+    await asyncio.gather(result, again)
+    broker.ledger.journal.record = kept

@@ -45,28 +45,22 @@ async def began(stage: Any, broker: Any, group: Any, topic: Any, policy: StartPo
         (StartFrom.LAST, "%DLQ%x", False, 0),
     ],
 )
-def test_a_group_begins_where_it_is_configured_to_but_never_behind_dead_letters(
-    run: Run, start: StartFrom, name: str, from_start: bool, offset: int
+async def test_a_group_begins_where_it_is_configured_to_but_never_behind_dead_letters(
+    stage: Any, start: StartFrom, name: str, from_start: bool, offset: int
 ) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, start, name=name)
-        if from_start:
-            broker.starts.begin_at_first(group, topic)
-        assert await began(stage, broker, group, topic) == [offset]
-        assert await began(stage, broker, group, topic, StartPolicy(StartFrom.LAST)) == [offset], "it has begun"
-
-    run(story)
+    broker, group, topic = await scene(stage, start, name=name)
+    if from_start:
+        broker.starts.begin_at_first(group, topic)
+    assert await began(stage, broker, group, topic) == [offset]
+    assert await began(stage, broker, group, topic, StartPolicy(StartFrom.LAST)) == [offset], "it has begun"
 
 
-def test_a_queue_that_came_later_is_read_whole(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
-        assert await began(stage, broker, group, topic) == [3]
-        wider = await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.during(broker.ledger.store.append([Append(topic.topic_id, 1, 0, 1, b"", b"")]))
-        assert await began(stage, broker, group, wider) == [3, 0]
-
-    run(story)
+async def test_a_queue_that_came_later_is_read_whole(stage: Any) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    assert await began(stage, broker, group, topic) == [3]
+    wider = await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 1, 0, 1, b"", b"")]))
+    assert await began(stage, broker, group, wider) == [3, 0]
 
 
 @pytest.mark.parametrize(
@@ -79,74 +73,62 @@ def test_a_queue_that_came_later_is_read_whole(run: Run) -> None:
         (StartPolicy(StartFrom.TIMESTAMP, 10**15), 3),
     ],
 )
-def test_rb_42_the_policy_of_a_member_counts_before_that_of_its_group(run: Run, policy: Any, offset: int) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.FIRST if offset else StartFrom.LAST)
-        assert await began(stage, broker, group, topic, policy) == [offset]
-
-    run(story)
+async def test_rb_42_the_policy_of_a_member_counts_before_that_of_its_group(
+    stage: Any, policy: Any, offset: int
+) -> None:
+    broker, group, topic = await scene(stage, StartFrom.FIRST if offset else StartFrom.LAST)
+    assert await began(stage, broker, group, topic, policy) == [offset]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_group_that_read_a_deleted_topic_reads_the_new_one_whole(run: Run, restarts: bool) -> None:
+async def test_a_group_that_read_a_deleted_topic_reads_the_new_one_whole(stage: Any, restarts: bool) -> None:
     """All that is in it came after the group, which may have been offline meanwhile; also after a restart of the
     broker from a snapshot. A group that never read the old one begins by its policy.
     """
-
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
-        assert await began(stage, broker, group, topic) == [3]
-        await stage.during(broker.catalog.create_group("other", start_from=StartFrom.LAST))
-        await stage.during(broker.catalog.delete_topic("t"))
-        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
-        await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
-        if restarts:
-            state = broker.ledger._state()
-            broker.catalog._awaited.clear()
-            broker.ledger.replay(state)
-        assert broker.starts.deliverable(group, topic)
-        assert broker.starts.begun_ms(group, topic) == -1
-        assert await began(stage, broker, group, topic) == [0]
-        assert broker.starts.begun_ms(group, topic) == -1, "another broker must not count from this moment"
-        assert await began(stage, broker, broker.catalog.groups.get("other"), topic) == [1]
-
-    run(story)
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    assert await began(stage, broker, group, topic) == [3]
+    await stage.during(broker.catalog.create_group("other", start_from=StartFrom.LAST))
+    await stage.during(broker.catalog.delete_topic("t"))
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+    if restarts:
+        state = broker.ledger._state()
+        broker.catalog._awaited.clear()
+        broker.ledger.replay(state)
+    assert broker.starts.deliverable(group, topic)
+    assert broker.starts.begun_ms(group, topic) == -1
+    assert await began(stage, broker, group, topic) == [0]
+    assert broker.starts.begun_ms(group, topic) == -1, "another broker must not count from this moment"
+    assert await began(stage, broker, broker.catalog.groups.get("other"), topic) == [1]
 
 
-def test_a_group_that_gave_the_topic_up_or_was_deleted_awaits_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
-        await began(stage, broker, group, topic)
-        await stage.during(broker.catalog.delete_topic("t"))
-        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
-        assert broker.catalog.awaits(group, "t")
-        broker.catalog.unsubscribed(Unsubscribed(group.group_id, topic.topic_id))
-        assert not broker.catalog.awaits(group, "t")
-        await began(stage, broker, group, topic)
-        await stage.during(broker.catalog.delete_topic("t"))
-        assert broker.catalog.awaits(group, "t")
-        await stage.during(broker.catalog.delete_group("g"))
-        assert not broker.catalog._awaited
-
-    run(story)
+async def test_a_group_that_gave_the_topic_up_or_was_deleted_awaits_nothing(stage: Any) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    await began(stage, broker, group, topic)
+    await stage.during(broker.catalog.delete_topic("t"))
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    assert broker.catalog.awaits(group, "t")
+    broker.catalog.unsubscribed(Unsubscribed(group.group_id, topic.topic_id))
+    assert not broker.catalog.awaits(group, "t")
+    await began(stage, broker, group, topic)
+    await stage.during(broker.catalog.delete_topic("t"))
+    assert broker.catalog.awaits(group, "t")
+    await stage.during(broker.catalog.delete_group("g"))
+    assert not broker.catalog._awaited
 
 
-def test_a_broker_that_does_not_know_the_cluster_yet_begins_nothing(run: Run) -> None:
+async def test_a_broker_that_does_not_know_the_cluster_yet_begins_nothing(stage: Any) -> None:
     """It would ask nobody whether the group has begun elsewhere, and leave out what came since."""
-
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
-        known = asyncio.Event()
-        broker.cluster.facts_settled = known.wait
-        begin = asyncio.ensure_future(broker.starts.begin(group, topic, AS_CONFIGURED))
-        await stage.clock.advance(60_000)
-        assert not begin.done()
-        assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0) is None
-        known.set()
-        await stage.during(begin)
-        assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0).next == 3
-
-    run(story)
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    known = asyncio.Event()
+    broker.cluster.facts_settled = known.wait
+    begin = asyncio.ensure_future(broker.starts.begin(group, topic, AS_CONFIGURED))
+    await stage.clock.advance(60_000)
+    assert not begin.done()
+    assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0) is None
+    known.set()
+    await stage.during(begin)
+    assert broker.ledger.progress.queue(group.group_id, topic.topic_id, 0).next == 3
 
 
 AWAY = ConnectionFailed("it is away")
@@ -179,89 +161,71 @@ class Elsewhere:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("start", [StartFrom.LAST, StartFrom.TIMESTAMP])
-def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
-    run: Run, answer: Any, told_ms: int, offset: int, start: StartFrom
+async def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
+    stage: Any, answer: Any, told_ms: int, offset: int, start: StartFrom
 ) -> None:
     """This broker joined later, or was away. The answer of an old broker is 0; -1: since when is not known. Where no
     broker says that the group has begun, what the member saw of it counts (`told_ms`).
     """
-
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
-        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
-        for _ in range(3):  # 2 s, 1 s and no time before the start
-            await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
-            await stage.clock.advance(1_000 if _ < 2 else 0)
-        other = Elsewhere(broker, answer)
-        policy = StartPolicy(start, 10**15, begun_ms=told_ms)
-        assert await began(stage, broker, group, topic, policy) == [offset]
-        assert await began(stage, broker, group, topic, policy) == [offset]
-        assert other.asked == 1, "once for a group and topic"
-        assert broker.starts.begun_ms(group, topic) >= 1
-
-    run(story)
+    broker = await stage.broker()
+    group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    for _ in range(3):  # 2 s, 1 s and no time before the start
+        await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+        await stage.clock.advance(1_000 if _ < 2 else 0)
+    other = Elsewhere(broker, answer)
+    policy = StartPolicy(start, 10**15, begun_ms=told_ms)
+    assert await began(stage, broker, group, topic, policy) == [offset]
+    assert await began(stage, broker, group, topic, policy) == [offset]
+    assert other.asked == 1, "once for a group and topic"
+    assert broker.starts.begun_ms(group, topic) >= 1
 
 
-def test_a_time_before_another_brokers_start_counts_there_too(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
-        await stage.clock.advance(5_000)
-        Elsewhere(broker, 1_000)
-        assert await began(stage, broker, group, topic, StartPolicy(StartFrom.TIMESTAMP, 1)) == [0]
-
-    run(story)
+async def test_a_time_before_another_brokers_start_counts_there_too(stage: Any) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    await stage.clock.advance(5_000)
+    Elsewhere(broker, 1_000)
+    assert await began(stage, broker, group, topic, StartPolicy(StartFrom.TIMESTAMP, 1)) == [0]
 
 
 @pytest.mark.parametrize("gone", ["topic", "group"])
-def test_a_start_that_waited_for_others_begins_nothing_of_what_is_gone_meanwhile(run: Run, gone: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
+async def test_a_start_that_waited_for_others_begins_nothing_of_what_is_gone_meanwhile(stage: Any, gone: str) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
 
-        async def deleted() -> None:
-            catalog = broker.catalog
-            await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
+    async def deleted() -> None:
+        catalog = broker.catalog
+        await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
 
-        broker.cluster.facts_settled = deleted
-        await stage.during(broker.starts.begin(group, topic))
-        assert list(broker.ledger.progress.queues()) == []
-
-    run(story)
+    broker.cluster.facts_settled = deleted
+    await stage.during(broker.starts.begin(group, topic))
+    assert list(broker.ledger.progress.queues()) == []
 
 
-def test_who_waited_before_the_topic_was_made_misses_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
-        wanted = (Subscription("t", FilterExpression("*")),)
-        early = Member(
-            client_id="c", protocol=Protocol.V2, subscriptions=wanted, joined_ms=broker.runtime.clock.now_ms()
-        )
-        broker.membership.members.join("g", early, now_ms=0, lease_ms=10**6)
-        await stage.clock.advance(10)
-        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
-        await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
-        assert broker.starts.deliverable(group, topic)
-        assert await began(stage, broker, group, topic) == [0]
-
-    run(story)
+async def test_who_waited_before_the_topic_was_made_misses_nothing(stage: Any) -> None:
+    broker = await stage.broker()
+    group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
+    wanted = (Subscription("t", FilterExpression("*")),)
+    early = Member(client_id="c", protocol=Protocol.V2, subscriptions=wanted, joined_ms=broker.runtime.clock.now_ms())
+    broker.membership.members.join("g", early, now_ms=0, lease_ms=10**6)
+    await stage.clock.advance(10)
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+    assert broker.starts.deliverable(group, topic)
+    assert await began(stage, broker, group, topic) == [0]
 
 
-def test_something_waits_while_it_is_unread_or_comes_again_and_not_while_it_is_out(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker, group, topic = await scene(stage, StartFrom.LAST)
+async def test_something_waits_while_it_is_unread_or_comes_again_and_not_while_it_is_out(stage: Any) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
 
-        def waits() -> bool:
-            return broker.starts.deliverable(group, topic)
+    def waits() -> bool:
+        return broker.starts.deliverable(group, topic)
 
-        assert not waits(), "it would begin at the end"
-        broker.starts.begin_at_first(group, topic)
-        assert waits()
-        progress = broker.ledger.progress
-        queue = progress.queue(group.group_id, topic.topic_id, 0)
-        progress.deliver(queue, [0, 1, 2], 3, deadline_ms=10**15, client_id="c")
-        assert not waits(), "all are out"
-        progress.give_back(queue, 1, queue.pending[1].number)
-        assert waits()
-
-    run(story)
+    assert not waits(), "it would begin at the end"
+    broker.starts.begin_at_first(group, topic)
+    assert waits()
+    progress = broker.ledger.progress
+    queue = progress.queue(group.group_id, topic.topic_id, 0)
+    progress.deliver(queue, [0, 1, 2], 3, deadline_ms=10**15, client_id="c")
+    assert not waits(), "all are out"
+    progress.give_back(queue, 1, queue.pending[1].number)
+    assert waits()

@@ -47,297 +47,256 @@ def counts(topic: Any) -> tuple[int, int, int]:
     return topic.write_queues, topic.read_queues, topic.queues_ever
 
 
-def test_new_queues_are_open_at_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 5, membership=broker.membership)
+async def test_new_queues_are_open_at_once(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 5, membership=broker.membership)
+    )
+    assert (counts(topic), left.unfinished) == ((5, 5, 5), ())
+    assert await send(stage, 4) == definition_pb2.OK
+    assert await pull(stage, 4) == definition_pb2.OK
+
+
+async def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group_is_through(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=4))
+    await send(stage, 3, count=5)
+    for group in ("g", "h"):
+        await read(stage, 0, 0, group)
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert counts(topic) == (2, 4, 4)
+    assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(3, "g", 5), (3, "h", 5)]
+    assert await send(stage, 3) == definition_pb2.FORBIDDEN
+    assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
+    assert await pull(stage, 3) == definition_pb2.OK
+    await read(stage, 3, 5)
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert counts(topic) == (2, 4, 4)
+    assert [one.group for one in left.unfinished] == ["h"]
+    await read(stage, 3, 5, "h")
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
+    assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
+    assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
+
+
+async def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked_again(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=4))
+    await send(stage, 3, count=5)
+    await read(stage, 0, 0)
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, force=True, membership=broker.membership)
+    )
+    assert counts(topic) == (2, 2, 4)
+    assert [one.lag for one in left.unfinished] == [5]
+    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 5
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert counts(topic) == (2, 4, 4), "open for reading again"
+    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 0
+    await read(stage, 3, 5)
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)
+    )
+    assert counts(topic) == (4, 4, 4)
+    found = broker.ledger.progress.committed(broker.catalog.groups.get("g").group_id, topic.topic_id, 3)
+    assert found == 5, "the group goes on where it was"
+
+
+async def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_the_first(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await send(stage, 1)
+    for name, start in (("first", StartFrom.FIRST), ("last", StartFrom.LAST)):
+        await stage.during(broker.catalog.create_group(name, start_from=start))
+        member = Member(
+            client_id="c",
+            protocol=Protocol.EVENQ,
+            subscriptions=(Subscription(topic="t", filter=FilterExpression()),),
         )
-        assert (counts(topic), left.unfinished) == ((5, 5, 5), ())
-        assert await send(stage, 4) == definition_pb2.OK
-        assert await pull(stage, 4) == definition_pb2.OK
-
-    run(story)
-
-
-def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every_group_is_through(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=4))
-        await send(stage, 3, count=5)
-        for group in ("g", "h"):
-            await read(stage, 0, 0, group)
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert counts(topic) == (2, 4, 4)
-        assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(3, "g", 5), (3, "h", 5)]
-        assert await send(stage, 3) == definition_pb2.FORBIDDEN
-        assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
-        assert await pull(stage, 3) == definition_pb2.OK
-        await read(stage, 3, 5)
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert counts(topic) == (2, 4, 4)
-        assert [one.group for one in left.unfinished] == ["h"]
-        await read(stage, 3, 5, "h")
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
-        assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
-        assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
-
-    run(story)
+        broker.membership.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
+    _, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership)
+    )
+    assert [one.group for one in left.unfinished] == ["first"]
 
 
-def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when_asked_again(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=4))
-        await send(stage, 3, count=5)
-        await read(stage, 0, 0)
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, force=True, membership=broker.membership)
-        )
-        assert counts(topic) == (2, 2, 4)
-        assert [one.lag for one in left.unfinished] == [5]
-        assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 5
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert counts(topic) == (2, 4, 4), "open for reading again"
-        assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 0
-        await read(stage, 3, 5)
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)
-        )
-        assert counts(topic) == (4, 4, 4)
-        found = broker.ledger.progress.committed(broker.catalog.groups.get("g").group_id, topic.topic_id, 3)
-        assert found == 5, "the group goes on where it was"
-
-    run(story)
+async def test_what_cannot_be_resized_is_refused(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("lite", message_type=MessageType.LITE))
+    await stage.during(broker.catalog.create_topic("t"))
+    with pytest.raises(TopicNotFound):
+        await scale(broker.runtime, broker.catalog, broker.ledger, "nobody", 3, membership=broker.membership)
+    with pytest.raises(BadRequest, match="range is 1 to 4096"):
+        await scale(broker.runtime, broker.catalog, broker.ledger, "t", 0, membership=broker.membership)
+    with pytest.raises(BadRequest, match="LITE"):
+        await scale(broker.runtime, broker.catalog, broker.ledger, "lite", 3, membership=broker.membership)
+    with pytest.raises(IllegalTopic):
+        await permit(broker.runtime, broker.catalog, broker.ledger, "%RETRY%g", Permission.READ)
 
 
-def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin_at_the_first(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await send(stage, 1)
-        for name, start in (("first", StartFrom.FIRST), ("last", StartFrom.LAST)):
-            await stage.during(broker.catalog.create_group(name, start_from=start))
-            member = Member(
-                client_id="c",
-                protocol=Protocol.EVENQ,
-                subscriptions=(Subscription(topic="t", filter=FilterExpression()),),
-            )
-            broker.membership.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
-        _, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership)
-        )
-        assert [one.group for one in left.unfinished] == ["first"]
-
-    run(story)
+async def test_permissions_close_a_topic_for_senders_or_readers(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await send(stage, 0)
+    await read(stage, 0, 0)
+    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
+    assert await send(stage, 0) == definition_pb2.FORBIDDEN
+    assert await pull(stage, 0) == definition_pb2.OK
+    topic = await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
+    assert await send(stage, 0) == definition_pb2.OK
+    assert await pull(stage, 0) == definition_pb2.PRECONDITION_FAILED
+    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 2
 
 
-def test_what_cannot_be_resized_is_refused(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("lite", message_type=MessageType.LITE))
-        await stage.during(broker.catalog.create_topic("t"))
-        with pytest.raises(TopicNotFound):
-            await scale(broker.runtime, broker.catalog, broker.ledger, "nobody", 3, membership=broker.membership)
-        with pytest.raises(BadRequest, match="range is 1 to 4096"):
-            await scale(broker.runtime, broker.catalog, broker.ledger, "t", 0, membership=broker.membership)
-        with pytest.raises(BadRequest, match="LITE"):
-            await scale(broker.runtime, broker.catalog, broker.ledger, "lite", 3, membership=broker.membership)
-        with pytest.raises(IllegalTopic):
-            await permit(broker.runtime, broker.catalog, broker.ledger, "%RETRY%g", Permission.READ)
-
-    run(story)
-
-
-def test_permissions_close_a_topic_for_senders_or_readers(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await send(stage, 0)
-        await read(stage, 0, 0)
-        await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
-        assert await send(stage, 0) == definition_pb2.FORBIDDEN
-        assert await pull(stage, 0) == definition_pb2.OK
-        topic = await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
-        assert await send(stage, 0) == definition_pb2.OK
-        assert await pull(stage, 0) == definition_pb2.PRECONDITION_FAILED
-        assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 2
-
-    run(story)
-
-
-def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await stage.during(broker.catalog.create_topic("unread", queues=1))
-        await send(stage, 0, count=3)
-        await read(stage, 0, 1)
-        later = service_pb2.SendMessageRequest()
-        later.messages.add(body=b"x").topic.name = "later"
-        later.messages[0].system_properties.message_id = "id"
-        later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
-        await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
-        await stage.during(drain(broker.catalog, broker.ledger, on=True))
-        assert broker.cluster.own.now().topics["t"].permission is Permission.READ
-        assert await send(stage, 0) == definition_pb2.FORBIDDEN
-        left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
-        assert [(one.group, one.lag) for one in left.unfinished] == [("g", 2)]
-        assert (left.delayed, left.unread, left.empty) == (1, 0, False)
-        await read(stage, 0, 3)
-        await stage.until(
-            lambda: (
-                left_here(
-                    broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite
-                ).delayed
-                == 0
-            ),
-            limit_ms=90_000,
-        )
-        left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
-        assert left.empty
-        assert left.unread == 1, "no group ever read the topic `later`"
-        await stage.during(drain(broker.catalog, broker.ledger, on=False))
-        assert await send(stage, 0) == definition_pb2.OK
-
-    run(story)
+async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_topic("unread", queues=1))
+    await send(stage, 0, count=3)
+    await read(stage, 0, 1)
+    later = service_pb2.SendMessageRequest()
+    later.messages.add(body=b"x").topic.name = "later"
+    later.messages[0].system_properties.message_id = "id"
+    later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
+    await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
+    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    assert broker.cluster.own.now().topics["t"].permission is Permission.READ
+    assert await send(stage, 0) == definition_pb2.FORBIDDEN
+    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    assert [(one.group, one.lag) for one in left.unfinished] == [("g", 2)]
+    assert (left.delayed, left.unread, left.empty) == (1, 0, False)
+    await read(stage, 0, 3)
+    await stage.until(
+        lambda: (
+            left_here(
+                broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite
+            ).delayed
+            == 0
+        ),
+        limit_ms=90_000,
+    )
+    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    assert left.empty
+    assert left.unread == 1, "no group ever read the topic `later`"
+    await stage.during(drain(broker.catalog, broker.ledger, on=False))
+    assert await send(stage, 0) == definition_pb2.OK
 
 
-def test_what_is_left_here_counts_queues_that_were_closed_unread(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.during(broker.catalog.create_group("g"))
-        await send(stage, 1, 3)
-        await read(stage, 1, 1)
-        await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
-        )
-        assert counts(broker.catalog.topics.get("t")) == (1, 1, 2)
-        left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
-        assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(1, "g", 2)]
-
-    run(story)
+async def test_what_is_left_here_counts_queues_that_were_closed_unread(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.during(broker.catalog.create_group("g"))
+    await send(stage, 1, 3)
+    await read(stage, 1, 1)
+    await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
+    )
+    assert counts(broker.catalog.topics.get("t")) == (1, 1, 2)
+    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(1, "g", 2)]
 
 
-def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        request = service_pb2.ReceiveMessageRequest(batch_size=1)
-        request.group.name, request.message_queue.topic.name = "g", "t"
-        request.invisible_duration.seconds = 10
-        waiting = asyncio.ensure_future(stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
-        await stage.until(lambda: len(broker.long_polls.table) == 1)
-        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
-        began_ms = stage.clock.monotonic_ms()
-        await send(stage, 1)
-        await stage.until(waiting.done)
-        assert stage.clock.monotonic_ms() - began_ms < 500
-        assert [frame.message.body for frame in waiting.result() if frame.HasField("message")] == [b"x"]
-
-    run(story)
+async def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    request = service_pb2.ReceiveMessageRequest(batch_size=1)
+    request.group.name, request.message_queue.topic.name = "g", "t"
+    request.invisible_duration.seconds = 10
+    waiting = asyncio.ensure_future(stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
+    await stage.until(lambda: len(broker.long_polls.table) == 1)
+    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
+    began_ms = stage.clock.monotonic_ms()
+    await send(stage, 1)
+    await stage.until(waiting.done)
+    assert stage.clock.monotonic_ms() - began_ms < 500
+    assert [frame.message.body for frame in waiting.result() if frame.HasField("message")] == [b"x"]
 
 
-def test_an_old_route_does_not_fail_a_send_while_another_broker_takes_messages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        stage.net.serve("ns:1", FakeRegistry().rpcs())
-        a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
-        await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 2 for broker in (a, b)))
-        create = admin_pb2.CreateTopicRequest(topic="t", queues=1)
-        await stage.call("/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
-        message = service_pb2.SendMessageRequest()
-        message.messages.add(body=b"x").topic.name = "t"
-        message.messages[0].system_properties.message_id = "id"
+async def test_an_old_route_does_not_fail_a_send_while_another_broker_takes_messages(stage: Any) -> None:
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+    await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 2 for broker in (a, b)))
+    create = admin_pb2.CreateTopicRequest(topic="t", queues=1)
+    await stage.call("/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
+    message = service_pb2.SendMessageRequest()
+    message.messages.add(body=b"x").topic.name = "t"
+    message.messages[0].system_properties.message_id = "id"
 
-        async def sent() -> int:
-            answer = await stage.ask("SendMessage", message, service_pb2.SendMessageResponse)
-            return int(answer.status.code)
+    async def sent() -> int:
+        answer = await stage.ask("SendMessage", message, service_pb2.SendMessageResponse)
+        return int(answer.status.code)
 
-        await stage.during(drain(a.catalog, a.ledger, on=True))
-        assert await sent() == definition_pb2.OK
-        topic_id = b.catalog.topics.get("t").topic_id
-        assert b.ledger.store.queue_range(topic_id, 0) == (0, 1)
-        await stage.during(drain(b.catalog, b.ledger, on=True))
-        await stage.until(lambda: not a.catalog.routes.route("t")[1].counts.permission.writable)
-        assert await sent() == definition_pb2.FORBIDDEN
-
-    run(story)
+    await stage.during(drain(a.catalog, a.ledger, on=True))
+    assert await sent() == definition_pb2.OK
+    topic_id = b.catalog.topics.get("t").topic_id
+    assert b.ledger.store.queue_range(topic_id, 0) == (0, 1)
+    await stage.during(drain(b.catalog, b.ledger, on=True))
+    await stage.until(lambda: not a.catalog.routes.route("t")[1].counts.permission.writable)
+    assert await sent() == definition_pb2.FORBIDDEN
 
 
-def test_the_steps_and_the_draining_survive_a_restart(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-        broker = await stage.broker(store=store)
-        await stage.during(broker.catalog.create_topic("t", queues=4))
-        await send(stage, 3)
-        await read(stage, 0, 0)
-        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
-        await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
-        await stage.during(drain(broker.catalog, broker.ledger, on=True))
-        await stage.during(broker.close())
-        again = await stage.broker(store=store)
-        assert again.catalog.draining
-        topic = again.catalog.topics.get("t")
-        assert (counts(topic), topic.permission) == ((2, 4, 4), Permission.READ)
-
-    run(story)
+async def test_the_steps_and_the_draining_survive_a_restart(stage: Any, tmp_path: Path) -> None:
+    store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+    broker = await stage.broker(store=store)
+    await stage.during(broker.catalog.create_topic("t", queues=4))
+    await send(stage, 3)
+    await read(stage, 0, 0)
+    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
+    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
+    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    await stage.during(broker.close())
+    again = await stage.broker(store=store)
+    assert again.catalog.draining
+    topic = again.catalog.topics.get("t")
+    assert (counts(topic), topic.permission) == ((2, 4, 4), Permission.READ)
 
 
-def test_what_no_group_has_read_keeps_queues_open_until_somebody_says_that_it_may_be_hidden(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=4))
-        await send(stage, 3, count=5)
-        await send(stage, 0, count=2)
-        topic, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        assert (counts(topic), plan) == ((4, 4, 4), Hidden((), 5, 5)), "a plan changes nothing"
-        topic, left = await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-        )
-        assert (counts(topic), left.unread) == ((2, 4, 4), 5), "a group that comes later finds it"
-        assert await pull(stage, 3) == definition_pb2.OK
-        topic, left = await stage.during(
-            scale(
-                broker.runtime, broker.catalog, broker.ledger, "t", 2, close_unread=True, membership=broker.membership
-            )
-        )
-        assert (counts(topic), left.unread) == ((2, 2, 4), 5)
-        assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
-
-    run(story)
+async def test_what_no_group_has_read_keeps_queues_open_until_somebody_says_that_it_may_be_hidden(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=4))
+    await send(stage, 3, count=5)
+    await send(stage, 0, count=2)
+    topic, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    assert (counts(topic), plan) == ((4, 4, 4), Hidden((), 5, 5)), "a plan changes nothing"
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    )
+    assert (counts(topic), left.unread) == ((2, 4, 4), 5), "a group that comes later finds it"
+    assert await pull(stage, 3) == definition_pb2.OK
+    topic, left = await stage.during(
+        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, close_unread=True, membership=broker.membership)
+    )
+    assert (counts(topic), left.unread) == ((2, 2, 4), 5)
+    assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
 
 
-def test_a_plan_tells_groups_and_queues_apart_and_hides_nothing_that_was_read(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=4))
-        await send(stage, 3, count=5)
-        await read(stage, 0, 0)
-        _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
-        assert ([one.lag for one in plan.unfinished], plan.unread, plan.stored) == ([5], 0, 5)
-        await read(stage, 3, 5)
-        _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
-        assert plan == Hidden((), 0, 5)
-        assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)[
-            1
-        ] == Hidden((), 0, 0)
-        assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 9, membership=broker.membership)[
-            1
-        ] == Hidden((), 0, 0)
-
-    run(story)
+async def test_a_plan_tells_groups_and_queues_apart_and_hides_nothing_that_was_read(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=4))
+    await send(stage, 3, count=5)
+    await read(stage, 0, 0)
+    _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
+    assert ([one.lag for one in plan.unfinished], plan.unread, plan.stored) == ([5], 0, 5)
+    await read(stage, 3, 5)
+    _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
+    assert plan == Hidden((), 0, 5)
+    assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)[1] == Hidden(
+        (), 0, 0
+    )
+    assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 9, membership=broker.membership)[1] == Hidden(
+        (), 0, 0
+    )

@@ -58,60 +58,55 @@ async def described(stage: Any) -> Any:
     return (await stage.call("/evenq.v1.Admin/DescribeGroup", request, admin_pb2.DescribeGroupResponse)).queues[0]
 
 
-def test_a_group_goes_on_where_messages_begin_and_its_lag_counts_only_them(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(store=settings(tmp_path))
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await stage.during(broker.catalog.create_group("g", start_from="FIRST"))
-        await publish(stage, "t", 30)
-        held = await receive(stage)
-        assert [at.queue_offset for at in held] == [0, 1, 2, 3]
-        await files_go(stage, broker)
-        low, high = broker.ledger.store.queue_range(1, 0)
-        assert 4 < low < high == 30
-        found = await described(stage)
-        assert (found.lag, found.inflight) == (high - low, 0), "what it holds is deleted: only what there is counts"
-        ack = service_pb2.AckMessageRequest()
-        ack.group.name, ack.topic.name = "g", "t"
-        for at in held:
-            ack.entries.add(message_id=at.message_id, receipt_handle=at.receipt_handle)
-        assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == 20000
-        assert [at.queue_offset for at in await receive(stage)] == list(range(low, min(low + 4, high)))
-        await stage.during(broker.close())
-        again = await stage.broker(store=settings(tmp_path))
-        assert again.ledger.store.queue_range(1, 0) == (low, high)
-
-    run(story)
+async def test_a_group_goes_on_where_messages_begin_and_its_lag_counts_only_them(stage: Any, tmp_path: Path) -> None:
+    broker = await stage.broker(store=settings(tmp_path))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("g", start_from="FIRST"))
+    await publish(stage, "t", 30)
+    held = await receive(stage)
+    assert [at.queue_offset for at in held] == [0, 1, 2, 3]
+    await files_go(stage, broker)
+    low, high = broker.ledger.store.queue_range(1, 0)
+    assert 4 < low < high == 30
+    found = await described(stage)
+    assert (found.lag, found.inflight) == (high - low, 0), "what it holds is deleted: only what there is counts"
+    ack = service_pb2.AckMessageRequest()
+    ack.group.name, ack.topic.name = "g", "t"
+    for at in held:
+        ack.entries.add(message_id=at.message_id, receipt_handle=at.receipt_handle)
+    assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == 20000
+    assert [at.queue_offset for at in await receive(stage)] == list(range(low, min(low + 4, high)))
+    await stage.during(broker.close())
+    again = await stage.broker(store=settings(tmp_path))
+    assert again.ledger.store.queue_range(1, 0) == (low, high)
 
 
 @pytest.mark.parametrize("retention_ms", [0, 86_400_000])
-def test_a_topic_that_keeps_longer_holds_the_files_that_it_is_in(run: Run, tmp_path: Path, retention_ms: int) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(store=settings(tmp_path))
-        await stage.during(broker.catalog.create_topic("long", queues=1, retention_ms=retention_ms))
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await publish(stage, "t", 10)
-        await publish(stage, "long", 10)
-        await publish(stage, "t", 10)
-        await files_go(stage, broker)
-        await minutes_pass(stage, lambda: broker.ledger.store.queue_range(2, 0)[0] >= 7)
-        assert broker.ledger.store.queue_range(1, 0) == (0, 10)
-        assert broker.ledger.store.queue_range(2, 0)[0] in range(7, 11), "the files before it are gone"
+async def test_a_topic_that_keeps_longer_holds_the_files_that_it_is_in(
+    stage: Any, tmp_path: Path, retention_ms: int
+) -> None:
+    broker = await stage.broker(store=settings(tmp_path))
+    await stage.during(broker.catalog.create_topic("long", queues=1, retention_ms=retention_ms))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await publish(stage, "t", 10)
+    await publish(stage, "long", 10)
+    await publish(stage, "t", 10)
+    await files_go(stage, broker)
+    await minutes_pass(stage, lambda: broker.ledger.store.queue_range(2, 0)[0] >= 7)
+    assert broker.ledger.store.queue_range(1, 0) == (0, 10)
+    assert broker.ledger.store.queue_range(2, 0)[0] in range(7, 11), "the files before it are gone"
 
-    run(story)
 
-
-def test_a_topic_that_keeps_shorter_frees_the_disk_of_a_store_that_keeps_for_ever(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(store=settings(tmp_path).model_copy(update={"retention_ms": 0}))
-        await stage.during(broker.catalog.create_topic("short", queues=1, retention_ms=60_000))
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await publish(stage, "short", 20)
-        await publish(stage, "t", 3)
-        await publish(stage, "short", 10)
-        await files_go(stage, broker)
-        assert broker.ledger.store.queue_range(1, 0) == (30, 30)
-        assert broker.ledger.store.queue_range(2, 0) == (0, 3), "what the other topic keeps is there"
-        assert broker.ledger.store.stats.deleted_files >= 5
-
-    run(story)
+async def test_a_topic_that_keeps_shorter_frees_the_disk_of_a_store_that_keeps_for_ever(
+    stage: Any, tmp_path: Path
+) -> None:
+    broker = await stage.broker(store=settings(tmp_path).model_copy(update={"retention_ms": 0}))
+    await stage.during(broker.catalog.create_topic("short", queues=1, retention_ms=60_000))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await publish(stage, "short", 20)
+    await publish(stage, "t", 3)
+    await publish(stage, "short", 10)
+    await files_go(stage, broker)
+    assert broker.ledger.store.queue_range(1, 0) == (30, 30)
+    assert broker.ledger.store.queue_range(2, 0) == (0, 3), "what the other topic keeps is there"
+    assert broker.ledger.store.stats.deleted_files >= 5

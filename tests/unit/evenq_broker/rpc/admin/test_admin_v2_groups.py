@@ -42,111 +42,90 @@ def join(broker: Any, client: str, expression: str = "*") -> None:
     )
 
 
-def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_is_away(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        assert (await call(stage, "DescribeGroupAccumulation", group="g")).status.message == "OK"
-        away = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
-        broker.catalog.routes.snapshot("nameserver", "n", [away], broker.runtime.clock.monotonic_ms())
-        response = await call(stage, "DescribeGroupAccumulation", group="g")
-        assert (response.status.code, response.status.message) == (OK, "at least: what b has cannot be looked at")
-
-    run(story)
+async def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_is_away(stage: Any) -> None:
+    broker = await filled(stage)
+    assert (await call(stage, "DescribeGroupAccumulation", group="g")).status.message == "OK"
+    away = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+    broker.catalog.routes.snapshot("nameserver", "n", [away], broker.runtime.clock.monotonic_ms())
+    response = await call(stage, "DescribeGroupAccumulation", group="g")
+    assert (response.status.code, response.status.message) == (OK, "at least: what b has cannot be looked at")
 
 
-def test_subscriptions_are_told_by_topic_and_by_client(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        join(broker, "host@1", "a")
-        join(broker, "host@2", "b")
-        answer = await call(stage, "ListSubscription", group="g")
-        [one] = answer.subscription_info
-        assert (one.topic.name, one.online, one.subscription_consistency) == ("t", True, False)
-        response = await call(stage, "DescribeSubscription", topic="t")
-        rows = [
-            (info.client_info.client_id, info.client_info.hostname, info.subscription_info.expression.expression)
-            for info in response.client_subscription_info
-        ]
-        assert rows == [("host@1", "host", "a"), ("host@2", "host", "b")]
-        clients = await call(stage, "ListConsumerConnection", group="g", topic="t")
-        assert [info.client_id for info in clients.client_info] == ["host@1", "host@2"]
-        assert (await call(stage, "ListConsumerConnection", group="nobody")).status.code == 40403
-
-    run(story)
+async def test_subscriptions_are_told_by_topic_and_by_client(stage: Any) -> None:
+    broker = await filled(stage)
+    join(broker, "host@1", "a")
+    join(broker, "host@2", "b")
+    answer = await call(stage, "ListSubscription", group="g")
+    [one] = answer.subscription_info
+    assert (one.topic.name, one.online, one.subscription_consistency) == ("t", True, False)
+    response = await call(stage, "DescribeSubscription", topic="t")
+    rows = [
+        (info.client_info.client_id, info.client_info.hostname, info.subscription_info.expression.expression)
+        for info in response.client_subscription_info
+    ]
+    assert rows == [("host@1", "host", "a"), ("host@2", "host", "b")]
+    clients = await call(stage, "ListConsumerConnection", group="g", topic="t")
+    assert [info.client_id for info in clients.client_info] == ["host@1", "host@2"]
+    assert (await call(stage, "ListConsumerConnection", group="nobody")).status.code == 40403
 
 
-def test_what_nobody_reads_any_more_is_told_as_offline(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        broker.ledger.progress.commit(1, 1, 0, 2)
-        [one] = (await call(stage, "ListSubscription")).subscription_info
-        assert (one.group.name, one.topic.name, one.online) == ("g", "t", False)
-
-    run(story)
+async def test_what_nobody_reads_any_more_is_told_as_offline(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    [one] = (await call(stage, "ListSubscription")).subscription_info
+    assert (one.group.name, one.topic.name, one.online) == ("g", "t", False)
 
 
-def test_a_subscription_is_deleted_only_when_nobody_reads_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        broker.ledger.progress.commit(1, 1, 0, 2)
-        join(broker, "host@1")
-        refused = await call(stage, "DeleteSubscription", group="g", topic="t")
-        assert (refused.status.code, "host@1" in refused.status.message) == (42800, True)
-        assert broker.ledger.progress.committed(1, 1, 0) == 2
-        broker.membership.members.leave("g", "host@1")
-        assert (await call(stage, "DeleteSubscription", group="g", topic="t")).status.code == OK
-        assert broker.ledger.progress.committed(1, 1, 0) is None
-        assert (await call(stage, "DeleteSubscription", group="nobody", topic="t")).status.code == 40403
-
-    run(story)
+async def test_a_subscription_is_deleted_only_when_nobody_reads_it(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    join(broker, "host@1")
+    refused = await call(stage, "DeleteSubscription", group="g", topic="t")
+    assert (refused.status.code, "host@1" in refused.status.message) == (42800, True)
+    assert broker.ledger.progress.committed(1, 1, 0) == 2
+    broker.membership.members.leave("g", "host@1")
+    assert (await call(stage, "DeleteSubscription", group="g", topic="t")).status.code == OK
+    assert broker.ledger.progress.committed(1, 1, 0) is None
+    assert (await call(stage, "DeleteSubscription", group="nobody", topic="t")).status.code == 40403
 
 
-def test_a_forgotten_subscription_comes_back_from_the_journal_as_forgotten(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        broker.ledger.progress.commit(1, 1, 0, 2)
-        broker.ledger.replay(encode([Unsubscribed(1, 1)]))
-        assert broker.ledger.progress.committed(1, 1, 0) is None
-
-    run(story)
+async def test_a_forgotten_subscription_comes_back_from_the_journal_as_forgotten(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    broker.ledger.replay(encode([Unsubscribed(1, 1)]))
+    assert broker.ledger.progress.committed(1, 1, 0) is None
 
 
-def test_a_group_is_moved_to_a_time(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        broker.ledger.progress.commit(1, 1, 0, 3)
-        request = admin_pb2.ResetGroupOffsetRequest()
-        request.group.name, request.topic.name = "g", "t"
-        method = ADMIN_V2 + "ResetGroupOffset"
-        refused = await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)
-        assert (refused.status.code, "reset_timestamp" in refused.status.message) == (40000, True)
-        set_ms(request.reset_timestamp, stage.clock.now_ms() - 2_500)
-        assert (await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)).status.code == OK
-        assert broker.ledger.progress.committed(1, 1, 0) == 1
+async def test_a_group_is_moved_to_a_time(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 3)
+    request = admin_pb2.ResetGroupOffsetRequest()
+    request.group.name, request.topic.name = "g", "t"
+    method = ADMIN_V2 + "ResetGroupOffset"
+    refused = await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)
+    assert (refused.status.code, "reset_timestamp" in refused.status.message) == (40000, True)
+    set_ms(request.reset_timestamp, stage.clock.now_ms() - 2_500)
+    assert (await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)).status.code == OK
+    assert broker.ledger.progress.committed(1, 1, 0) == 1
 
-        async def ask_peers(*_: Any, **__: Any) -> list[tuple[str, Any]]:
-            return [("b", ConnectionFailed("b sleeps"))]
+    async def ask_peers(*_: Any, **__: Any) -> list[tuple[str, Any]]:
+        return [("b", ConnectionFailed("b sleeps"))]
 
-        broker.cluster.peers.ask_peers = ask_peers
-        part = await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)
-        assert (part.status.code, "b sleeps" in part.status.message) == (50400, True)
-
-    run(story)
+    broker.cluster.peers.ask_peers = ask_peers
+    part = await stage.ask(method, request, admin_pb2.ResetGroupOffsetResponse)
+    assert (part.status.code, "b sleeps" in part.status.message) == (50400, True)
 
 
-def test_ages_and_times_are_of_the_messages_themselves(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        broker.ledger.progress.commit(1, 1, 0, 1)
-        first, second, third = await stage.during(broker.ledger.store.read_at(1, 0, [0, 1, 2]))
-        response = await call(stage, "DescribeGroupAccumulation", group="g")
-        age_ms = response.accumulation.deliver_delay_time.ToMilliseconds()
-        assert 1_900 <= age_ms <= 3_000
-        assert response.accumulation.last_consume_timestamp == first.store_ms
-        [span] = (await call(stage, "QueryTimeSpan", group="g")).queue_time_span_list
-        assert (span.min_timestamp, span.max_timestamp) == (first.store_ms, third.store_ms)
-        assert span.consume_timestamp == second.store_ms
-        assert 1_900 <= span.delay_time_ms <= 3_000
-        assert (await call(stage, "QueryTimeSpan", group="nobody")).status.code == 40403
-
-    run(story)
+async def test_ages_and_times_are_of_the_messages_themselves(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 1)
+    first, second, third = await stage.during(broker.ledger.store.read_at(1, 0, [0, 1, 2]))
+    response = await call(stage, "DescribeGroupAccumulation", group="g")
+    age_ms = response.accumulation.deliver_delay_time.ToMilliseconds()
+    assert 1_900 <= age_ms <= 3_000
+    assert response.accumulation.last_consume_timestamp == first.store_ms
+    [span] = (await call(stage, "QueryTimeSpan", group="g")).queue_time_span_list
+    assert (span.min_timestamp, span.max_timestamp) == (first.store_ms, third.store_ms)
+    assert span.consume_timestamp == second.store_ms
+    assert 1_900 <= span.delay_time_ms <= 3_000
+    assert (await call(stage, "QueryTimeSpan", group="nobody")).status.code == 40403

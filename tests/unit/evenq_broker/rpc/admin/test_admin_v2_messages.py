@@ -56,51 +56,45 @@ async def ask(stage: Any, name: str, request: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", ["thread_stack_trace", "print_thread_stack_trace_command"])
-def test_a_client_tells_its_stack_and_the_nonce_may_stand_in_either_field(run: Run, field: str) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        client = await connected(stage)
-        asking = asyncio.ensure_future(
-            ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="c"))
-        )
-        command = await client.next()
-        nonce = command.print_thread_stack_trace_command.nonce
-        assert nonce
-        for value in ("guessed", nonce):
-            answer = service_pb2.TelemetryCommand()
-            getattr(answer, field).nonce = value
-            if field == "thread_stack_trace":
-                answer.thread_stack_trace.thread_stack_trace = f"main {value}"
-            else:
-                answer.status.code = definition_pb2.NOT_IMPLEMENTED
-            client.outgoing.put_nowait(answer.SerializeToString())
-        got = await stage.during(asking)
+async def test_a_client_tells_its_stack_and_the_nonce_may_stand_in_either_field(stage: Any, field: str) -> None:
+    broker = await stage.broker()
+    client = await connected(stage)
+    asking = asyncio.ensure_future(
+        ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="c"))
+    )
+    command = await client.next()
+    nonce = command.print_thread_stack_trace_command.nonce
+    assert nonce
+    for value in ("guessed", nonce):
+        answer = service_pb2.TelemetryCommand()
+        getattr(answer, field).nonce = value
         if field == "thread_stack_trace":
-            assert (got.status.code, got.thread_stack_trace) == (OK, f"main {nonce}")
+            answer.thread_stack_trace.thread_stack_trace = f"main {value}"
         else:
-            assert got.status.code == 50100
-        assert len(broker.clients.commands) == 0
+            answer.status.code = definition_pb2.NOT_IMPLEMENTED
+        client.outgoing.put_nowait(answer.SerializeToString())
+    got = await stage.during(asking)
+    if field == "thread_stack_trace":
+        assert (got.status.code, got.thread_stack_trace) == (OK, f"main {nonce}")
+    else:
+        assert got.status.code == 50100
+    assert len(broker.clients.commands) == 0
 
-    run(story)
 
-
-def test_a_client_that_is_silent_or_not_there_is_told_in_time(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await connected(stage)
-        started = stage.clock.monotonic_ms()
-        silent = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="c"))
-        assert silent.status.code == 40800
-        assert stage.clock.monotonic_ms() - started < 5_000
-        gone = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="gone"))
-        assert (gone.status.code, "evenq client list" in gone.status.message) == (40400, True)
-        broker.sessions.join("g", Member(client_id="own", protocol=Protocol.EVENQ))
-        own = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="own"))
-        assert own.status.code == 50100
-        none = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest())
-        assert none.status.code == 40000
-
-    run(story)
+async def test_a_client_that_is_silent_or_not_there_is_told_in_time(stage: Any) -> None:
+    broker = await stage.broker()
+    await connected(stage)
+    started = stage.clock.monotonic_ms()
+    silent = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="c"))
+    assert silent.status.code == 40800
+    assert stage.clock.monotonic_ms() - started < 5_000
+    gone = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="gone"))
+    assert (gone.status.code, "evenq client list" in gone.status.message) == (40400, True)
+    broker.sessions.join("g", Member(client_id="own", protocol=Protocol.EVENQ))
+    own = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest(client_id="own"))
+    assert own.status.code == 50100
+    none = await ask(stage, "PrintThreadStackTrace", admin_pb2.PrintThreadStackTraceRequest())
+    assert none.status.code == 40000
 
 
 @pytest.mark.parametrize(
@@ -111,136 +105,120 @@ def test_a_client_that_is_silent_or_not_there_is_told_in_time(run: Run) -> None:
         (50100, "verify_message_command"),
     ],
 )
-def test_a_listener_judges_a_stored_message(run: Run, code: Any, field: str) -> None:
-    async def story(stage: Any) -> None:
-        await stage.broker()
-        message_id = await stored(stage)
-        client = await connected(stage)
-        request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
+async def test_a_listener_judges_a_stored_message(stage: Any, code: Any, field: str) -> None:
+    await stage.broker()
+    message_id = await stored(stage)
+    client = await connected(stage)
+    request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
+    request.topic.name = "t"
+    asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
+    response = (await client.next()).verify_message_command
+    system = response.message.system_properties
+    assert (response.message.body, system.message_id, system.delivery_attempt) == (b"body", message_id, 1)
+    assert system.receipt_handle
+    assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
+    answer = service_pb2.TelemetryCommand()
+    answer.status.code = code
+    getattr(answer, field).nonce = response.nonce
+    client.outgoing.put_nowait(answer.SerializeToString())
+    assert (await stage.during(asking)).status.code == code
+    request.message_id = "nowhere"
+    assert (await ask(stage, "VerifyMessage", request)).status.code == 40401
+
+
+async def test_messages_are_searched_by_id_key_and_time_in_pages(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    sent = [await stored(stage) for _ in range(5)]
+
+    async def query(**result: Any) -> Any:
+        request = admin_pb2.ListMessageRequest(**result)
         request.topic.name = "t"
-        asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
-        response = (await client.next()).verify_message_command
-        system = response.message.system_properties
-        assert (response.message.body, system.message_id, system.delivery_attempt) == (b"body", message_id, 1)
-        assert system.receipt_handle
-        assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
-        answer = service_pb2.TelemetryCommand()
-        answer.status.code = code
-        getattr(answer, field).nonce = response.nonce
-        client.outgoing.put_nowait(answer.SerializeToString())
-        assert (await stage.during(asking)).status.code == code
-        request.message_id = "nowhere"
-        assert (await ask(stage, "VerifyMessage", request)).status.code == 40401
+        return await stage.ask(ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
 
-    run(story)
+    def ids(answer: Any) -> list[str]:
+        return [message.system_properties.message_id for message in answer.messages]
 
-
-def test_messages_are_searched_by_id_key_and_time_in_pages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        sent = [await stored(stage) for _ in range(5)]
-
-        async def query(**result: Any) -> Any:
-            request = admin_pb2.ListMessageRequest(**result)
-            request.topic.name = "t"
-            return await stage.ask(ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
-
-        def ids(answer: Any) -> list[str]:
-            return [message.system_properties.message_id for message in answer.messages]
-
-        assert ids(await query(message_id=sent[2])) == [sent[2]]
-        assert sorted(ids(await query(message_key="k"))) == sorted(sent)
-        everything = ids(await query())
-        assert sorted(everything) == sorted(sent)
-        first = await query(page_size=2)
-        second = await query(page_size=2, scroll_id=first.scroll_id)
-        assert ids(first) + ids(second) == everything[:4]
-        assert ids(await query(page_size=2, page_num=2)) == everything[2:4]
-        assert (await query(scroll_id="rubbish")).status.code == 40000
-        assert (await query(page_size=600, page_num=3)).status.code == 40000
-        assert (await query(lite_topic="x")).status.code == 50100
-
-    run(story)
+    assert ids(await query(message_id=sent[2])) == [sent[2]]
+    assert sorted(ids(await query(message_key="k"))) == sorted(sent)
+    everything = ids(await query())
+    assert sorted(everything) == sorted(sent)
+    first = await query(page_size=2)
+    second = await query(page_size=2, scroll_id=first.scroll_id)
+    assert ids(first) + ids(second) == everything[:4]
+    assert ids(await query(page_size=2, page_num=2)) == everything[2:4]
+    assert (await query(scroll_id="rubbish")).status.code == 40000
+    assert (await query(page_size=600, page_num=3)).status.code == 40000
+    assert (await query(lite_topic="x")).status.code == 50100
 
 
-def test_a_sent_message_fits_its_topic(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        message_id = await stored(stage, user_properties={"a": "b"})
-        [found] = await stage.during(broker.ledger.store.find(1, message_id.encode()))
-        system = definition_pb2.SystemProperties.FromString(found.system)
-        assert (system.tag, list(system.keys), system.message_type) == ("tag", ["k"], definition_pb2.NORMAL)
-        request = admin_pb2.AdminSendMessageRequest()
-        request.topic.name = "t"
-        empty = await stage.ask(ADMIN_V2 + "AdminSendMessage", request, admin_pb2.AdminSendMessageResponse)
-        assert empty.status.code == 41302
-
-    run(story)
+async def test_a_sent_message_fits_its_topic(stage: Any) -> None:
+    broker = await stage.broker()
+    message_id = await stored(stage, user_properties={"a": "b"})
+    [found] = await stage.during(broker.ledger.store.find(1, message_id.encode()))
+    system = definition_pb2.SystemProperties.FromString(found.system)
+    assert (system.tag, list(system.keys), system.message_type) == ("tag", ["k"], definition_pb2.NORMAL)
+    request = admin_pb2.AdminSendMessageRequest()
+    request.topic.name = "t"
+    empty = await stage.ask(ADMIN_V2 + "AdminSendMessage", request, admin_pb2.AdminSendMessageResponse)
+    assert empty.status.code == 41302
 
 
-def test_what_the_brokers_know_of_a_member_is_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        await stage.during(broker.catalog.create_group("g"))
-        broker.sessions.join("g", Member(client_id="own", protocol=Protocol.EVENQ, language="PYTHON"))
-        broker.ledger.progress.commit(1, 1, 0, 0)
-        request = admin_pb2.GetConsumerRunningInfoRequest(client_id="own")
-        request.group.name = "g"
-        info = (await ask(stage, "GetConsumerRunningInfo", request)).consumer_running_info
-        assert (info.properties["language"], info.properties["kind"]) == ("PYTHON", "EVENQ_CONSUMER")
-        assert [item.message_queue.topic.name for item in info.message_queue_table] == ["t"]
-        request.client_id = "gone"
-        assert (await ask(stage, "GetConsumerRunningInfo", request)).status.code == 40400
-
-    run(story)
+async def test_what_the_brokers_know_of_a_member_is_told(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("g"))
+    broker.sessions.join("g", Member(client_id="own", protocol=Protocol.EVENQ, language="PYTHON"))
+    broker.ledger.progress.commit(1, 1, 0, 0)
+    request = admin_pb2.GetConsumerRunningInfoRequest(client_id="own")
+    request.group.name = "g"
+    info = (await ask(stage, "GetConsumerRunningInfo", request)).consumer_running_info
+    assert (info.properties["language"], info.properties["kind"]) == ("PYTHON", "EVENQ_CONSUMER")
+    assert [item.message_queue.topic.name for item in info.message_queue_table] == ["t"]
+    request.client_id = "gone"
+    assert (await ask(stage, "GetConsumerRunningInfo", request)).status.code == 40400
 
 
-def test_a_listener_of_another_group_gets_no_message_and_the_caller_must_be_one_who_may_read_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("other", queues=1))
-        message_id = await stored(stage)
-        client = await connected(stage)
-        request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
-        request.topic.name, request.group.name = "t", "g"
-        response = await ask(stage, "VerifyMessage", request)
-        assert (response.status.code, "no client 'c' in group g" in response.status.message) == (40400, True)
-        broker.sessions.seen_v2(RpcContext("", [("x-mq-client-id", "c")], "", None), "g", definition_pb2.PUSH_CONSUMER)
-        with pytest.raises(Forbidden, match="consume on topic t"):
-            await stage.as_user(
-                "topic:t operate; group:g operate",
-                ADMIN_V2 + "VerifyMessage",
-                request,
-                admin_pb2.VerifyMessageResponse,
-            )
-        request.topic.name = ""
-        with pytest.raises(MessageNotFound):
-            await stage.as_user(
-                "topic:other consume; group:g operate",
-                ADMIN_V2 + "VerifyMessage",
-                request,
-                admin_pb2.VerifyMessageResponse,
-            )
-        asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
-        assert (await client.next()).verify_message_command.message.body == b"body"
-        asking.cancel()
+async def test_a_listener_of_another_group_gets_no_message_and_the_caller_must_be_one_who_may_read_it(
+    stage: Any,
+) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("other", queues=1))
+    message_id = await stored(stage)
+    client = await connected(stage)
+    request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
+    request.topic.name, request.group.name = "t", "g"
+    response = await ask(stage, "VerifyMessage", request)
+    assert (response.status.code, "no client 'c' in group g" in response.status.message) == (40400, True)
+    broker.sessions.seen_v2(RpcContext("", [("x-mq-client-id", "c")], "", None), "g", definition_pb2.PUSH_CONSUMER)
+    with pytest.raises(Forbidden, match="consume on topic t"):
+        await stage.as_user(
+            "topic:t operate; group:g operate",
+            ADMIN_V2 + "VerifyMessage",
+            request,
+            admin_pb2.VerifyMessageResponse,
+        )
+    request.topic.name = ""
+    with pytest.raises(MessageNotFound):
+        await stage.as_user(
+            "topic:other consume; group:g operate",
+            ADMIN_V2 + "VerifyMessage",
+            request,
+            admin_pb2.VerifyMessageResponse,
+        )
+    asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
+    assert (await client.next()).verify_message_command.message.body == b"body"
+    asking.cancel()
 
-    run(story)
 
+async def test_messages_are_found_for_those_who_may_consume_their_topic(stage: Any) -> None:
+    await stage.broker()
+    message_id = await stored(stage)
+    request = admin_pb2.ListMessageRequest(message_id=message_id)
 
-def test_messages_are_found_for_those_who_may_consume_their_topic(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await stage.broker()
-        message_id = await stored(stage)
-        request = admin_pb2.ListMessageRequest(message_id=message_id)
+    async def bodies(grants: str) -> list[bytes]:
+        answer = await stage.as_user(grants, ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
+        return [one.body for one in answer.messages]
 
-        async def bodies(grants: str) -> list[bytes]:
-            answer = await stage.as_user(grants, ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
-            return [one.body for one in answer.messages]
-
-        assert await bodies("topic:t consume") == [b"body"]
-        assert await bodies("topic:t describe,publish,operate") == []
-
-    run(story)
+    assert await bodies("topic:t consume") == [b"body"]
+    assert await bodies("topic:t describe,publish,operate") == []

@@ -93,46 +93,40 @@ async def ready(stage: Any) -> tuple[Net, dict[str, Any], list[RpcContext]]:
     )
 
 
-def test_it_goes_on_with_who_called_from_where_and_is_answered_there(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        net, handlers, here = await ready(stage)
-        pull = handlers[PULL]
-        assert await pull(b"x", context()) == b"here x"
-        assert await pull(b"x", context(x_evenq_broker="a")) == b"here x"
-        shop = Somebody("shop")
-        assert await pull(b"x", context(shop, x_evenq_broker="b", x_mq_client_id="c", authorization="s")) == b"there x"
-        assert net.seen == [
-            ("b:8081", PULL, {"x-mq-client-id": "c", "x-evenq-user": "shop", "x-evenq-forwarded": "1",
-                              "x-evenq-broker": "b", "x-evenq-peer": "10.1.1.1:5"})
-        ]  # fmt: skip
-        with pytest.raises(ConnectionFailed, match="'z', which the call is for, is not alive"):
-            await pull(b"x", context(x_evenq_broker="z"))
-        passed_on = {"x_evenq_broker": "b", "x_evenq_forwarded": "1", "x_evenq_peer": "10.2.2.2:6"}
-        for caller, peer in ((None, "10.2.2.2:6"), (Somebody("i", internal=True), "10.2.2.2:6"), (shop, "10.1.1.1:5")):
-            assert await pull(b"x", context(caller, **passed_on)) == b"here x", "one hop"
-            assert here[-1].peer == peer, "only servers are believed"
-
-    run(story)
+async def test_it_goes_on_with_who_called_from_where_and_is_answered_there(stage: Any) -> None:
+    net, handlers, here = await ready(stage)
+    pull = handlers[PULL]
+    assert await pull(b"x", context()) == b"here x"
+    assert await pull(b"x", context(x_evenq_broker="a")) == b"here x"
+    shop = Somebody("shop")
+    assert await pull(b"x", context(shop, x_evenq_broker="b", x_mq_client_id="c", authorization="s")) == b"there x"
+    assert net.seen == [
+        ("b:8081", PULL, {"x-mq-client-id": "c", "x-evenq-user": "shop", "x-evenq-forwarded": "1",
+                          "x-evenq-broker": "b", "x-evenq-peer": "10.1.1.1:5"})
+    ]  # fmt: skip
+    with pytest.raises(ConnectionFailed, match="'z', which the call is for, is not alive"):
+        await pull(b"x", context(x_evenq_broker="z"))
+    passed_on = {"x_evenq_broker": "b", "x_evenq_forwarded": "1", "x_evenq_peer": "10.2.2.2:6"}
+    for caller, peer in ((None, "10.2.2.2:6"), (Somebody("i", internal=True), "10.2.2.2:6"), (shop, "10.1.1.1:5")):
+        assert await pull(b"x", context(caller, **passed_on)) == b"here x", "one hop"
+        assert here[-1].peer == peer, "only servers are believed"
 
 
-def test_streams_go_on_and_say_why_their_requests_were_refused(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, handlers, here = await ready(stage)
+async def test_streams_go_on_and_say_why_their_requests_were_refused(stage: Any) -> None:
+    _, handlers, here = await ready(stage)
 
-        async def words(refuse: bool) -> AsyncIterator[bytes]:
-            yield b"1"
-            if refuse:
-                raise Forbidden("not this group")
+    async def words(refuse: bool) -> AsyncIterator[bytes]:
+        yield b"1"
+        if refuse:
+            raise Forbidden("not this group")
 
-        there = context(x_evenq_broker="b")
-        assert [frame async for frame in handlers[SCAN](b"x", there)] == [b"there x"]
-        assert [frame async for frame in handlers[SESSION](words(False), there)] == [b"there 1"]
-        assert not here
-        with pytest.raises(Forbidden, match="not this group"):
-            [frame async for frame in handlers[SESSION](words(True), there)]
-        assert [frame async for frame in handlers[SESSION](words(False), context())] == [b"here 1"]
-
-    run(story)
+    there = context(x_evenq_broker="b")
+    assert [frame async for frame in handlers[SCAN](b"x", there)] == [b"there x"]
+    assert [frame async for frame in handlers[SESSION](words(False), there)] == [b"there 1"]
+    assert not here
+    with pytest.raises(Forbidden, match="not this group"):
+        [frame async for frame in handlers[SESSION](words(True), there)]
+    assert [frame async for frame in handlers[SESSION](words(False), context())] == [b"here 1"]
 
 
 def test_only_so_many_run_to_one_broker_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

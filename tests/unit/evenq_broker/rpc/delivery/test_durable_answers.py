@@ -360,43 +360,37 @@ def test_every_call_that_may_change_something_is_held_here_or_says_why_not() -> 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_call_ends_before_its_record_is_safe(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, handle = await prepared(stage)
-        handle = await given(stage, name, handle)
-        gate = Gate(broker)
-        call, response = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        assert gate.records > 0, "it wrote nothing, so this test proves nothing"
-        assert not call.done(), "answered before the record was on disk"
-        for _ in range(20):
-            await gate.open()
-            await stage.clock.advance(200)
-        answer = response.FromString(await call)
-        assert answer.status.code == 20000, answer.status
-
-    run(story)
+async def test_no_call_ends_before_its_record_is_safe(stage: Any, name: str) -> None:
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+    gate = Gate(broker)
+    call, response = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    assert gate.records > 0, "it wrote nothing, so this test proves nothing"
+    assert not call.done(), "answered before the record was on disk"
+    for _ in range(20):
+        await gate.open()
+        await stage.clock.advance(200)
+    answer = response.FromString(await call)
+    assert answer.status.code == 20000, answer.status
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_call_says_ok_when_the_record_could_not_be_written(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, handle = await prepared(stage)
-        handle = await given(stage, name, handle)
-        gate = Gate(broker)
-        call, response = started(stage, name, handle)
-        for _ in range(20):
-            await stage.clock.advance(100)
-            await gate.fail()
-        await stage.clock.advance(60_000)
-        assert call.done()
-        answer = response.FromString(call.result())
-        if name == "lock":
-            assert not any(queue.granted for queue in answer.queues), answer
-            return
-        assert not is_ok(response, call, name), answer
-
-    run(story)
+async def test_no_call_says_ok_when_the_record_could_not_be_written(stage: Any, name: str) -> None:
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+    gate = Gate(broker)
+    call, response = started(stage, name, handle)
+    for _ in range(20):
+        await stage.clock.advance(100)
+        await gate.fail()
+    await stage.clock.advance(60_000)
+    assert call.done()
+    answer = response.FromString(call.result())
+    if name == "lock":
+        assert not any(queue.granted for queue in answer.queues), answer
+        return
+    assert not is_ok(response, call, name), answer
 
 
 def is_ok(response: type[Any], call: asyncio.Task[Any], name: str) -> bool:
@@ -411,56 +405,52 @@ def is_ok(response: type[Any], call: asyncio.Task[Any], name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_same_call_again_is_not_told_ok_while_the_record_of_the_first_is_not_safe(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, handle = await prepared(stage)
-        handle = await given(stage, name, handle)
-        gate = Gate(broker)
-        first, response = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        again, _ = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        assert not first.done()
-        assert not (again.done() and is_ok(response, again, name)), "a failover would take that back"
-        for _ in range(20):
-            await gate.open()
-            await stage.clock.advance(200)
-        assert is_ok(response, first, name)
-        await again
-
-    run(story)
+async def test_the_same_call_again_is_not_told_ok_while_the_record_of_the_first_is_not_safe(
+    stage: Any, name: str
+) -> None:
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+    gate = Gate(broker)
+    first, response = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    again, _ = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    assert not first.done()
+    assert not (again.done() and is_ok(response, again, name)), "a failover would take that back"
+    for _ in range(20):
+        await gate.open()
+        await stage.clock.advance(200)
+    assert is_ok(response, first, name)
+    await again
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_was_refused_once_is_told_ok_only_when_it_was_recorded_after_all(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, handle = await prepared(stage)
-        handle = await given(stage, name, handle)
-        store = broker.ledger.store
-        store.refuse(HaNotAvailable("1 of 2 copies are in sync"))
-        for _ in range(2):
-            refused, response = started(stage, name, handle)
-            await stage.clock.advance(60_000)
-            assert not (refused.done() and is_ok(response, refused, name))
-            refused.cancel()
-        store.refuse(None)
-        gate = Gate(broker)
-        call, _ = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        if call.done():
-            assert not is_ok(response, call, name) or gate.records == 0, "answered before the record was on disk"
-        for _ in range(20):
-            await gate.open()
-            await stage.clock.advance(200)
-        owed = broker.ledger.journal.safe()
-        for _ in range(5):
-            await stage.clock.advance(200)
-            await gate.open()
-        assert owed is None or owed.done(), "what was refused is in the log now"
-        if call.done() and is_ok(response, call, name):
-            assert gate.records > 0, "it was never written"
-
-    run(story)
+async def test_what_was_refused_once_is_told_ok_only_when_it_was_recorded_after_all(stage: Any, name: str) -> None:
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+    store = broker.ledger.store
+    store.refuse(HaNotAvailable("1 of 2 copies are in sync"))
+    for _ in range(2):
+        refused, response = started(stage, name, handle)
+        await stage.clock.advance(60_000)
+        assert not (refused.done() and is_ok(response, refused, name))
+        refused.cancel()
+    store.refuse(None)
+    gate = Gate(broker)
+    call, _ = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    if call.done():
+        assert not is_ok(response, call, name) or gate.records == 0, "answered before the record was on disk"
+    for _ in range(20):
+        await gate.open()
+        await stage.clock.advance(200)
+    owed = broker.ledger.journal.safe()
+    for _ in range(5):
+        await stage.clock.advance(200)
+        await gate.open()
+    assert owed is None or owed.done(), "what was refused is in the log now"
+    if call.done() and is_ok(response, call, name):
+        assert gate.records > 0, "it was never written"
 
 
 # Receives: they rest on their own record where there are copies (R12).
@@ -483,29 +473,23 @@ async def receiving(stage: Any) -> tuple[Broker, Gate, asyncio.Task[list[Any]]]:
     return broker, gate, call
 
 
-def test_a_leader_of_copies_hands_out_nothing_before_the_delivery_is_committed(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, gate, call = await receiving(stage)
-        assert gate.records > 0
-        assert not call.done(), "a successor would not know of this delivery"
-        for _ in range(5):
-            await gate.open()
-            await stage.clock.advance(200)
-        assert sum(frame.HasField("message") for frame in await call) == 1
-
-    run(story)
+async def test_a_leader_of_copies_hands_out_nothing_before_the_delivery_is_committed(stage: Any) -> None:
+    _, gate, call = await receiving(stage)
+    assert gate.records > 0
+    assert not call.done(), "a successor would not know of this delivery"
+    for _ in range(5):
+        await gate.open()
+        await stage.clock.advance(200)
+    assert sum(frame.HasField("message") for frame in await call) == 1
 
 
-def test_a_leader_that_was_deposed_meanwhile_hands_out_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        _, gate, call = await receiving(stage)
-        await gate.fail()
-        await stage.clock.advance(1_000)
-        frames = await call
-        assert not any(frame.HasField("message") for frame in frames)
-        assert [frame.status.code for frame in frames if frame.HasField("status")] != [20000]
-
-    run(story)
+async def test_a_leader_that_was_deposed_meanwhile_hands_out_nothing(stage: Any) -> None:
+    _, gate, call = await receiving(stage)
+    await gate.fail()
+    await stage.clock.advance(1_000)
+    frames = await call
+    assert not any(frame.HasField("message") for frame in frames)
+    assert [frame.status.code for frame in frames if frame.HasField("status")] != [20000]
 
 
 # What changes nothing: a leader that was deposed while it did not run knows nothing of its successor.
@@ -529,29 +513,26 @@ CHANGE_NOTHING = ("ack", "forward", "update offset", "commit", "reset", "get off
 
 
 @pytest.mark.parametrize("name", CHANGE_NOTHING)
-def test_a_leader_of_copies_tells_and_confirms_progress_only_while_it_can_commit(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        broker, handle = await prepared(stage)
-        handle = await given(stage, name, handle)
-        if name == "get offset":
-            await stage.during(started(stage, "update offset", handle)[0])
-        first, response = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        assert is_ok(response, first, name)
-        broker.runtime.leadership = replace(broker.runtime.leadership, attach=lambda _: None)
-        gate = Gate(broker)
-        leads, _ = started(stage, name, handle)
-        await stage.clock.advance(2_000)
-        assert not (leads.done() and is_ok(response, leads, name)), "a successor may know better"
-        for _ in range(20):
-            await gate.open()
-            await stage.clock.advance(200)
-        assert is_ok(response, leads, name)
-        deposed, _ = started(stage, name, handle)
-        for _ in range(5):
-            await stage.clock.advance(1_000)
-            await gate.fail()
-        assert not (deposed.done() and is_ok(response, deposed, name))
-        deposed.cancel()
-
-    run(story)
+async def test_a_leader_of_copies_tells_and_confirms_progress_only_while_it_can_commit(stage: Any, name: str) -> None:
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+    if name == "get offset":
+        await stage.during(started(stage, "update offset", handle)[0])
+    first, response = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    assert is_ok(response, first, name)
+    broker.runtime.leadership = replace(broker.runtime.leadership, attach=lambda _: None)
+    gate = Gate(broker)
+    leads, _ = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    assert not (leads.done() and is_ok(response, leads, name)), "a successor may know better"
+    for _ in range(20):
+        await gate.open()
+        await stage.clock.advance(200)
+    assert is_ok(response, leads, name)
+    deposed, _ = started(stage, name, handle)
+    for _ in range(5):
+        await stage.clock.advance(1_000)
+        await gate.fail()
+    assert not (deposed.done() and is_ok(response, deposed, name))
+    deposed.cancel()

@@ -88,83 +88,67 @@ def test_an_answer_that_was_not_taken_comes_again_at_once_and_uncounted(
     run(story)
 
 
-def test_what_was_finished_or_changed_meanwhile_stays_so(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        first, untaken = await answered(stage, request())
-        handles = [one.system_properties.receipt_handle for one in first]
-        ack = service_pb2.AckMessageRequest()
-        ack.group.name, ack.topic.name = "g", "t"
-        ack.entries.add(receipt_handle=handles[0])
-        change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handles[1])
-        change.group.name, change.topic.name = "g", "t"
-        set_duration_ms(change.invisible_duration, 30_000)
-        await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
-        await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
-        untaken()
-        assert places((await answered(stage, request()))[0]) == [(2, 1)]
-        await stage.clock.advance(31_000)
-        assert places((await answered(stage, request()))[0]) == [(1, 2)]
-
-    run(story)
+async def test_what_was_finished_or_changed_meanwhile_stays_so(stage: Any) -> None:
+    await filled(stage)
+    first, untaken = await answered(stage, request())
+    handles = [one.system_properties.receipt_handle for one in first]
+    ack = service_pb2.AckMessageRequest()
+    ack.group.name, ack.topic.name = "g", "t"
+    ack.entries.add(receipt_handle=handles[0])
+    change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handles[1])
+    change.group.name, change.topic.name = "g", "t"
+    set_duration_ms(change.invisible_duration, 30_000)
+    await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+    await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
+    untaken()
+    assert places((await answered(stage, request()))[0]) == [(2, 1)]
+    await stage.clock.advance(31_000)
+    assert places((await answered(stage, request()))[0]) == [(1, 2)]
 
 
-def test_an_answer_that_was_given_again_under_its_attempt_is_not_given_back(run: Run) -> None:
+async def test_an_answer_that_was_given_again_under_its_attempt_is_not_given_back(stage: Any) -> None:
     """The client lost the connection's first answer and has the second: its messages are in work."""
-
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        _, untaken = await answered(stage, request(attempt_id="x"))
-        await stage.clock.advance(10)
-        again, untaken_again = await answered(stage, request(attempt_id="x"))
-        assert len(again) == 3
-        untaken()
-        assert (await answered(stage, request()))[0] == []
-        untaken_again()
-        assert len((await answered(stage, request(attempt_id="x")))[0]) == 3
-
-    run(story)
+    await filled(stage)
+    _, untaken = await answered(stage, request(attempt_id="x"))
+    await stage.clock.advance(10)
+    again, untaken_again = await answered(stage, request(attempt_id="x"))
+    assert len(again) == 3
+    untaken()
+    assert (await answered(stage, request()))[0] == []
+    untaken_again()
+    assert len((await answered(stage, request(attempt_id="x")))[0]) == 3
 
 
-def test_what_a_client_that_is_gone_had_waits_for_its_time(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        _, untaken = await answered(stage, request())
-        broker.ledger.progress.release("c", stage.clock.now_ms() + 5_000)
-        untaken()
-        assert (await answered(stage, request()))[0] == []
-
-    run(story)
+async def test_what_a_client_that_is_gone_had_waits_for_its_time(stage: Any) -> None:
+    broker = await filled(stage)
+    _, untaken = await answered(stage, request())
+    broker.ledger.progress.release("c", stage.clock.now_ms() + 5_000)
+    untaken()
+    assert (await answered(stage, request()))[0] == []
 
 
-def test_a_group_that_was_made_anew_and_a_broker_that_stops_are_left_alone(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        _, untaken = await answered(stage, request())
-        broker.runtime.closing = True
-        untaken()
-        broker.runtime.closing = False
-        assert (await answered(stage, request()))[0] == []
-        await stage.during(broker.catalog.delete_group("g"))
-        await stage.during(broker.catalog.create_group("g"))
-        untaken()
-
-    run(story)
+async def test_a_group_that_was_made_anew_and_a_broker_that_stops_are_left_alone(stage: Any) -> None:
+    broker = await filled(stage)
+    _, untaken = await answered(stage, request())
+    broker.runtime.closing = True
+    untaken()
+    broker.runtime.closing = False
+    assert (await answered(stage, request()))[0] == []
+    await stage.during(broker.catalog.delete_group("g"))
+    await stage.during(broker.catalog.create_group("g"))
+    untaken()
 
 
-def test_only_what_a_clients_life_holds_asks_to_be_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        messages, untaken = await answered(stage, request(push=False))
-        assert len(messages) == 3
-        assert untaken is None
-        await stage.clock.advance(61_000)
-        messages, untaken = await answered(stage, request(), x_evenq_forwarded="1")
-        assert len(messages) == 3
-        assert untaken is None, "the broker that the client called is told"
-        assert (await answered(stage, request()))[1] is None, "an empty poll"
-
-    run(story)
+async def test_only_what_a_clients_life_holds_asks_to_be_told(stage: Any) -> None:
+    await filled(stage)
+    messages, untaken = await answered(stage, request(push=False))
+    assert len(messages) == 3
+    assert untaken is None
+    await stage.clock.advance(61_000)
+    messages, untaken = await answered(stage, request(), x_evenq_forwarded="1")
+    assert len(messages) == 3
+    assert untaken is None, "the broker that the client called is told"
+    assert (await answered(stage, request()))[1] is None, "an empty poll"
 
 
 class OtherBroker:
@@ -188,27 +172,24 @@ class OtherBroker:
 
 
 @pytest.mark.parametrize("push", [True, False])
-def test_messages_of_another_broker_go_back_there(run: Run, push: bool) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        view = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
-        broker.catalog.routes.snapshot("n", "n", [view], 0)
-        kept, other = broker.runtime.net, OtherBroker()
-        broker.runtime.net = other
-        try:
-            asked = request(push=push)
-            asked.message_queue.broker.name = "b"
-            messages, untaken = await answered(stage, asked)
-            assert len(messages) == 2
-            assert not other.changed
-            if push:
-                untaken()
-                await stage.clock.advance(5)
-                assert [one.receipt_handle for one in other.changed] == ["h1", "h2"]
-                assert all(one.suspend for one in other.changed)
-            else:
-                assert untaken is None
-        finally:
-            broker.runtime.net = kept
-
-    run(story)
+async def test_messages_of_another_broker_go_back_there(stage: Any, push: bool) -> None:
+    broker = await filled(stage)
+    view = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+    broker.catalog.routes.snapshot("n", "n", [view], 0)
+    kept, other = broker.runtime.net, OtherBroker()
+    broker.runtime.net = other
+    try:
+        asked = request(push=push)
+        asked.message_queue.broker.name = "b"
+        messages, untaken = await answered(stage, asked)
+        assert len(messages) == 2
+        assert not other.changed
+        if push:
+            untaken()
+            await stage.clock.advance(5)
+            assert [one.receipt_handle for one in other.changed] == ["h1", "h2"]
+            assert all(one.suspend for one in other.changed)
+        else:
+            assert untaken is None
+    finally:
+        broker.runtime.net = kept

@@ -33,125 +33,107 @@ async def owner(stage: Any, broker: Any) -> None:
     assert await stage.during(broker.sessions.locking.lock("g", "m1", queues, wait_ms=0)) == [True, True]
 
 
-def test_a_group_whose_queues_are_held_is_healthy_and_looked_at_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.during(broker.catalog.create_group("g"))
-        await owner(stage, broker)
-        before_ms = stage.clock.monotonic_ms()
-        answer = await ask(stage)
-        assert list(answer.findings) == []
-        assert (answer.members, answer.queues, list(answer.brokers)) == (1, 2, ["a"])
-        assert answer.decides == "its members divide the queues by AVG: the group has no strategy"
-        assert stage.clock.monotonic_ms() - before_ms < 500
-
-    run(story)
+async def test_a_group_whose_queues_are_held_is_healthy_and_looked_at_once(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.during(broker.catalog.create_group("g"))
+    await owner(stage, broker)
+    before_ms = stage.clock.monotonic_ms()
+    answer = await ask(stage)
+    assert list(answer.findings) == []
+    assert (answer.members, answer.queues, list(answer.brokers)) == (1, 2, ["a"])
+    assert answer.decides == "its members divide the queues by AVG: the group has no strategy"
+    assert stage.clock.monotonic_ms() - before_ms < 500
 
 
-def test_a_head_that_does_not_move_is_stuck_after_the_time_asked_for(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.during(broker.catalog.create_group("g"))
-        await owner(stage, broker)
-        group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
-        place = (group.group_id, topic.topic_id, 0)
-        await broker.ledger.store.append([Append(topic.topic_id, 0, 0, 0, b"head", b"")])
-        broker.ledger.progress.start(*place, 0)
-        broker.ledger.progress.deliver(broker.ledger.progress.queue(*place), [0], 1, deadline_ms=10**15, client_id="")
-        broker.stuck_queues.look(place, 0, waits=True, now_ms=stage.clock.monotonic_ms() - 30_000)
-        broker.stuck_queues.end_of_round()
-        assert list((await ask(stage)).findings) == []
-        [one] = (await ask(stage, stuck_ms=20_000)).findings
-        assert (one.kind, one.subject) == ("STUCK_HEAD", "t a/0")
-        assert one.command == "evenq message find t --queue a/0 --offset 0 --limit 1"
-
-    run(story)
+async def test_a_head_that_does_not_move_is_stuck_after_the_time_asked_for(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.during(broker.catalog.create_group("g"))
+    await owner(stage, broker)
+    group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+    place = (group.group_id, topic.topic_id, 0)
+    await broker.ledger.store.append([Append(topic.topic_id, 0, 0, 0, b"head", b"")])
+    broker.ledger.progress.start(*place, 0)
+    broker.ledger.progress.deliver(broker.ledger.progress.queue(*place), [0], 1, deadline_ms=10**15, client_id="")
+    broker.stuck_queues.look(place, 0, waits=True, now_ms=stage.clock.monotonic_ms() - 30_000)
+    broker.stuck_queues.end_of_round()
+    assert list((await ask(stage)).findings) == []
+    [one] = (await ask(stage, stuck_ms=20_000)).findings
+    assert (one.kind, one.subject) == ("STUCK_HEAD", "t a/0")
+    assert one.command == "evenq message find t --queue a/0 --offset 0 --limit 1"
 
 
-def test_a_broker_that_does_not_answer_and_a_member_that_others_know_are_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        await stage.during(broker.catalog.create_group("g"))
-        await owner(stage, broker)
-        part = (await ask(stage, local=True)).part
-        assert [one.member.client_id for one in part.members] == ["m1"]
-        assert {one.holder for one in part.queues} == {"m1"}
-        part.broker_name = "b"
-        for at in part.queues:
-            at.queue.broker_name = "b"
-        there = diagnosis_pb2.DiagnoseGroupResponse(part=part)
-        there.status.code = definition_pb2.OK
+async def test_a_broker_that_does_not_answer_and_a_member_that_others_know_are_told(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.during(broker.catalog.create_group("g"))
+    await owner(stage, broker)
+    part = (await ask(stage, local=True)).part
+    assert [one.member.client_id for one in part.members] == ["m1"]
+    assert {one.holder for one in part.queues} == {"m1"}
+    part.broker_name = "b"
+    for at in part.queues:
+        at.queue.broker_name = "b"
+    there = diagnosis_pb2.DiagnoseGroupResponse(part=part)
+    there.status.code = definition_pb2.OK
 
-        async def ask_peers(method: str, request: bytes, **_: Any) -> list[tuple[str, Any]]:
-            assert method == METHOD
-            assert diagnosis_pb2.DiagnoseGroupRequest.FromString(request).local
-            return [("b", there.SerializeToString()), ("c", ConnectionFailed("no answer"))]
+    async def ask_peers(method: str, request: bytes, **_: Any) -> list[tuple[str, Any]]:
+        assert method == METHOD
+        assert diagnosis_pb2.DiagnoseGroupRequest.FromString(request).local
+        return [("b", there.SerializeToString()), ("c", ConnectionFailed("no answer"))]
 
-        broker.cluster.peers.ask_peers = ask_peers
-        answer = await ask(stage)
-        assert [(one.kind, one.subject) for one in answer.findings] == [("BROKER_SILENT", "c")]
-        assert (list(answer.brokers), list(answer.silent), answer.queues) == (["a", "b"], ["c"], 4)
-
-    run(story)
+    broker.cluster.peers.ask_peers = ask_peers
+    answer = await ask(stage)
+    assert [(one.kind, one.subject) for one in answer.findings] == [("BROKER_SILENT", "c")]
+    assert (list(answer.brokers), list(answer.silent), answer.queues) == (["a", "b"], ["c"], 4)
 
 
 @pytest.mark.parametrize("how", ["closed", "permission"])
-def test_messages_in_queues_that_nobody_can_read_any_more_are_told(run: Run, how: str) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", queues=2))
-        group, topic = await stage.during(broker.catalog.create_group("g")), broker.catalog.topics.get("t")
-        other = await stage.during(broker.catalog.create_group("other"))
-        request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=1))
-        request.messages.add(body=b"x").system_properties.message_id = "id"
-        for _ in range(3):
-            await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
-        broker.ledger.progress.start(group.group_id, topic.topic_id, 1, 1)
-        broker.ledger.progress.start(other.group_id, topic.topic_id, 1, 3)
-        if how == "closed":
-            await stage.during(
-                scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
-            )
-        else:
-            await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
-        [one] = (await ask(stage)).findings
-        assert (one.kind, one.subject) == ("STRANDED_MESSAGES", "t at a")
-        assert one.seen.startswith("2 messages wait in queue a/1 of t, which ")
-        assert list((await ask(stage, group="other")).findings) == [], "it has read all"
-
-    run(story)
-
-
-def test_a_group_that_brokers_know_differently_is_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        stage.net.serve("ns:1", FakeRegistry().rpcs())
-        a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
-        await stage.until(lambda: len(a.catalog.routes.brokers()) == 2)
-        await stage.during(a.catalog.create_group("g", strategy="AVG"))
-        await stage.during(b.catalog.create_group("g", max_attempts=3))
-        [one] = (await ask(stage)).findings
-        assert (one.kind, one.command) == (
-            "DIFFERENT_SETTINGS",
-            "evenq group create g --strategy AVG --max-attempts 17",
+async def test_messages_in_queues_that_nobody_can_read_any_more_are_told(stage: Any, how: str) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    group, topic = await stage.during(broker.catalog.create_group("g")), broker.catalog.topics.get("t")
+    other = await stage.during(broker.catalog.create_group("other"))
+    request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=1))
+    request.messages.add(body=b"x").system_properties.message_id = "id"
+    for _ in range(3):
+        await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+    broker.ledger.progress.start(group.group_id, topic.topic_id, 1, 1)
+    broker.ledger.progress.start(other.group_id, topic.topic_id, 1, 3)
+    if how == "closed":
+        await stage.during(
+            scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
         )
-        request = admin_pb2.CreateGroupRequest(group="g", strategy="AVG", max_attempts=17)
-        await stage.call("/evenq.v1.Admin/CreateGroup", request, admin_pb2.CreateGroupResponse)
-        assert list((await ask(stage)).findings) == []
+    else:
+        await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
+    [one] = (await ask(stage)).findings
+    assert (one.kind, one.subject) == ("STRANDED_MESSAGES", "t at a")
+    assert one.seen.startswith("2 messages wait in queue a/1 of t, which ")
+    assert list((await ask(stage, group="other")).findings) == [], "it has read all"
 
-    run(story)
+
+async def test_a_group_that_brokers_know_differently_is_told(stage: Any) -> None:
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
+    await stage.until(lambda: len(a.catalog.routes.brokers()) == 2)
+    await stage.during(a.catalog.create_group("g", strategy="AVG"))
+    await stage.during(b.catalog.create_group("g", max_attempts=3))
+    [one] = (await ask(stage)).findings
+    assert (one.kind, one.command) == (
+        "DIFFERENT_SETTINGS",
+        "evenq group create g --strategy AVG --max-attempts 17",
+    )
+    request = admin_pb2.CreateGroupRequest(group="g", strategy="AVG", max_attempts=17)
+    await stage.call("/evenq.v1.Admin/CreateGroup", request, admin_pb2.CreateGroupResponse)
+    assert list((await ask(stage)).findings) == []
 
 
-def test_unknown_groups_and_times_out_of_range_are_refused(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await stage.broker()
-        with pytest.raises(GroupNotFound, match="no consumer group 'g'"):
-            await ask(stage)
-        with pytest.raises(BadRequest, match="watch_ms is 10001"):
-            await ask(stage, watch_ms=10_001)
-        with pytest.raises(BadRequest, match="stuck_ms is -1"):
-            await ask(stage, stuck_ms=-1)
-
-    run(story)
+async def test_unknown_groups_and_times_out_of_range_are_refused(stage: Any) -> None:
+    await stage.broker()
+    with pytest.raises(GroupNotFound, match="no consumer group 'g'"):
+        await ask(stage)
+    with pytest.raises(BadRequest, match="watch_ms is 10001"):
+        await ask(stage, watch_ms=10_001)
+    with pytest.raises(BadRequest, match="stuck_ms is -1"):
+        await ask(stage, stuck_ms=-1)

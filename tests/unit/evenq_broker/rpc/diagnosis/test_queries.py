@@ -43,120 +43,96 @@ def ids(answer: Any) -> list[str]:
     return [found.message.system_properties.message_id for found in answer.messages]
 
 
-def test_a_message_is_found_by_its_id_with_or_without_its_topic(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        for topic in ("t", ""):
-            answer = await find(stage, topic=topic, message_id="id-3")
-            [found] = answer.messages
-            assert ids(answer) == ["id-3"]
-            assert (found.message.body, found.body_bytes, found.message.topic.name) == (b"body", 4, "t")
-            assert found.message.system_properties.queue_offset == 3
-            assert found.queue == common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
-        assert ids(await find(stage, message_id="id-99")) == []
-        assert ids(await find(stage, message_id="k")) == [], "a key is no id"
-
-    run(story)
+async def test_a_message_is_found_by_its_id_with_or_without_its_topic(stage: Any) -> None:
+    await filled(stage)
+    for topic in ("t", ""):
+        answer = await find(stage, topic=topic, message_id="id-3")
+        [found] = answer.messages
+        assert ids(answer) == ["id-3"]
+        assert (found.message.body, found.body_bytes, found.message.topic.name) == (b"body", 4, "t")
+        assert found.message.system_properties.queue_offset == 3
+        assert found.queue == common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
+    assert ids(await find(stage, message_id="id-99")) == []
+    assert ids(await find(stage, message_id="k")) == [], "a key is no id"
 
 
-def test_messages_are_found_by_key_in_order_and_within_a_time(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        await send(stage, 9, key="other")
-        answer = await find(stage, key="k")
-        assert ids(answer) == [f"id-{number}" for number in range(5)]
-        assert ids(await find(stage, key="k", newest_first=True, count_max=2)) == ["id-4", "id-3"]
-        assert ids(await find(stage, key="k", count_max=2)) == ["id-0", "id-1"]
-        times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in answer.messages]
-        assert ids(await find(stage, key="k", begin_ms=times[1], end_ms=times[3])) == ["id-1", "id-2", "id-3"]
-        assert ids(await find(stage, key="id-2")) == [], "an id is no key"
-
-    run(story)
+async def test_messages_are_found_by_key_in_order_and_within_a_time(stage: Any) -> None:
+    await filled(stage)
+    await send(stage, 9, key="other")
+    answer = await find(stage, key="k")
+    assert ids(answer) == [f"id-{number}" for number in range(5)]
+    assert ids(await find(stage, key="k", newest_first=True, count_max=2)) == ["id-4", "id-3"]
+    assert ids(await find(stage, key="k", count_max=2)) == ["id-0", "id-1"]
+    times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in answer.messages]
+    assert ids(await find(stage, key="k", begin_ms=times[1], end_ms=times[3])) == ["id-1", "id-2", "id-3"]
+    assert ids(await find(stage, key="id-2")) == [], "an id is no key"
 
 
-def test_a_time_range_is_read_from_all_queues_in_pages(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage, 6, queues=2)
-        everything = await find(stage)
-        assert ids(everything) == [f"id-{number}" for number in range(6)]
-        assert not everything.more
-        times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in everything.messages]
-        assert ids(await find(stage, begin_ms=times[2], end_ms=times[4])) == ["id-2", "id-3", "id-4"]
-        seen: list[str] = []
-        positions: list[Any] = []
-        for _ in range(9):
-            page = await find(stage, count_max=2, positions=positions)
-            seen += ids(page)
-            positions = list(page.positions)
-            if not page.more:
-                break
-        assert seen == [f"id-{number}" for number in range(6)]
-        assert ids(await find(stage, newest_first=True, count_max=2)) == ["id-5", "id-4"]
-
-    run(story)
+async def test_a_time_range_is_read_from_all_queues_in_pages(stage: Any) -> None:
+    await filled(stage, 6, queues=2)
+    everything = await find(stage)
+    assert ids(everything) == [f"id-{number}" for number in range(6)]
+    assert not everything.more
+    times = [found.message.system_properties.store_timestamp.ToMilliseconds() for found in everything.messages]
+    assert ids(await find(stage, begin_ms=times[2], end_ms=times[4])) == ["id-2", "id-3", "id-4"]
+    seen: list[str] = []
+    positions: list[Any] = []
+    for _ in range(9):
+        page = await find(stage, count_max=2, positions=positions)
+        seen += ids(page)
+        positions = list(page.positions)
+        if not page.more:
+            break
+    assert seen == [f"id-{number}" for number in range(6)]
+    assert ids(await find(stage, newest_first=True, count_max=2)) == ["id-5", "id-4"]
 
 
-def test_a_place_is_read_from_its_offset_on(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        queue = common_pb2.Queue(broker_name="a", queue_id=0)
-        assert ids(await find(stage, queue=queue, by_offset=True, offset=3)) == ["id-3", "id-4"]
-        assert ids(await find(stage, queue=queue, by_offset=True, offset=99)) == []
-        elsewhere = common_pb2.Queue(broker_name="b", queue_id=0)
-        assert ids(await find(stage, queue=elsewhere, by_offset=True, offset=3)) == []
-
-    run(story)
+async def test_a_place_is_read_from_its_offset_on(stage: Any) -> None:
+    await filled(stage)
+    queue = common_pb2.Queue(broker_name="a", queue_id=0)
+    assert ids(await find(stage, queue=queue, by_offset=True, offset=3)) == ["id-3", "id-4"]
+    assert ids(await find(stage, queue=queue, by_offset=True, offset=99)) == []
+    elsewhere = common_pb2.Queue(broker_name="b", queue_id=0)
+    assert ids(await find(stage, queue=elsewhere, by_offset=True, offset=3)) == []
 
 
-def test_bodies_are_cut_and_their_size_is_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage, 0)
-        await send(stage, 0, body=b"x" * 5_000)
-        [found] = (await find(stage, body_max=10)).messages
-        assert (found.message.body, found.body_bytes) == (b"x" * 10, 5_000)
-
-    run(story)
+async def test_bodies_are_cut_and_their_size_is_told(stage: Any) -> None:
+    await filled(stage, 0)
+    await send(stage, 0, body=b"x" * 5_000)
+    [found] = (await find(stage, body_max=10)).messages
+    assert (found.message.body, found.body_bytes) == (b"x" * 10, 5_000)
 
 
-def test_large_answers_are_cut_by_bytes_and_go_on(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage, 0)
-        for number in range(4):
-            await send(stage, number, body=b"x" * (3 << 20))
-        page = await find(stage)
-        assert page.more
-        assert 1 <= len(page.messages) < 4
-        assert ids(await find(stage, positions=list(page.positions)))[0] == f"id-{len(page.messages)}"
-
-    run(story)
+async def test_large_answers_are_cut_by_bytes_and_go_on(stage: Any) -> None:
+    await filled(stage, 0)
+    for number in range(4):
+        await send(stage, number, body=b"x" * (3 << 20))
+    page = await find(stage)
+    assert page.more
+    assert 1 <= len(page.messages) < 4
+    assert ids(await find(stage, positions=list(page.positions)))[0] == f"id-{len(page.messages)}"
 
 
-def test_a_broker_without_an_index_says_what_to_do(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage, store={"message_index": False})
-        with pytest.raises(NotImplementedYet, match="message_index is off"):
-            await find(stage, key="k")
-        assert len(ids(await find(stage))) == 5
-
-    run(story)
+async def test_a_broker_without_an_index_says_what_to_do(stage: Any) -> None:
+    await filled(stage, store={"message_index": False})
+    with pytest.raises(NotImplementedYet, match="message_index is off"):
+        await find(stage, key="k")
+    assert len(ids(await find(stage))) == 5
 
 
-def test_a_broker_that_is_silent_is_named(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 1)
+async def test_a_broker_that_is_silent_is_named(stage: Any) -> None:
+    broker = await filled(stage, 1)
 
-        async def ask_peers(method: str, request: bytes, **_: Any) -> list[tuple[str, Any]]:
-            assert admin_pb2.FindMessagesRequest.FromString(request).local
-            there = admin_pb2.FindMessagesResponse(status=OK)
-            message = there.messages.add(queue=common_pb2.Queue(topic="t", broker_name="b"))
-            message.message.system_properties.message_id = "far"
-            return [("b", there.SerializeToString()), ("c", ConnectionFailed("no"))]
+    async def ask_peers(method: str, request: bytes, **_: Any) -> list[tuple[str, Any]]:
+        assert admin_pb2.FindMessagesRequest.FromString(request).local
+        there = admin_pb2.FindMessagesResponse(status=OK)
+        message = there.messages.add(queue=common_pb2.Queue(topic="t", broker_name="b"))
+        message.message.system_properties.message_id = "far"
+        return [("b", there.SerializeToString()), ("c", ConnectionFailed("no"))]
 
-        broker.cluster.peers.ask_peers = ask_peers
-        answer = await find(stage)
-        assert (ids(answer), list(answer.silent)) == (["far", "id-0"], ["c"])
-
-    run(story)
+    broker.cluster.peers.ask_peers = ask_peers
+    answer = await find(stage)
+    assert (ids(answer), list(answer.silent)) == (["far", "id-0"], ["c"])
 
 
 @pytest.mark.parametrize(
@@ -182,39 +158,32 @@ def test_what_makes_no_sense_is_refused(run: Run, given: dict[str, Any], error: 
     run(story)
 
 
-def test_bodies_are_for_those_who_may_consume_the_topic_that_they_come_from(run: Run) -> None:
+async def test_bodies_are_for_those_who_may_consume_the_topic_that_they_come_from(stage: Any) -> None:
     """Whatever the request names, and also where it says that another broker asks."""
+    broker = await filled(stage)
+    await stage.during(broker.catalog.create_topic("mine", queues=1))
+    await send(stage, 3, topic="mine", body=b"my own")
 
-    async def story(stage: Any) -> None:
-        broker = await filled(stage)
-        await stage.during(broker.catalog.create_topic("mine", queues=1))
-        await send(stage, 3, topic="mine", body=b"my own")
+    async def by(grants: str, **result: Any) -> list[bytes]:
+        request = admin_pb2.FindMessagesRequest(message_id="id-3", **result)
+        answer = await stage.as_user(grants, METHOD, request, admin_pb2.FindMessagesResponse)
+        return sorted(found.message.body for found in answer.messages)
 
-        async def by(grants: str, **result: Any) -> list[bytes]:
-            request = admin_pb2.FindMessagesRequest(message_id="id-3", **result)
-            answer = await stage.as_user(grants, METHOD, request, admin_pb2.FindMessagesResponse)
-            return sorted(found.message.body for found in answer.messages)
-
-        for local in (False, True):
-            assert await by("topic:* consume", local=local) == [b"body", b"my own"]
-            assert await by("topic:mine consume", local=local) == [b"my own"]
-            assert await by("topic:* describe", local=local) == []
-            assert await by("topic:mine consume", local=local, topic="t") == []
-
-    run(story)
+    for local in (False, True):
+        assert await by("topic:* consume", local=local) == [b"body", b"my own"]
+        assert await by("topic:mine consume", local=local) == [b"my own"]
+        assert await by("topic:* describe", local=local) == []
+        assert await by("topic:mine consume", local=local, topic="t") == []
 
 
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("place", ["queue", "positions"])
-def test_a_queue_of_another_topic_than_the_requests_is_refused(run: Run, place: str, local: bool) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage)
-        queue = common_pb2.Queue(topic="mine", broker_name="a")
-        response: Any = {"queue": queue} if place == "queue" else {"positions": [admin_pb2.QueuePosition(queue=queue)]}
-        for topic in ("t", ""):
-            with pytest.raises(BadRequest, match="names a queue of 'mine'"):
-                await find(stage, topic=topic, message_id="id-3", local=local, **response)
-        with pytest.raises(BadRequest, match="names no topic"):
-            await find(stage, topic="", key="k", local=local)
-
-    run(story)
+async def test_a_queue_of_another_topic_than_the_requests_is_refused(stage: Any, place: str, local: bool) -> None:
+    await filled(stage)
+    queue = common_pb2.Queue(topic="mine", broker_name="a")
+    response: Any = {"queue": queue} if place == "queue" else {"positions": [admin_pb2.QueuePosition(queue=queue)]}
+    for topic in ("t", ""):
+        with pytest.raises(BadRequest, match="names a queue of 'mine'"):
+            await find(stage, topic=topic, message_id="id-3", local=local, **response)
+    with pytest.raises(BadRequest, match="names no topic"):
+        await find(stage, topic="", key="k", local=local)

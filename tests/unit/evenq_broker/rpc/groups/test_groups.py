@@ -34,14 +34,11 @@ def queue(queue_id: int, broker: str = "a", topic: str = "t") -> common_pb2.Queu
     return common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue_id)
 
 
-def test_several_queues_are_locked_in_one_call_and_answered_in_order(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        answer = await lock(stage, queue(1), queue(0))
-        reported = [(at.queue.queue_id, at.granted, at.holder, at.committed) for at in answer.queues]
-        assert reported == [(1, True, "x", -1), (0, True, "x", -1)]
-
-    run(story)
+async def test_several_queues_are_locked_in_one_call_and_answered_in_order(stage: Any) -> None:
+    await begin(stage)
+    answer = await lock(stage, queue(1), queue(0))
+    reported = [(at.queue.queue_id, at.granted, at.holder, at.committed) for at in answer.queues]
+    assert reported == [(1, True, "x", -1), (0, True, "x", -1)]
 
 
 @pytest.mark.parametrize(
@@ -53,128 +50,109 @@ def test_several_queues_are_locked_in_one_call_and_answered_in_order(run: Run) -
         (queue(2), "x", definition_pb2.BAD_REQUEST),
     ],
 )
-def test_a_lock_that_cannot_be_has_its_own_code(run: Run, wanted: Any, client_id: str, code: int) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        with pytest.raises(Error) as caught:
-            await lock(stage, wanted, client_id=client_id)
-        assert caught.value.code == code
-
-    run(story)
+async def test_a_lock_that_cannot_be_has_its_own_code(stage: Any, wanted: Any, client_id: str, code: int) -> None:
+    await begin(stage)
+    with pytest.raises(Error) as caught:
+        await lock(stage, wanted, client_id=client_id)
+    assert caught.value.code == code
 
 
-def test_unlocking_what_one_does_not_hold_is_no_error(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        request = groups_pb2.UnlockQueuesRequest(group="g", client_id="x", queues=[queue(0)])
-        await stage.call("/evenq.v1.Groups/UnlockQueues", request, groups_pb2.UnlockQueuesResponse)
-
-    run(story)
+async def test_unlocking_what_one_does_not_hold_is_no_error(stage: Any) -> None:
+    await begin(stage)
+    request = groups_pb2.UnlockQueuesRequest(group="g", client_id="x", queues=[queue(0)])
+    await stage.call("/evenq.v1.Groups/UnlockQueues", request, groups_pb2.UnlockQueuesResponse)
 
 
-def test_a_deleted_groups_locks_are_free(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        await lock(stage, queue(0))
-        await stage.during(broker.catalog.delete_group("g"))
-        assert broker.membership.locks.holder("g", broker.catalog.routes.readable("t")[0]) == ""
-
-    run(story)
+async def test_a_deleted_groups_locks_are_free(stage: Any) -> None:
+    broker = await begin(stage)
+    await lock(stage, queue(0))
+    await stage.during(broker.catalog.delete_group("g"))
+    assert broker.membership.locks.holder("g", broker.catalog.routes.readable("t")[0]) == ""
 
 
 @pytest.mark.parametrize("passes_on", [False, True])
-def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run: Run, passes_on: bool) -> None:
+async def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(stage: Any, passes_on: bool) -> None:
     """A client that was answered that a queue is its own must find it so after a crash of the broker."""
+    broker = await begin(stage)
+    sessions = broker.sessions
+    sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+    await lock(stage, queue(0))
+    disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    written: list[Any] = []
 
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        sessions = broker.sessions
-        sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
-        await lock(stage, queue(0))
-        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        written: list[Any] = []
+    def record(*ops: Any) -> asyncio.Future[None]:
+        written.extend(ops)
+        return asyncio.shield(disk)
 
-        def record(*ops: Any) -> asyncio.Future[None]:
-            written.extend(ops)
-            return asyncio.shield(disk)
-
-        broker.ledger.journal.record, kept = record, broker.ledger.journal.record
-        request = groups_pb2.LockQueuesRequest(
-            group="g", client_id="y", queues=[queue(0) if passes_on else queue(1)], wait_ms=10_000
-        )
-        answer = asyncio.ensure_future(
-            stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
-        )
-        await stage.clock.advance(200)
-        if passes_on:
-            sessions.locking.unlock("g", "x", [MessageQueue("t", "a", 0)])
-        await stage.clock.advance(1_000)
-        assert [op.client_id for op in written if isinstance(op, Locked)] == ["y"]
-        assert not answer.done(), "the disk is slow"
-        disk.set_result(None)
-        response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
-        assert response.queues[0].granted
-        broker.ledger.journal.record = kept
-
-    run(story)
+    broker.ledger.journal.record, kept = record, broker.ledger.journal.record
+    request = groups_pb2.LockQueuesRequest(
+        group="g", client_id="y", queues=[queue(0) if passes_on else queue(1)], wait_ms=10_000
+    )
+    answer = asyncio.ensure_future(
+        stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
+    )
+    await stage.clock.advance(200)
+    if passes_on:
+        sessions.locking.unlock("g", "x", [MessageQueue("t", "a", 0)])
+    await stage.clock.advance(1_000)
+    assert [op.client_id for op in written if isinstance(op, Locked)] == ["y"]
+    assert not answer.done(), "the disk is slow"
+    disk.set_result(None)
+    response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+    assert response.queues[0].granted
+    broker.ledger.journal.record = kept
 
 
 @pytest.mark.parametrize("closed_by", ["fewer queues", "its permission"])
-def test_a_queue_that_is_closed_while_a_member_waits_for_its_lock_is_not_granted(run: Run, closed_by: str) -> None:
+async def test_a_queue_that_is_closed_while_a_member_waits_for_its_lock_is_not_granted(
+    stage: Any, closed_by: str
+) -> None:
     """The member would report the queue as gained to its listener, and lose it at its first pull."""
-
-    async def story(stage: Any) -> None:
-        broker = await begin(stage)
-        broker.sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
-        await lock(stage, queue(1))
-        request = groups_pb2.LockQueuesRequest(group="g", client_id="y", queues=[queue(1)], wait_ms=10_000)
-        answer = asyncio.ensure_future(
-            stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
-        )
-        wanted = MessageQueue("t", "a", 1)
-        await stage.until(lambda: broker.membership.locks.waiters("g", wanted) == ["y"])
-        parts = broker.runtime, broker.catalog, broker.ledger
-        if closed_by == "fewer queues":
-            await stage.during(scale(*parts, "t", 1, membership=broker.membership))
-        else:
-            await stage.during(permit(*parts, "t", Permission.WRITE))
-        broker.sessions.locking.unlock("g", "x", [wanted])
-        response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
-        assert [(one.granted, one.committed, one.uid) for one in response.queues] == [(False, -1, "")]
-
-    run(story)
+    broker = await begin(stage)
+    broker.sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+    await lock(stage, queue(1))
+    request = groups_pb2.LockQueuesRequest(group="g", client_id="y", queues=[queue(1)], wait_ms=10_000)
+    answer = asyncio.ensure_future(
+        stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
+    )
+    wanted = MessageQueue("t", "a", 1)
+    await stage.until(lambda: broker.membership.locks.waiters("g", wanted) == ["y"])
+    parts = broker.runtime, broker.catalog, broker.ledger
+    if closed_by == "fewer queues":
+        await stage.during(scale(*parts, "t", 1, membership=broker.membership))
+    else:
+        await stage.during(permit(*parts, "t", Permission.WRITE))
+    broker.sessions.locking.unlock("g", "x", [wanted])
+    response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+    assert [(one.granted, one.committed, one.uid) for one in response.queues] == [(False, -1, "")]
 
 
 @pytest.mark.parametrize("refused", [("secret",), ("secret", "t")])
-def test_a_member_is_none_for_topics_that_it_may_not_consume(run: Run, refused: tuple[str, ...]) -> None:
+async def test_a_member_is_none_for_topics_that_it_may_not_consume(stage: Any, refused: tuple[str, ...]) -> None:
     """Their queues are divided among the others; a member that may consume none of its topics is refused."""
+    broker = await stage.broker()
+    [session] = [one.handler for one in broker.rpcs() if one.method == "/evenq.v1.Groups/Session"]
+    join = groups_pb2.Join(group="g", member=groups_pb2.Member(client_id="x"))
+    for topic in ("t", "secret", "%RETRY%g"):
+        join.member.subscriptions.add(topic=topic)
+    context = RpcContext("/evenq.v1.Groups/Session", [("x-mq-client-id", "x")], "127.0.0.1:1", None)
+    context.refused = frozenset(("topic", topic) for topic in refused)
 
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        [session] = [one.handler for one in broker.rpcs() if one.method == "/evenq.v1.Groups/Session"]
-        join = groups_pb2.Join(group="g", member=groups_pb2.Member(client_id="x"))
-        for topic in ("t", "secret", "%RETRY%g"):
-            join.member.subscriptions.add(topic=topic)
-        context = RpcContext("/evenq.v1.Groups/Session", [("x-mq-client-id", "x")], "127.0.0.1:1", None)
-        context.refused = frozenset(("topic", topic) for topic in refused)
+    async def requests() -> AsyncIterator[bytes]:
+        yield groups_pb2.SessionRequest(join=join).SerializeToString()
+        await asyncio.Event().wait()
 
-        async def requests() -> AsyncIterator[bytes]:
-            yield groups_pb2.SessionRequest(join=join).SerializeToString()
-            await asyncio.Event().wait()
-
-        stream = session(requests(), context)
-        event = groups_pb2.SessionEvent.FromString(await stage.during(anext(stream)))
-        members = broker.membership.members.members("g")
-        assert broker.sessions.refused_of("g") == [("x", refused)]
-        request = diagnosis_pb2.DiagnoseGroupRequest(group="g", local=True)
-        answer = await stage.call("/evenq.v1.Admin/DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
-        assert [(one.client_id, tuple(one.topics)) for one in answer.part.refused] == [("x", refused)]
-        if len(refused) == 1:
-            assert [one.topic for one in members[0].subscriptions] == ["%RETRY%g", "t"]
-        else:
-            assert event.refused.status.code == definition_pb2.FORBIDDEN
-            assert "may not consume topic secret, t" in event.refused.status.message
-            assert members == []
-        await stream.aclose()
-
-    run(story)
+    stream = session(requests(), context)
+    event = groups_pb2.SessionEvent.FromString(await stage.during(anext(stream)))
+    members = broker.membership.members.members("g")
+    assert broker.sessions.refused_of("g") == [("x", refused)]
+    request = diagnosis_pb2.DiagnoseGroupRequest(group="g", local=True)
+    answer = await stage.call("/evenq.v1.Admin/DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
+    assert [(one.client_id, tuple(one.topics)) for one in answer.part.refused] == [("x", refused)]
+    if len(refused) == 1:
+        assert [one.topic for one in members[0].subscriptions] == ["%RETRY%g", "t"]
+    else:
+        assert event.refused.status.code == definition_pb2.FORBIDDEN
+        assert "may not consume topic secret, t" in event.refused.status.message
+        assert members == []
+    await stream.aclose()

@@ -59,51 +59,39 @@ async def fetched(stage: Any, peer: Peer) -> Any:
         broker.runtime.net = peer if peer.frames else net
 
 
-def test_it_asks_for_any_queue_of_that_broker_and_does_not_wait(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        peer = Peer(service_pb2.ReceiveMessageResponse().SerializeToString())
-        assert await fetched(stage, peer) is None
-        [asked] = peer.asked
-        assert (asked.message_queue.broker.name, asked.message_queue.id, asked.batch_size) == ("b", -1, 7)
-        assert asked.HasField("long_polling_timeout")
-        assert asked.long_polling_timeout.seconds == 0
-        assert asked.attempt_id == "x"
-
-    run(story)
+async def test_it_asks_for_any_queue_of_that_broker_and_does_not_wait(stage: Any) -> None:
+    peer = Peer(service_pb2.ReceiveMessageResponse().SerializeToString())
+    assert await fetched(stage, peer) is None
+    [asked] = peer.asked
+    assert (asked.message_queue.broker.name, asked.message_queue.id, asked.batch_size) == ("b", -1, 7)
+    assert asked.HasField("long_polling_timeout")
+    assert asked.long_polling_timeout.seconds == 0
+    assert asked.attempt_id == "x"
 
 
-def test_a_batch_that_is_cut_off_ends_well(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        found = await fetched(stage, Peer(OK_STATUS, message("h1")))
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in found.frames()]
-        assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
-
-    run(story)
+async def test_a_batch_that_is_cut_off_ends_well(stage: Any) -> None:
+    found = await fetched(stage, Peer(OK_STATUS, message("h1")))
+    frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in found.frames()]
+    assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
 
 
-def test_a_broker_that_breaks_before_a_message_or_that_nobody_knows_has_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        assert await fetched(stage, Peer()) is None
-        assert await fetched(stage, Peer(OK_STATUS)) is None
-        broker = stage.brokers[-1]
-        assert (
-            await fetch(
-                broker.runtime, broker.catalog, "unknown", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster
-            )
-            is None
+async def test_a_broker_that_breaks_before_a_message_or_that_nobody_knows_has_nothing(stage: Any) -> None:
+    assert await fetched(stage, Peer()) is None
+    assert await fetched(stage, Peer(OK_STATUS)) is None
+    broker = stage.brokers[-1]
+    assert (
+        await fetch(
+            broker.runtime, broker.catalog, "unknown", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster
         )
+        is None
+    )
 
-    run(story)
 
-
-def test_what_the_client_does_not_take_goes_back_uncounted(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        peer = Peer(OK_STATUS, message("h1"), message("h2"))
-        frames = (await fetched(stage, peer)).frames()
-        await anext(frames)
-        await frames.aclose()
-        await stage.clock.advance(5)
-        assert [one.receipt_handle for one in peer.changed] == ["h1", "h2"]
-        assert all(one.suspend and one.HasField("invisible_duration") for one in peer.changed)
-
-    run(story)
+async def test_what_the_client_does_not_take_goes_back_uncounted(stage: Any) -> None:
+    peer = Peer(OK_STATUS, message("h1"), message("h2"))
+    frames = (await fetched(stage, peer)).frames()
+    await anext(frames)
+    await frames.aclose()
+    await stage.clock.advance(5)
+    assert [one.receipt_handle for one in peer.changed] == ["h1", "h2"]
+    assert all(one.suspend and one.HasField("invisible_duration") for one in peer.changed)

@@ -27,98 +27,80 @@ async def ask(stage: Any, rpc: str, request: Any, broker: str = "a") -> Any:
     return await stage.call(f"/evenq.v1.Admin/{rpc}", request, response, broker=broker)
 
 
-def test_a_topic_is_scaled_on_all_brokers_or_on_one(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await two(stage)
-        answer = await ask(stage, "ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=5))
-        assert [(one.broker_name, one.entry.read_queues) for one in answer.brokers] == [("a", 5), ("b", 5)]
-        one = admin_pb2.ScaleTopicRequest(topic="t", queues=3, broker_name="b")
-        answer = await ask(stage, "ScaleTopic", one)
-        assert [(one.broker_name, one.entry.write_queues) for one in answer.brokers] == [("b", 3)]
-        assert [broker.catalog.topics.get("t").write_queues for broker in (a, b)] == [5, 3]
-
-    run(story)
+async def test_a_topic_is_scaled_on_all_brokers_or_on_one(stage: Any) -> None:
+    a, b = await two(stage)
+    answer = await ask(stage, "ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=5))
+    assert [(one.broker_name, one.entry.read_queues) for one in answer.brokers] == [("a", 5), ("b", 5)]
+    one = admin_pb2.ScaleTopicRequest(topic="t", queues=3, broker_name="b")
+    answer = await ask(stage, "ScaleTopic", one)
+    assert [(one.broker_name, one.entry.write_queues) for one in answer.brokers] == [("b", 3)]
+    assert [broker.catalog.topics.get("t").write_queues for broker in (a, b)] == [5, 3]
 
 
-def test_a_permission_is_set_on_all_brokers_or_on_one(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await two(stage)
-        request = admin_pb2.PermitTopicRequest(topic="t", permission=definition_pb2.READ, broker_name="a")
-        await ask(stage, "PermitTopic", request, broker="b")
-        assert [broker.catalog.topics.get("t").permission for broker in (a, b)] == [definition_pb2.READ, 4]
-        request = admin_pb2.PermitTopicRequest(topic="t", permission=definition_pb2.READ_WRITE)
-        answer = await ask(stage, "PermitTopic", request)
-        assert [one.entry.permission for one in answer.brokers] == [4, 4]
-
-    run(story)
+async def test_a_permission_is_set_on_all_brokers_or_on_one(stage: Any) -> None:
+    a, b = await two(stage)
+    request = admin_pb2.PermitTopicRequest(topic="t", permission=definition_pb2.READ, broker_name="a")
+    await ask(stage, "PermitTopic", request, broker="b")
+    assert [broker.catalog.topics.get("t").permission for broker in (a, b)] == [definition_pb2.READ, 4]
+    request = admin_pb2.PermitTopicRequest(topic="t", permission=definition_pb2.READ_WRITE)
+    answer = await ask(stage, "PermitTopic", request)
+    assert [one.entry.permission for one in answer.brokers] == [4, 4]
 
 
-def test_a_broker_that_could_not_be_told_to_forget_another_is_named(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        registry = FakeRegistry()
-        stage.net.serve("ns:1", registry.rpcs())
-        a, b, c = [await stage.broker(name, nameservers="ns:1") for name in "abc"]
-        await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 3 for broker in (a, b, c)))
-        registry.drop("c")
-        await stage.until(lambda: a.cluster.known.missing() and b.cluster.known.missing())
-        stage.net.stop("b:8081")
-        request = admin_pb2.ForgetBrokerRequest(broker_name="c")
-        with pytest.raises(ConnectionFailed, match="c is forgotten, but not by b, which did not answer"):
-            await ask(stage, "ForgetBroker", request)
-        stage.net.serve("b:8081", b.rpcs())
-        assert (await ask(stage, "ForgetBroker", request)).known
-        assert not b.cluster.known.missing()
-
-    run(story)
+async def test_a_broker_that_could_not_be_told_to_forget_another_is_named(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    a, b, c = [await stage.broker(name, nameservers="ns:1") for name in "abc"]
+    await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 3 for broker in (a, b, c)))
+    registry.drop("c")
+    await stage.until(lambda: a.cluster.known.missing() and b.cluster.known.missing())
+    stage.net.stop("b:8081")
+    request = admin_pb2.ForgetBrokerRequest(broker_name="c")
+    with pytest.raises(ConnectionFailed, match="c is forgotten, but not by b, which did not answer"):
+        await ask(stage, "ForgetBroker", request)
+    stage.net.serve("b:8081", b.rpcs())
+    assert (await ask(stage, "ForgetBroker", request)).known
+    assert not b.cluster.known.missing()
 
 
-def test_a_broker_that_does_not_answer_is_named(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await two(stage)
-        stage.net.stop("b:8081")
-        answer = await ask(stage, "ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=3))
-        assert [(one.broker_name, bool(one.error)) for one in answer.brokers] == [("a", False), ("b", True)]
-
-    run(story)
+async def test_a_broker_that_does_not_answer_is_named(stage: Any) -> None:
+    await two(stage)
+    stage.net.stop("b:8081")
+    answer = await ask(stage, "ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=3))
+    assert [(one.broker_name, bool(one.error)) for one in answer.brokers] == [("a", False), ("b", True)]
 
 
-def test_a_broker_is_drained_through_any_other_and_shows_it(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await two(stage)
-        answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.DRAIN))
-        assert (answer.broker_name, answer.draining, answer.empty, answer.writers) == ("b", True, True, 1)
-        assert (a.catalog.draining, b.catalog.draining) == (False, True)
-        listed = await ask(stage, "ListBrokers", admin_pb2.ListBrokersRequest())
-        assert [(one.broker.name, one.draining) for one in listed.brokers] == [("a", False), ("b", True)]
-        answer = await ask(stage, "DrainBroker", Change(change=Change.DRAIN))
-        assert (answer.broker_name, answer.writers) == ("a", 0), "no broker is left to take messages"
-        answer = await ask(stage, "DrainBroker", Change(broker_name="b"))
-        assert answer.draining, "looking changes nothing"
-        answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.RESUME))
-        assert not answer.draining
-
-    run(story)
+async def test_a_broker_is_drained_through_any_other_and_shows_it(stage: Any) -> None:
+    a, b = await two(stage)
+    answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.DRAIN))
+    assert (answer.broker_name, answer.draining, answer.empty, answer.writers) == ("b", True, True, 1)
+    assert (a.catalog.draining, b.catalog.draining) == (False, True)
+    listed = await ask(stage, "ListBrokers", admin_pb2.ListBrokersRequest())
+    assert [(one.broker.name, one.draining) for one in listed.brokers] == [("a", False), ("b", True)]
+    answer = await ask(stage, "DrainBroker", Change(change=Change.DRAIN))
+    assert (answer.broker_name, answer.writers) == ("a", 0), "no broker is left to take messages"
+    answer = await ask(stage, "DrainBroker", Change(broker_name="b"))
+    assert answer.draining, "looking changes nothing"
+    answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.RESUME))
+    assert not answer.draining
 
 
-def test_what_makes_no_sense_is_refused_with_a_sentence(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await two(stage)
-        lite = admin_pb2.CreateTopicRequest(topic="lite", message_type=definition_pb2.LITE)
-        await ask(stage, "CreateTopic", lite)
-        for rpc, request, error, words in (
-            ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=5_000), BadRequest, "1 to 4096"),
-            ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="lite", queues=2), BadRequest, "LITE"),
-            ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="no", queues=2), TopicNotFound, "no topic"),
-            (
-                "ScaleTopic",
-                admin_pb2.ScaleTopicRequest(topic="t", queues=2, broker_name="z"),
-                NotFound,
-                "it is on a, b",
-            ),
-            ("PermitTopic", admin_pb2.PermitTopicRequest(topic="t"), BadRequest, "READ_WRITE, READ"),
-            ("DrainBroker", Change(broker_name="z"), NotFound, "the cluster has a, b"),
-        ):
-            with pytest.raises(error, match=words):
-                await ask(stage, rpc, request)
-
-    run(story)
+async def test_what_makes_no_sense_is_refused_with_a_sentence(stage: Any) -> None:
+    await two(stage)
+    lite = admin_pb2.CreateTopicRequest(topic="lite", message_type=definition_pb2.LITE)
+    await ask(stage, "CreateTopic", lite)
+    for rpc, request, error, words in (
+        ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="t", queues=5_000), BadRequest, "1 to 4096"),
+        ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="lite", queues=2), BadRequest, "LITE"),
+        ("ScaleTopic", admin_pb2.ScaleTopicRequest(topic="no", queues=2), TopicNotFound, "no topic"),
+        (
+            "ScaleTopic",
+            admin_pb2.ScaleTopicRequest(topic="t", queues=2, broker_name="z"),
+            NotFound,
+            "it is on a, b",
+        ),
+        ("PermitTopic", admin_pb2.PermitTopicRequest(topic="t"), BadRequest, "READ_WRITE, READ"),
+        ("DrainBroker", Change(broker_name="z"), NotFound, "the cluster has a, b"),
+    ):
+        with pytest.raises(error, match=words):
+            await ask(stage, rpc, request)

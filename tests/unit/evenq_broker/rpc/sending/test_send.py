@@ -43,153 +43,118 @@ def codes(answer: Any) -> tuple[int, list[int]]:
     return answer.status.code, [entry.status.code for entry in answer.entries]
 
 
-def test_messages_of_no_group_go_round_the_queues_and_those_of_one_stay_together(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(default_queues=4)
-        for _ in range(8):
-            assert codes(await send(stage, request(b"x"))) == (OK, [OK])
-        topic = broker.catalog.topics.get("t")
-        assert [broker.ledger.store.queue_range(topic.topic_id, queue) for queue in range(4)] == [(0, 2)] * 4
-        for _ in range(4):
-            await send(stage, request(b"x", topic="fifo", lane="one"))
-        fifo = broker.catalog.topics.get("fifo")
-        assert fifo.message_type is MessageType.FIFO, "a topic made by its first message takes what that is"
-        assert sorted(broker.ledger.store.queue_range(fifo.topic_id, queue)[1] for queue in range(4)) == [0, 0, 0, 4]
-
-    run(story)
+async def test_messages_of_no_group_go_round_the_queues_and_those_of_one_stay_together(stage: Any) -> None:
+    broker = await stage.broker(default_queues=4)
+    for _ in range(8):
+        assert codes(await send(stage, request(b"x"))) == (OK, [OK])
+    topic = broker.catalog.topics.get("t")
+    assert [broker.ledger.store.queue_range(topic.topic_id, queue) for queue in range(4)] == [(0, 2)] * 4
+    for _ in range(4):
+        await send(stage, request(b"x", topic="fifo", lane="one"))
+    fifo = broker.catalog.topics.get("fifo")
+    assert fifo.message_type is MessageType.FIFO, "a topic made by its first message takes what that is"
+    assert sorted(broker.ledger.store.queue_range(fifo.topic_id, queue)[1] for queue in range(4)) == [0, 0, 0, 4]
 
 
-def test_each_entry_names_its_message_and_its_offset(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await stage.broker(default_queues=1)
-        await send(stage, request(b"before"))
-        answer = await send(stage, request(b"a", b"b", b"c"))
-        assert [(entry.message_id, entry.offset) for entry in answer.entries] == [("id0", 1), ("id1", 2), ("id2", 3)]
-
-    run(story)
+async def test_each_entry_names_its_message_and_its_offset(stage: Any) -> None:
+    await stage.broker(default_queues=1)
+    await send(stage, request(b"before"))
+    answer = await send(stage, request(b"a", b"b", b"c"))
+    assert [(entry.message_id, entry.offset) for entry in answer.entries] == [("id0", 1), ("id1", 2), ("id2", 3)]
 
 
-def test_a_refused_first_message_makes_no_topic(run: Run) -> None:
+async def test_a_refused_first_message_makes_no_topic(stage: Any) -> None:
     """Else it would keep its type, which the next message may not have."""
-
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        blank = request(b"x", topic="mine", lane="L" * 300)
-        for refused in (request(b"", topic="mine"), blank):
-            status, entries = codes(await send(stage, refused))
-            assert status >= 40000
-            assert entries == [status]
-            assert broker.catalog.topics.get("mine") is None
-        mixed = request(b"x", b"y", topic="mine")
-        mixed.messages[0].system_properties.message_group = "L" * 300
-        _, entries = codes(await send(stage, mixed))
-        assert entries[1] == OK
-        assert broker.catalog.topics.get("mine").message_type is MessageType.NORMAL, "the type of the one that is taken"
-
-    run(story)
+    broker = await stage.broker()
+    blank = request(b"x", topic="mine", lane="L" * 300)
+    for refused in (request(b"", topic="mine"), blank):
+        status, entries = codes(await send(stage, refused))
+        assert status >= 40000
+        assert entries == [status]
+        assert broker.catalog.topics.get("mine") is None
+    mixed = request(b"x", b"y", topic="mine")
+    mixed.messages[0].system_properties.message_group = "L" * 300
+    _, entries = codes(await send(stage, mixed))
+    assert entries[1] == OK
+    assert broker.catalog.topics.get("mine").message_type is MessageType.NORMAL, "the type of the one that is taken"
 
 
-def test_verdicts_stand_at_both_levels(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await stage.broker()
-        assert codes(await send(stage, request(b""))) == (41302, [41302])
-        assert codes(await send(stage, request(b"", b""))) == (41302, [41302, 41302])
-        assert codes(await send(stage, request(b"x", b""))) == (30000, [OK, 41302])
-        assert codes(await send(stage, request(b""), "RUST")) == (40000, [40000])
-
-    run(story)
+async def test_verdicts_stand_at_both_levels(stage: Any) -> None:
+    await stage.broker()
+    assert codes(await send(stage, request(b""))) == (41302, [41302])
+    assert codes(await send(stage, request(b"", b""))) == (41302, [41302, 41302])
+    assert codes(await send(stage, request(b"x", b""))) == (30000, [OK, 41302])
+    assert codes(await send(stage, request(b""), "RUST")) == (40000, [40000])
 
 
-def test_the_limits_of_the_settings_are_reached_and_told(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(body_bytes_max=10, send_batch_max=2, topics_max=1, properties_max=1)
-        assert limits_of(broker.runtime).body_bytes_max == 10
-        assert codes(await send(stage, request(b"x" * 10))) == (OK, [OK])
-        over = await send(stage, request(b"x" * 11))
-        assert over.status.code == 41301
-        assert "11 bytes" in over.status.message
-        many = await send(stage, request(b"x", b"x", b"x"))
-        assert codes(many) == (42900, [42900] * 3)
-        assert "holds 3 messages, the limit is 2" in many.status.message
-        assert (await send(stage, request(b"x", topic="second"))).status.code == 42900
-        properties = request(b"x")
-        properties.messages[0].user_properties.update({"a": "1", "b": "2"})
-        assert (await send(stage, properties)).status.code == 43101
-
-    run(story)
+async def test_the_limits_of_the_settings_are_reached_and_told(stage: Any) -> None:
+    broker = await stage.broker(body_bytes_max=10, send_batch_max=2, topics_max=1, properties_max=1)
+    assert limits_of(broker.runtime).body_bytes_max == 10
+    assert codes(await send(stage, request(b"x" * 10))) == (OK, [OK])
+    over = await send(stage, request(b"x" * 11))
+    assert over.status.code == 41301
+    assert "11 bytes" in over.status.message
+    many = await send(stage, request(b"x", b"x", b"x"))
+    assert codes(many) == (42900, [42900] * 3)
+    assert "holds 3 messages, the limit is 2" in many.status.message
+    assert (await send(stage, request(b"x", topic="second"))).status.code == 42900
+    properties = request(b"x")
+    properties.messages[0].user_properties.update({"a": "1", "b": "2"})
+    assert (await send(stage, properties)).status.code == 43101
 
 
 @pytest.mark.parametrize("topic", ["%DLQ%g", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"])
-def test_the_brokers_own_topics_are_refused_and_not_made(run: Run, topic: str) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        assert codes(await send(stage, request(b"x", topic=topic))) == (40300, [40300])
-        assert broker.catalog.topics.get(topic) is None
-
-    run(story)
+async def test_the_brokers_own_topics_are_refused_and_not_made(stage: Any, topic: str) -> None:
+    broker = await stage.broker()
+    assert codes(await send(stage, request(b"x", topic=topic))) == (40300, [40300])
+    assert broker.catalog.topics.get(topic) is None
 
 
-def test_a_full_disk_is_told_and_nothing_is_counted(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await send(stage, request(b"x"))
-        broker.ledger.store._state.set_full(StoreFull("the broker's disk is 95% full"))
-        refused = await send(stage, request(b"y"))
-        assert codes(refused) == (42900, [42900])
-        assert "95% full" in refused.status.message
-        assert broker.runtime.stats.messages_in == 1
-
-    run(story)
+async def test_a_full_disk_is_told_and_nothing_is_counted(stage: Any) -> None:
+    broker = await stage.broker()
+    await send(stage, request(b"x"))
+    broker.ledger.store._state.set_full(StoreFull("the broker's disk is 95% full"))
+    refused = await send(stage, request(b"y"))
+    assert codes(refused) == (42900, [42900])
+    assert "95% full" in refused.status.message
+    assert broker.runtime.stats.messages_in == 1
 
 
-def test_what_a_client_may_not_say_of_a_delivery_is_taken_out(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(default_queues=1)
-        result = request(b"x")
-        result.messages[0].system_properties.store_timestamp.seconds = 5
-        await send(stage, result)
-        [stored] = await broker.ledger.store.read_at(1, 0, [0])
-        system = definition_pb2.SystemProperties.FromString(stored.system)
-        assert not system.HasField("store_timestamp")
-        assert system.store_host == "a:8081"
-
-    run(story)
+async def test_what_a_client_may_not_say_of_a_delivery_is_taken_out(stage: Any) -> None:
+    broker = await stage.broker(default_queues=1)
+    result = request(b"x")
+    result.messages[0].system_properties.store_timestamp.seconds = 5
+    await send(stage, result)
+    [stored] = await broker.ledger.store.read_at(1, 0, [0])
+    system = definition_pb2.SystemProperties.FromString(stored.system)
+    assert not system.HasField("store_timestamp")
+    assert system.store_host == "a:8081"
 
 
-def test_plain_messages_are_stored_without_the_full_path(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(duplicates_window_ms=60_000)
-        await send(stage, request(b"first", topic="t"))
-        monkeypatch.setattr(PlainSends, "read", READ)
-        monkeypatch.setattr(SendHandler, "check", None)
-        assert codes(await send(stage, request(b"a", b"b", b"c"))) == (OK, [OK] * 3)
-        assert codes(await send(stage, request(b"a", b"b", b"c", b"d"))) == (OK, [OK] * 4)
-        topic = broker.catalog.topics.get("t")
-        assert broker.runtime.stats.topic(topic.topic_id).duplicates == 3
-        assert broker.runtime.stats.messages_in == 5
-        stored = [
-            message
-            for queue in range(8)
-            for message in await broker.ledger.store.read_at(topic.topic_id, queue, range(5))
-        ]
-        assert broker.runtime.stats.topic(topic.topic_id).bytes_in == sum(
-            len(one.head) + len(one.system) for one in stored
-        )
-
-    run(story)
+async def test_plain_messages_are_stored_without_the_full_path(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await stage.broker(duplicates_window_ms=60_000)
+    await send(stage, request(b"first", topic="t"))
+    monkeypatch.setattr(PlainSends, "read", READ)
+    monkeypatch.setattr(SendHandler, "check", None)
+    assert codes(await send(stage, request(b"a", b"b", b"c"))) == (OK, [OK] * 3)
+    assert codes(await send(stage, request(b"a", b"b", b"c", b"d"))) == (OK, [OK] * 4)
+    topic = broker.catalog.topics.get("t")
+    assert broker.runtime.stats.topic(topic.topic_id).duplicates == 3
+    assert broker.runtime.stats.messages_in == 5
+    stored = [
+        message for queue in range(8) for message in await broker.ledger.store.read_at(topic.topic_id, queue, range(5))
+    ]
+    assert broker.runtime.stats.topic(topic.topic_id).bytes_in == sum(len(one.head) + len(one.system) for one in stored)
 
 
-def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_messages_too(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("fifo", queues=1, message_type=MessageType.FIFO))
-        assert codes(await send(stage, request(b"x", topic="fifo"))) == (40014, [40014])
-        broker.catalog.draining = True
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        refused = await send(stage, request(b"x"))
-        assert "being drained" in refused.status.message
-
-    run(story)
+async def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_messages_too(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("fifo", queues=1, message_type=MessageType.FIFO))
+    assert codes(await send(stage, request(b"x", topic="fifo"))) == (40014, [40014])
+    broker.catalog.draining = True
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    refused = await send(stage, request(b"x"))
+    assert "being drained" in refused.status.message
 
 
 @pytest.mark.parametrize("size", [1, 34, 127, 128, 300])

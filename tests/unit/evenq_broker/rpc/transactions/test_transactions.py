@@ -117,356 +117,293 @@ async def producer(stage: Any, client: str, *topics: str, broker: str = "a") -> 
     return made
 
 
-def test_a_half_message_is_seen_by_nobody_until_it_is_committed_and_then_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
-        assert await receive(stage) == []
-        assert await end(stage, name, UNKNOWN) == OK
-        assert await receive(stage) == []
-        for _ in range(2):
-            assert await end(stage, name, COMMIT) == OK
-        (message,) = await receive(stage)
-        assert (message.body, dict(message.user_properties), message.topic.name) == (b"body 0", {"number": "0"}, "t")
-        system = message.system_properties
-        assert (system.message_id, system.tag, list(system.keys)) == ("id0", "a", ["key0"])
-        assert system.message_type == v2.TRANSACTION
-        assert broker.ledger.store.timers.stats.pending == 0
-        assert broker.transactions.stats.committed == {1: 1}
-
-    run(story)
-
-
-def test_what_was_rolled_back_never_comes_and_a_later_commit_changes_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
-        assert await end(stage, name, ROLLBACK) == OK
-        assert await end(stage, name, ROLLBACK) == OK
+async def test_a_half_message_is_seen_by_nobody_until_it_is_committed_and_then_once(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
+    assert await receive(stage) == []
+    assert await end(stage, name, UNKNOWN) == OK
+    assert await receive(stage) == []
+    for _ in range(2):
         assert await end(stage, name, COMMIT) == OK
-        assert await receive(stage) == []
-        assert broker.ledger.store.timers.stats.pending == len(broker.transactions.table) == 0
-        assert broker.transactions.stats.conflicts == 1
+    (message,) = await receive(stage)
+    assert (message.body, dict(message.user_properties), message.topic.name) == (b"body 0", {"number": "0"}, "t")
+    system = message.system_properties
+    assert (system.message_id, system.tag, list(system.keys)) == ("id0", "a", ["key0"])
+    assert system.message_type == v2.TRANSACTION
+    assert broker.ledger.store.timers.stats.pending == 0
+    assert broker.transactions.stats.committed == {1: 1}
 
-        other = await begin(stage, 1)
-        assert await end(stage, other, COMMIT) == OK
-        assert await end(stage, other, ROLLBACK) == OK
-        assert [message.system_properties.message_id for message in await receive(stage)] == ["id1"]
 
-    run(story)
+async def test_what_was_rolled_back_never_comes_and_a_later_commit_changes_nothing(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
+    assert await end(stage, name, ROLLBACK) == OK
+    assert await end(stage, name, ROLLBACK) == OK
+    assert await end(stage, name, COMMIT) == OK
+    assert await receive(stage) == []
+    assert broker.ledger.store.timers.stats.pending == len(broker.transactions.table) == 0
+    assert broker.transactions.stats.conflicts == 1
+
+    other = await begin(stage, 1)
+    assert await end(stage, other, COMMIT) == OK
+    assert await end(stage, other, ROLLBACK) == OK
+    assert [message.system_properties.message_id for message in await receive(stage)] == ["id1"]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 500, "t1.a.00", "t1.elsewhere.00", "d1.a.00"])
-def test_an_id_that_is_empty_or_forged_is_refused(run: Run, name: str) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage)
-        await begin(stage)
-        assert await end(stage, name, COMMIT) == INVALID_ID
-        assert await end(stage, name, UNKNOWN) == INVALID_ID
-
-    run(story)
+async def test_an_id_that_is_empty_or_forged_is_refused(stage: Any, name: str) -> None:
+    await begun(stage)
+    await begin(stage)
+    assert await end(stage, name, COMMIT) == INVALID_ID
+    assert await end(stage, name, UNKNOWN) == INVALID_ID
 
 
-def test_an_id_of_another_topic_is_refused(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage)
-        assert await end(stage, await begin(stage), COMMIT, topic="other") == INVALID_ID
-
-    run(story)
+async def test_an_id_of_another_topic_is_refused(stage: Any) -> None:
+    await begun(stage)
+    assert await end(stage, await begin(stage), COMMIT, topic="other") == INVALID_ID
 
 
-def test_decisions_that_race_are_decided_once(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
-        ident = broker.ledger.transaction_ids.read(name)
-        outcomes = [TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK] * 5
-        work = asyncio.gather(*(broker.transactions.end(ident.number, outcome) for outcome in outcomes))
-        await stage.during(work)
-        assert len(await receive(stage)) == 1
-        assert broker.transactions.stats.conflicts == 5
-
-    run(story)
+async def test_decisions_that_race_are_decided_once(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
+    ident = broker.ledger.transaction_ids.read(name)
+    outcomes = [TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK] * 5
+    work = asyncio.gather(*(broker.transactions.end(ident.number, outcome) for outcome in outcomes))
+    await stage.during(work)
+    assert len(await receive(stage)) == 1
+    assert broker.transactions.stats.conflicts == 5
 
 
-def test_a_decision_that_the_store_refused_is_open_still(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
-        append = broker.ledger.store.append
+async def test_a_decision_that_the_store_refused_is_open_still(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
+    append = broker.ledger.store.append
 
-        def refuse(*_: Any, **__: Any) -> None:
-            raise StoreFull("the disk is full")
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreFull("the disk is full")
 
-        broker.ledger.store.append = refuse
-        assert await end(stage, name, COMMIT) == TOO_MANY
-        broker.ledger.store.append = append
-        assert await receive(stage) == []
-        assert await end(stage, name, COMMIT) == OK
-        assert len(await receive(stage)) == 1
-
-    run(story)
+    broker.ledger.store.append = refuse
+    assert await end(stage, name, COMMIT) == TOO_MANY
+    broker.ledger.store.append = append
+    assert await receive(stage) == []
+    assert await end(stage, name, COMMIT) == OK
+    assert len(await receive(stage)) == 1
 
 
-def test_a_topic_takes_only_its_kind_and_the_error_names_the_command(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        await stage.during(broker.catalog.create_topic("plain"))
-        await stage.during(broker.catalog.create_topic("all", message_type=MessageType.MIXED))
-        answer = await send(stage, half(topic="plain"))
-        assert answer.status.code == answer.entries[0].status.code == CONFLICT
-        assert "evenq topic create plain --type MIXED" in answer.status.message
-        normal = half()
-        normal.system_properties.message_type = v2.NORMAL
-        assert (await send(stage, normal)).status.code == CONFLICT
-        assert (await send(stage, half(topic="all"))).status.code == OK
-        assert (await send(stage, half(topic="made"))).status.code == OK
-        assert broker.catalog.topics.get("made").message_type is MessageType.TRANSACTION
-
-    run(story)
+async def test_a_topic_takes_only_its_kind_and_the_error_names_the_command(stage: Any) -> None:
+    broker = await begun(stage)
+    await stage.during(broker.catalog.create_topic("plain"))
+    await stage.during(broker.catalog.create_topic("all", message_type=MessageType.MIXED))
+    answer = await send(stage, half(topic="plain"))
+    assert answer.status.code == answer.entries[0].status.code == CONFLICT
+    assert "evenq topic create plain --type MIXED" in answer.status.message
+    normal = half()
+    normal.system_properties.message_type = v2.NORMAL
+    assert (await send(stage, normal)).status.code == CONFLICT
+    assert (await send(stage, half(topic="all"))).status.code == OK
+    assert (await send(stage, half(topic="made"))).status.code == OK
+    assert broker.catalog.topics.get("made").message_type is MessageType.TRANSACTION
 
 
-def test_a_transaction_message_travels_alone_and_its_first_check_is_within_an_hour(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        answer = await send(stage, half(0), half(1))
-        assert [entry.status.code for entry in answer.entries] == [BAD_REQUEST] * 2
-        assert (await send(stage, half(recovery_ms=3_600_001))).status.code == BAD_REQUEST
-        assert (await send(stage, half(recovery_ms=3_600_000))).status.code == OK
-        assert broker.ledger.store.timers.stats.pending == 1
-
-    run(story)
+async def test_a_transaction_message_travels_alone_and_its_first_check_is_within_an_hour(stage: Any) -> None:
+    broker = await begun(stage)
+    answer = await send(stage, half(0), half(1))
+    assert [entry.status.code for entry in answer.entries] == [BAD_REQUEST] * 2
+    assert (await send(stage, half(recovery_ms=3_600_001))).status.code == BAD_REQUEST
+    assert (await send(stage, half(recovery_ms=3_600_000))).status.code == OK
+    assert broker.ledger.store.timers.stats.pending == 1
 
 
-def test_too_many_open_ones_are_refused_until_one_ends(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage, transactions_max=2)
-        names = [await begin(stage, number) for number in range(2)]
-        answer = await send(stage, half(2))
-        assert answer.status.code == TOO_MANY
-        assert "transactions_max" in answer.status.message
-        await end(stage, names[0], ROLLBACK)
-        assert (await send(stage, half(2))).status.code == OK
-
-    run(story)
+async def test_too_many_open_ones_are_refused_until_one_ends(stage: Any) -> None:
+    await begun(stage, transactions_max=2)
+    names = [await begin(stage, number) for number in range(2)]
+    answer = await send(stage, half(2))
+    assert answer.status.code == TOO_MANY
+    assert "transactions_max" in answer.status.message
+    await end(stage, names[0], ROLLBACK)
+    assert (await send(stage, half(2))).status.code == OK
 
 
-def test_an_open_one_is_asked_about_after_six_seconds_and_then_each_thirty(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        sender = await producer(stage, "sender", "t")
-        other = await producer(stage, "other", "t")
-        name = await begin(stage)
-        await stage.clock.advance(5_900)
-        assert sender.checks == []
-        await stage.until(lambda: len(sender.checks) == 1, limit_ms=200)
-        check = sender.checks[0]
-        assert check.transaction_id == name
-        message = check.message
-        system = message.system_properties
-        assert (message.topic.name, message.body, system.message_id) == ("t", b"body 0", "id0")
-        assert system.body_digest.checksum == md5(b"body 0", usedforsecurity=False).hexdigest().upper()
-        assert system.body_encoding == v2.IDENTITY
-        assert system.born_timestamp.seconds > 0
-        assert system.delivery_attempt == 1
-        assert system.receipt_handle
-        await stage.clock.advance(29_900)
-        assert len(sender.checks) == 1
-        await stage.until(lambda: len(sender.checks) == 2, limit_ms=200)
-        await sender.close()
-        await stage.until(lambda: len(other.checks) == 1, limit_ms=31_000)
-        assert await end(stage, name, COMMIT) == OK
-        assert len(await receive(stage)) == 1
-        await stage.clock.advance(60_000)
-        assert len(other.checks) == 1
-        assert broker.ledger.store.timers.stats.pending == 0
-        await other.close()
-
-    run(story)
+async def test_an_open_one_is_asked_about_after_six_seconds_and_then_each_thirty(stage: Any) -> None:
+    broker = await begun(stage)
+    sender = await producer(stage, "sender", "t")
+    other = await producer(stage, "other", "t")
+    name = await begin(stage)
+    await stage.clock.advance(5_900)
+    assert sender.checks == []
+    await stage.until(lambda: len(sender.checks) == 1, limit_ms=200)
+    check = sender.checks[0]
+    assert check.transaction_id == name
+    message = check.message
+    system = message.system_properties
+    assert (message.topic.name, message.body, system.message_id) == ("t", b"body 0", "id0")
+    assert system.body_digest.checksum == md5(b"body 0", usedforsecurity=False).hexdigest().upper()
+    assert system.body_encoding == v2.IDENTITY
+    assert system.born_timestamp.seconds > 0
+    assert system.delivery_attempt == 1
+    assert system.receipt_handle
+    await stage.clock.advance(29_900)
+    assert len(sender.checks) == 1
+    await stage.until(lambda: len(sender.checks) == 2, limit_ms=200)
+    await sender.close()
+    await stage.until(lambda: len(other.checks) == 1, limit_ms=31_000)
+    assert await end(stage, name, COMMIT) == OK
+    assert len(await receive(stage)) == 1
+    await stage.clock.advance(60_000)
+    assert len(other.checks) == 1
+    assert broker.ledger.store.timers.stats.pending == 0
+    await other.close()
 
 
-def test_the_message_may_move_its_first_check(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage)
-        await begin(stage, recovery_ms=600_000)
-        await stage.clock.advance(595_000)
-        sender = await producer(stage, "sender", "t")
-        await stage.clock.advance(4_900 - stage.clock.monotonic_ms() % 100)
-        assert sender.checks == []
-        await stage.until(lambda: len(sender.checks) == 1, limit_ms=1_100)
-        await sender.close()
-
-    run(story)
+async def test_the_message_may_move_its_first_check(stage: Any) -> None:
+    await begun(stage)
+    await begin(stage, recovery_ms=600_000)
+    await stage.clock.advance(595_000)
+    sender = await producer(stage, "sender", "t")
+    await stage.clock.advance(4_900 - stage.clock.monotonic_ms() % 100)
+    assert sender.checks == []
+    await stage.until(lambda: len(sender.checks) == 1, limit_ms=1_100)
+    await sender.close()
 
 
-def test_producers_of_other_topics_and_consumers_are_not_asked(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        strangers = [await producer(stage, "x", "other"), await producer(stage, "y")]
-        await begin(stage)
-        await stage.until(lambda: broker.transactions.stats.missed == 1)
-        assert all(stranger.checks == [] for stranger in strangers)
-        for stranger in strangers:
-            await stranger.close()
-
-    run(story)
+async def test_producers_of_other_topics_and_consumers_are_not_asked(stage: Any) -> None:
+    broker = await begun(stage)
+    strangers = [await producer(stage, "x", "other"), await producer(stage, "y")]
+    await begin(stage)
+    await stage.until(lambda: broker.transactions.stats.missed == 1)
+    assert all(stranger.checks == [] for stranger in strangers)
+    for stranger in strangers:
+        await stranger.close()
 
 
-def test_after_the_last_check_it_is_given_up_into_a_topic_that_everybody_reads(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage, transaction_checks_max=3, transaction_check_interval_ms=1_000)
-        sender = await producer(stage, "sender", "t")
-        name = await begin(stage)
-        await stage.until(lambda: broker.transactions.stats.given_up == 1)
-        assert len(sender.checks) == 3
-        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
-        assert await receive(stage) == []
-        (message,) = await receive(stage, GIVEN_UP_TOPIC)
-        assert message.body == b"body 0"
-        assert message.topic.name == GIVEN_UP_TOPIC
-        origin = message.system_properties.dead_letter_queue
-        assert (origin.topic, origin.message_id) == ("t", "id0")
-        assert dict(message.user_properties) == {
-            "number": "0", "REAL_TOPIC": "t", "TRANSACTION_CHECK_TIMES": "3",
-        }  # fmt: skip
-        assert await end(stage, name, COMMIT) == INVALID_ID
-        assert await receive(stage) == []
-        await sender.close()
-
-    run(story)
+async def test_after_the_last_check_it_is_given_up_into_a_topic_that_everybody_reads(stage: Any) -> None:
+    broker = await begun(stage, transaction_checks_max=3, transaction_check_interval_ms=1_000)
+    sender = await producer(stage, "sender", "t")
+    name = await begin(stage)
+    await stage.until(lambda: broker.transactions.stats.given_up == 1)
+    assert len(sender.checks) == 3
+    await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+    assert await receive(stage) == []
+    (message,) = await receive(stage, GIVEN_UP_TOPIC)
+    assert message.body == b"body 0"
+    assert message.topic.name == GIVEN_UP_TOPIC
+    origin = message.system_properties.dead_letter_queue
+    assert (origin.topic, origin.message_id) == ("t", "id0")
+    assert dict(message.user_properties) == {
+        "number": "0", "REAL_TOPIC": "t", "TRANSACTION_CHECK_TIMES": "3",
+    }  # fmt: skip
+    assert await end(stage, name, COMMIT) == INVALID_ID
+    assert await receive(stage) == []
+    await sender.close()
 
 
-def test_checks_without_a_producer_do_not_count_until_it_is_too_old(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(
-            stage, transaction_checks_max=2, transaction_check_interval_ms=1_000, transaction_age_max_ms=30_000
-        )
-        await begin(stage)
-        await stage.until(lambda: broker.transactions.stats.missed >= 5)
-        assert broker.transactions.stats.given_up == 0
-        await stage.until(lambda: broker.transactions.stats.given_up == 1, limit_ms=40_000)
-        assert len(await receive(stage, GIVEN_UP_TOPIC)) == 1
-
-    run(story)
+async def test_checks_without_a_producer_do_not_count_until_it_is_too_old(stage: Any) -> None:
+    broker = await begun(
+        stage, transaction_checks_max=2, transaction_check_interval_ms=1_000, transaction_age_max_ms=30_000
+    )
+    await begin(stage)
+    await stage.until(lambda: broker.transactions.stats.missed >= 5)
+    assert broker.transactions.stats.given_up == 0
+    await stage.until(lambda: broker.transactions.stats.given_up == 1, limit_ms=40_000)
+    assert len(await receive(stage, GIVEN_UP_TOPIC)) == 1
 
 
-def test_a_producer_that_comes_is_asked_at_once_what_nobody_could_be_asked(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        names = [await begin(stage, number) for number in range(3)]
-        assert await end(stage, names[0], ROLLBACK) == OK
-        await stage.until(lambda: broker.transactions.stats.missed >= 2)
-        assert await end(stage, names[1], ROLLBACK) == OK
-        late = await producer(stage, "late", "t")
-        await stage.until(lambda: len(late.checks) == 1, limit_ms=500)
-        assert late.checks[0].transaction_id == names[2]
-        half = broker.transactions.table.get(broker.ledger.transaction_ids.read(names[2]).number)
-        assert (half.checks, half.missed) == (1, 0)
-        await late.close()
-
-    run(story)
+async def test_a_producer_that_comes_is_asked_at_once_what_nobody_could_be_asked(stage: Any) -> None:
+    broker = await begun(stage)
+    names = [await begin(stage, number) for number in range(3)]
+    assert await end(stage, names[0], ROLLBACK) == OK
+    await stage.until(lambda: broker.transactions.stats.missed >= 2)
+    assert await end(stage, names[1], ROLLBACK) == OK
+    late = await producer(stage, "late", "t")
+    await stage.until(lambda: len(late.checks) == 1, limit_ms=500)
+    assert late.checks[0].transaction_id == names[2]
+    half = broker.transactions.table.get(broker.ledger.transaction_ids.read(names[2]).number)
+    assert (half.checks, half.missed) == (1, 0)
+    await late.close()
 
 
-def test_another_broker_decides_and_another_brokers_producer_is_asked(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        a, b = await begun(stage, "a"), await begun(stage, "b")
-        for one, other in ((a, b), (b, a)):
-            one.catalog.routes.snapshot("ns", "1", [other.cluster.own.now()], stage.clock.monotonic_ms())
-        away = await producer(stage, "away", "t", broker="b")
-        name = await begin(stage)
-        await stage.until(lambda: len(away.checks) == 1)
-        assert away.checks[0].transaction_id == name
-        await stage.until(lambda: a.transactions.stats.relayed == 1)
-        assert a.transactions.table.get(a.ledger.transaction_ids.read(name).number).checks == 1
-        assert await end(stage, name, COMMIT, broker="b") == OK
-        assert len(await receive(stage)) == 1
-        await away.close()
-
-    run(story)
+async def test_another_broker_decides_and_another_brokers_producer_is_asked(stage: Any) -> None:
+    a, b = await begun(stage, "a"), await begun(stage, "b")
+    for one, other in ((a, b), (b, a)):
+        one.catalog.routes.snapshot("ns", "1", [other.cluster.own.now()], stage.clock.monotonic_ms())
+    away = await producer(stage, "away", "t", broker="b")
+    name = await begin(stage)
+    await stage.until(lambda: len(away.checks) == 1)
+    assert away.checks[0].transaction_id == name
+    await stage.until(lambda: a.transactions.stats.relayed == 1)
+    assert a.transactions.table.get(a.ledger.transaction_ids.read(name).number).checks == 1
+    assert await end(stage, name, COMMIT, broker="b") == OK
+    assert len(await receive(stage)) == 1
+    await away.close()
 
 
-def test_open_ones_their_counts_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -> None:
-    async def story(stage: Any) -> None:
-        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-        broker = await begun(stage, store=store, transaction_check_interval_ms=1_000)
-        sender = await producer(stage, "sender", "t")
-        names = [await begin(stage, number) for number in range(4)]
-        await end(stage, names[0], COMMIT)
-        await end(stage, names[1], ROLLBACK)
-        number = broker.ledger.transaction_ids.read(names[2]).number
-        await stage.until(lambda: len(sender.checks) >= 4 and broker.transactions.table.get(number).checks >= 2)
-        checks = broker.transactions.table.get(number).checks
-        await sender.close()
-        await stage.during(broker.close())
+async def test_open_ones_their_counts_and_decisions_survive_a_restart(stage: Any, tmp_path: Path) -> None:
+    store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+    broker = await begun(stage, store=store, transaction_check_interval_ms=1_000)
+    sender = await producer(stage, "sender", "t")
+    names = [await begin(stage, number) for number in range(4)]
+    await end(stage, names[0], COMMIT)
+    await end(stage, names[1], ROLLBACK)
+    number = broker.ledger.transaction_ids.read(names[2]).number
+    await stage.until(lambda: len(sender.checks) >= 4 and broker.transactions.table.get(number).checks >= 2)
+    checks = broker.transactions.table.get(number).checks
+    await sender.close()
+    await stage.during(broker.close())
 
-        again = await stage.broker(store=store, poll_default_ms=1, transaction_check_interval_ms=1_000)
-        assert len(again.transactions.table) == 2
-        assert again.transactions.table.get(number).checks >= checks
-        assert await end(stage, names[0], COMMIT) == OK
-        assert await end(stage, names[1], COMMIT) == OK
-        assert again.transactions.stats.conflicts == 1
-        assert await end(stage, names[2], COMMIT) == OK
-        assert await end(stage, names[3], ROLLBACK) == OK
-        await stage.clock.advance(40_000)
-        await stage.until(lambda: again.ledger.store.timers.stats.pending == 0)
-        assert sorted(message.system_properties.message_id for message in await receive(stage)) == ["id0", "id2"]
-
-    run(story)
+    again = await stage.broker(store=store, poll_default_ms=1, transaction_check_interval_ms=1_000)
+    assert len(again.transactions.table) == 2
+    assert again.transactions.table.get(number).checks >= checks
+    assert await end(stage, names[0], COMMIT) == OK
+    assert await end(stage, names[1], COMMIT) == OK
+    assert again.transactions.stats.conflicts == 1
+    assert await end(stage, names[2], COMMIT) == OK
+    assert await end(stage, names[3], ROLLBACK) == OK
+    await stage.clock.advance(40_000)
+    await stage.until(lambda: again.ledger.store.timers.stats.pending == 0)
+    assert sorted(message.system_properties.message_id for message in await receive(stage)) == ["id0", "id2"]
 
 
-def test_a_deleted_topic_takes_its_half_messages_along(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
-        await stage.during(broker.catalog.delete_topic("t"))
-        assert await end(stage, name, COMMIT) == INVALID_ID
-        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
-        assert len(broker.transactions.table) == 0
-
-    run(story)
+async def test_a_deleted_topic_takes_its_half_messages_along(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
+    await stage.during(broker.catalog.delete_topic("t"))
+    assert await end(stage, name, COMMIT) == INVALID_ID
+    await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+    assert len(broker.transactions.table) == 0
 
 
-def test_a_half_message_that_cannot_be_read_is_delivered_by_its_timer(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await begun(stage)
-        name = await begin(stage)
+async def test_a_half_message_that_cannot_be_read_is_delivered_by_its_timer(stage: Any) -> None:
+    broker = await begun(stage)
+    name = await begin(stage)
 
-        async def nothing(wanted: list[int]) -> list[None]:
-            return [None for _ in wanted]
+    async def nothing(wanted: list[int]) -> list[None]:
+        return [None for _ in wanted]
 
-        broker.ledger.store.read_timers = nothing
-        assert await end(stage, name, COMMIT) == OK
-        assert await receive(stage) == []
-        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
-        assert len(await receive(stage)) == 1
-        assert await end(stage, name, COMMIT) == OK
-
-    run(story)
+    broker.ledger.store.read_timers = nothing
+    assert await end(stage, name, COMMIT) == OK
+    assert await receive(stage) == []
+    await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+    assert len(await receive(stage)) == 1
+    assert await end(stage, name, COMMIT) == OK
 
 
-def test_a_decision_may_leave_out_the_topic_and_one_without_an_id_says_what_is_missing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage)
-        name = await begin(stage)
-        assert await end(stage, "", COMMIT) == INVALID_ID
-        empty = service_pb2.EndTransactionRequest(resolution=v2.COMMIT)
-        answer = await stage.ask("EndTransaction", empty, service_pb2.EndTransactionResponse)
-        assert "the transaction id is empty" in answer.status.message
-        assert await end(stage, name, COMMIT, topic="") == OK
-        assert len(await receive(stage)) == 1
-
-    run(story)
+async def test_a_decision_may_leave_out_the_topic_and_one_without_an_id_says_what_is_missing(stage: Any) -> None:
+    await begun(stage)
+    name = await begin(stage)
+    assert await end(stage, "", COMMIT) == INVALID_ID
+    empty = service_pb2.EndTransactionRequest(resolution=v2.COMMIT)
+    answer = await stage.ask("EndTransaction", empty, service_pb2.EndTransactionResponse)
+    assert "the transaction id is empty" in answer.status.message
+    assert await end(stage, name, COMMIT, topic="") == OK
+    assert len(await receive(stage)) == 1
 
 
-def test_a_broker_without_the_topics_producer_tells_its_peer_that_it_sent_nothing(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        await begun(stage)
-        request = data_pb2.RelayCheckRequest(topic="t", client_id="sender", command=b"")
-        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
-        assert not answer.sent
-        sender = await producer(stage, "sender", "t")
-        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
-        assert answer.sent
-        await sender.close()
-
-    run(story)
+async def test_a_broker_without_the_topics_producer_tells_its_peer_that_it_sent_nothing(stage: Any) -> None:
+    await begun(stage)
+    request = data_pb2.RelayCheckRequest(topic="t", client_id="sender", command=b"")
+    answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+    assert not answer.sent
+    sender = await producer(stage, "sender", "t")
+    answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+    assert answer.sent
+    await sender.close()
