@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import random
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -85,6 +86,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         first = {path: place for place, path in enumerate(LONGEST)}
         items.sort(key=lambda item: first.get(item.path, len(first)))  # a stable sort: nothing else moves
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collected tests out of later garbage collections: there are thousands."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_of_file() -> Iterator[None]:
+    """Reports what a file left open in that file, not in a later one that makes more garbage."""
+    yield
+    gc.collect()
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

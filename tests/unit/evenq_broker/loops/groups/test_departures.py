@@ -79,6 +79,17 @@ async def beat(stage: Any, *, broker: str = "a", client: str = "c") -> None:
     await stage.ask("Heartbeat", request, service_pb2.HeartbeatResponse, broker=broker, client=client)
 
 
+async def beats(stage: Any, *, client: str = "c") -> None:
+    """Heartbeats at broker `a`, also while the clock runs on because a broker takes its time to start."""
+    request = service_pb2.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
+    request.group.name = "g"
+    headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
+    while True:
+        data = request.SerializeToString()
+        await stage.net.unary("a:8081", V2 + "Heartbeat", data, timeout_ms=60_000, metadata=headers)
+        await stage.clock.sleep_ms(5_000)
+
+
 async def goodbye(stage: Any, *, broker: str = "a", client: str = "c") -> None:
     request, response = service_pb2.NotifyClientTerminationRequest(), service_pb2.NotifyClientTerminationResponse
     await stage.ask("NotifyClientTermination", request, response, broker=broker, client=client)
@@ -309,9 +320,16 @@ async def test_what_a_client_held_before_a_restart_comes_again_soon_if_no_broker
 
 
 async def test_what_a_living_client_held_before_a_restart_stays_its_own(stage: Any, tmp_path: Path) -> None:
-    again = await restarted(stage, tmp_path, client=lambda: telemetry(stage))
+    tasks: list[asyncio.Task[None]] = []
+
+    async def lives() -> None:
+        tasks.extend((await telemetry(stage), asyncio.ensure_future(beats(stage))))
+
+    again = await restarted(stage, tmp_path, client=lives)
     for _ in range(30):
-        await beat(stage)
         await stage.clock.advance(10_000)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     assert again.ledger.progress.clients() == {"c"}
     assert not any(queue.ready for queue in again.ledger.progress.queues())
