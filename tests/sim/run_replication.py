@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "proofs")]
 
 from replication_model.founding import Founding  # noqa: E402 - the line above makes it importable
 from replication_model.mutants import (  # noqa: E402

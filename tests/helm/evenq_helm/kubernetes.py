@@ -98,13 +98,18 @@ class Kubernetes:
         return list(json.loads(shown)["items"])
 
     def left(self, release: str = "evenq", namespace: str = "default") -> set[str]:
-        """Kind and name of all objects that carry the release's label, but for events."""
+        """Kind and name of all objects that carry the release's label, but for events. Objects of the whole cluster have
+        the namespace in front of their name: other tests have a release of this name in another namespace.
+        """
         ours = ("-l", f"app.kubernetes.io/instance={release}", "-o", "name")
         kinds = self.run("kubectl", "api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
         wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
         clustered = self.run("kubectl", "get", "clusterroles,clusterrolebindings", *ours)
         found = self.run("kubectl", "-n", namespace, "get", wanted, *ours, timeout=240)
-        return {*found.split(), *clustered.split()}
+        return {
+            *found.split(),
+            *(one for one in clustered.split() if one.partition("/")[2].startswith(f"{namespace}-")),
+        }
 
     def secret(self, name: str, namespace: str = "default") -> dict[str, str]:
         """A Secret's values by key."""
