@@ -106,6 +106,7 @@ ALL = sorted(b"%d" % number for number in range(COUNT))
 def test_concurrent_push_consumers_share_the_queues_of_all_brokers(way: Way) -> None:
     with way.admin() as admin:
         admin.create_topic("shop-push", queues=2)
+    known_everywhere(way, "shop-push")
     send(way, "shop-push")
     seen: list[bytes] = []
     brokers: set[str] = set()
@@ -217,6 +218,21 @@ def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = 
             await net.close()
 
     return asyncio.run(story())
+
+
+def known_everywhere(way: Way, topic: str) -> None:
+    """Waits until the route at each port has all brokers: the others learn of a new topic a moment later."""
+
+    async def brokers(net: SignedNet, port: int) -> set[str]:
+        query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic))
+        query.endpoints.scheme = definition_pb2.IPv4
+        query.endpoints.addresses.add(host="127.0.0.1", port=port)
+        method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+        content = await net.unary(f"127.0.0.1:{port}", method, query.SerializeToString(), timeout_ms=60_000)
+        return {queue.broker.name for queue in service_pb2.QueryRouteResponse.FromString(content).message_queues}
+
+    for port in way.ports:
+        until(lambda port=port: len(asked(way, partial(brokers, port=port), ROOT)) == len(way.ports))  # type: ignore[misc]
 
 
 @pytest.mark.slow
