@@ -106,7 +106,7 @@ ALL = sorted(b"%d" % number for number in range(COUNT))
 def test_concurrent_push_consumers_share_the_queues_of_all_brokers(way: Way) -> None:
     with way.admin() as admin:
         admin.create_topic("shop-push", queues=2)
-    known_everywhere(way, "shop-push")
+    known_everywhere(way, "shop-push", brokers=3)
     send(way, "shop-push")
     seen: list[bytes] = []
     brokers: set[str] = set()
@@ -220,19 +220,21 @@ def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = 
     return asyncio.run(story())
 
 
-def known_everywhere(way: Way, topic: str) -> None:
-    """Waits until the route at each port has all brokers: the others learn of a new topic a moment later."""
+async def brokers_at(net: SignedNet, *, topic: str, port: int) -> set[str]:
+    """The brokers in the route of a topic as the broker at this port gives it."""
+    query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic))
+    query.endpoints.scheme = definition_pb2.IPv4
+    query.endpoints.addresses.add(host="127.0.0.1", port=port)
+    method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    content = await net.unary(f"127.0.0.1:{port}", method, query.SerializeToString(), timeout_ms=60_000)
+    return {queue.broker.name for queue in service_pb2.QueryRouteResponse.FromString(content).message_queues}
 
-    async def brokers(net: SignedNet, port: int) -> set[str]:
-        query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic))
-        query.endpoints.scheme = definition_pb2.IPv4
-        query.endpoints.addresses.add(host="127.0.0.1", port=port)
-        method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-        content = await net.unary(f"127.0.0.1:{port}", method, query.SerializeToString(), timeout_ms=60_000)
-        return {queue.broker.name for queue in service_pb2.QueryRouteResponse.FromString(content).message_queues}
 
+def known_everywhere(way: Way, topic: str, *, brokers: int) -> None:
+    """Waits until the route at each port has this number of brokers: they learn of a new topic a moment later."""
     for port in way.ports:
-        until(lambda port=port: len(asked(way, partial(brokers, port=port), ROOT)) == len(way.ports))  # type: ignore[misc]
+        ask = partial(brokers_at, topic=topic, port=port)
+        until(lambda ask=ask: len(asked(way, ask, ROOT)) == brokers)  # type: ignore[misc]
 
 
 @pytest.mark.slow
@@ -512,17 +514,8 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
         answer = await net.unary(f"127.0.0.1:{way.ports[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=60_000)
         check(admin_pb2.CreateTopicResponse.FromString(answer).status)
 
-    async def route_at(net: SignedNet, port: int) -> bool:
-        query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="shop-lone"))
-        query.endpoints.scheme = definition_pb2.IPv4
-        query.endpoints.addresses.add(host="127.0.0.1", port=port)
-        method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-        content = await net.unary(f"127.0.0.1:{port}", method, query.SerializeToString(), timeout_ms=60_000)
-        return bool(service_pb2.QueryRouteResponse.FromString(content).message_queues)
-
     asked(way, create, ROOT)
-    for port in way.ports:  # the other brokers hear of it with the next routes
-        until(lambda port=port: asked(way, partial(route_at, port=port), ROOT))  # type: ignore[misc]
+    known_everywhere(way, "shop-lone", brokers=1)
     for _ in range(3):  # each producer has a connection of its own, which leads to another broker
         send(way, "shop-lone")
     with way.admin() as admin:

@@ -15,7 +15,7 @@ from evenq.errors import BadRequest
 __all__ = ["WHOLE_MAX", "duration_ms", "duration_text", "folder", "moment_ms", "natural", "place", "positive"]
 
 WHOLE_MAX = (1 << 31) - 1
-"""What the wire carries of counts and numbers."""
+"""Maximum of counts and numbers on the wire."""
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d+)\s*(s|m|h|d)(?:\s+ago)?")
 

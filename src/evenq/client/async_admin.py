@@ -226,16 +226,16 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         strategy: str = "",
         lose_zone: str = "",
     ) -> list[SimulationView]:
-        """What would change with this number of `members` or `queues` per broker, another `strategy`, or without the
-        members and brokers of a zone; one result per topic. Nothing is changed. Raises BadRequest if no such argument
-        is given or nothing was decided yet, NotImplementedYet without a rebalancer.
+        """Changes of the assignment with other numbers of `members` or `queues` per broker, another `strategy`, or
+        without the members and brokers of a zone; one result per topic. Nothing is changed. Raises BadRequest if no
+        such argument is given or nothing was decided yet, NotImplementedYet without a rebalancer.
         """
         return await self._calls.simulate_group(
             group, topic=topic, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
         )
 
     async def diagnose_group(self, group: str, *, watch_ms: int = 0, stuck_ms: int = 0) -> DiagnosisView:
-        """What is wrong with a group, each finding with one fix; no findings: it is healthy. A finding that may be
+        """Problems of a group, each with one fix; without findings it is healthy. A finding that may be
         momentary counts if it is still there after `watch_ms` (0 = 1,500, at most 10,000); a queue is stuck after
         `stuck_ms` (0 = the broker's setting). Raises GroupNotFound, BadRequest.
         """
@@ -375,7 +375,7 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
     async def plan_unclean_election(
         self, broker: str, *, copy: int | None = None, reason: str = "", despite_better: bool = False
     ) -> UncleanPlanView:
-        """What would be lost if a copy of a broker group led that is not in sync (`copy`; None: none is chosen yet),
+        """The loss if a copy of a broker group led that is not in sync (`copy`; None: not chosen yet),
         and why that would be refused. Changes nothing. The endpoint must be the address of a copy for the other copies,
         as in `replication.members`: a group without a leader serves no clients. Raises BadRequest (another group's
         copy).

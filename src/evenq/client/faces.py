@@ -75,8 +75,8 @@ class SyncFace(Closing, SdkClient):
 def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """Returns the sync client's method for one of the asyncio client. What `method` calls on `self` must not depend on
-    the face.
+    """Returns the sync client's method for one of the asyncio client. `method` must call on `self` only what
+    both clients have in common.
     """
 
     @wraps(method)

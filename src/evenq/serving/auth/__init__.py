@@ -1,1 +1,1 @@
-"""Who may call what: users, their secrets and grants, the guard of every call, names and namespaces in requests."""
+"""Rights of callers: users, their secrets and grants, the guard of every call, names and namespaces in requests."""

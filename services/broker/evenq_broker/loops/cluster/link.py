@@ -180,7 +180,7 @@ class ClusterLink:
 
     @property
     def settled(self) -> bool:
-        """True if the routes name every live broker: a settled nameserver sends them, or there are no nameservers."""
+        """True if the routes name every live broker: a settled nameserver sends them, or this has none."""
         return not self.nameservers or self._catalog.routes.sure
 
     def leads_anywhere(self, context: RpcContext) -> bool:

@@ -73,19 +73,20 @@ async def receive(
     return int(await stage.during(collect()))
 
 
-async def beat(stage: Any, *, broker: str = "a", client: str = "c") -> None:
+def heartbeat() -> service_pb2.HeartbeatRequest:
     request = service_pb2.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
     request.group.name = "g"
-    await stage.ask("Heartbeat", request, service_pb2.HeartbeatResponse, broker=broker, client=client)
+    return request
+
+
+async def beat(stage: Any, *, broker: str = "a", client: str = "c") -> None:
+    await stage.ask("Heartbeat", heartbeat(), service_pb2.HeartbeatResponse, broker=broker, client=client)
 
 
 async def beats(stage: Any, *, client: str = "c") -> None:
     """Heartbeats at broker `a`, also while the clock runs on because a broker takes its time to start."""
-    request = service_pb2.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
-    request.group.name = "g"
-    headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
+    headers, data = {"x-mq-client-id": client, "x-mq-language": "JAVA"}, heartbeat().SerializeToString()
     while True:
-        data = request.SerializeToString()
         await stage.net.unary("a:8081", V2 + "Heartbeat", data, timeout_ms=60_000, metadata=headers)
         await stage.clock.sleep_ms(5_000)
 
