@@ -1,11 +1,11 @@
-"""The attackers of `attacks.py`: a process of its own with many raw HTTP/2 connections and a bounded share of a core.
+"""The attackers of `attacks.py`: one process with many raw HTTP/2 connections and a bounded share of a core.
 
     python benchmarks/attackers.py NAME HOST:PORT SECONDS SHARE
 
-It says `ready`, begins when a line comes on stdin, and ends with a line of JSON (`Report`). Connections come from
-127.0.0.2 and following, so that what the server bounds for each peer address is not taken from the good client, and an
-attack that is ended comes again, at most `AGAIN_PER_S` times a second. Always true: after each piece of work the
-process sleeps until its CPU time is within SHARE of the time that went by, and reads nothing that it need not.
+It prints `ready`, begins with a line on stdin, and ends with a line of JSON (`Report`). Connections come from 127.0.0.2
+and following, so that the limits per peer address do not affect the good client. An attack that the server ends is
+repeated, at most `AGAIN_PER_S` times a second. After each piece of work the process sleeps until its CPU time is within
+SHARE of the elapsed time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evenq.wire.http2.hpack import encode
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
 TOPIC, WAITED = "attacked", "empty"
-"""Topics of the broker: one that the good client sends to, and one without messages."""
+"""Topics of the broker: one for the good client, and one without messages."""
 V2 = "/apache.rocketmq.v2.MessagingService/"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 OPEN, WHOLE = f.END_HEADERS, f.END_HEADERS | f.END_STREAM
@@ -37,20 +37,26 @@ COME_PER_S = 2_500
 """New connections a second, of those that replace ended ones and of crowds."""
 STEP_S = 0.001
 STEP = 50
-"""Connections that are made between two looks at the clock."""
+"""Connections that are opened between two reads of the clock."""
 LAST = b"all-read"
 
 
 def head(path: str) -> bytes:
     """The header block of a call without credentials."""
-    return encode([
-        (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"h"),
-        (b"content-type", b"application/grpc"), (b"te", b"trailers"),
-    ])  # fmt: skip
+    return encode(
+        [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", path.encode()),
+            (b":authority", b"h"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        ]
+    )
 
 
 def message(body: bytes) -> bytes:
-    """A message of gRPC, behind its length."""
+    """A gRPC message with its length."""
     return b"\0" + len(body).to_bytes(4) + body
 
 
@@ -61,10 +67,9 @@ def ids(first: int, count: int) -> range:
 
 @dataclass(slots=True)
 class Report:
-    """What the attackers did."""
+    """Result of the attackers."""
 
     opened: int = 0
-    """Connections."""
     ended: int = 0
     """Connections that the server ended."""
     failed: int = 0
@@ -75,14 +80,14 @@ class Report:
 
 
 class Wire:
-    """One connection, never waited for."""
+    """One non-blocking connection."""
 
     __slots__ = ("all_read", "connected", "ended", "pending", "reads", "socket", "turn", "watched")
 
     def __init__(self, made: socket.socket, first: bytes, *, reads: bool) -> None:
         self.socket = made
         self.pending = first
-        """What the socket has not taken yet."""
+        """Bytes that the socket has not taken yet."""
         self.reads = reads
         self.connected = self.ended = False
         self.all_read = False
@@ -93,8 +98,6 @@ class Wire:
 
 
 class Crowd:
-    """All connections of an attack."""
-
     def __init__(self, address: str, seconds: float, share: float, *, sources: int = 1) -> None:
         host, port = address.rsplit(":", 1)
         self._to = host, int(port)
@@ -104,19 +107,19 @@ class Crowd:
         self._share = share
         self.seconds = seconds
         self.over = False
-        """The end is wanted now."""
+        """Set when the attack must end."""
         self.report = Report()
         self._began, self._cpu = time.perf_counter(), time.process_time()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the begin."""
+        """Seconds since the start."""
         return time.perf_counter() - self._began
 
     def open(
         self, first: bytes = b"", *, settings: dict[int, int] | None = None, reads: bool = True, mute: bool = False
     ) -> Wire:
-        """One more connection, with our preface and `first`; `mute`: without a word."""
+        """Opens a connection and sends the preface and `first`; `mute`: sends nothing."""
         made = socket.socket()
         made.setblocking(False)
         made.bind((f"127.0.0.{2 + self.report.opened % self._sources}", 0))
@@ -129,14 +132,14 @@ class Crowd:
         return wire
 
     def send(self, wire: Wire, data: bytes) -> None:
-        """Now, or when the socket takes it."""
+        """Sends now, or when the socket takes it."""
         wire.pending += data
         if wire.connected and not wire.ended:
             self._write(wire)
             self._watch(wire)
 
     def goes_on(self) -> bool:
-        """Look at all sockets, rest as the share of CPU wants it; False when the time is over."""
+        """Serves all sockets and sleeps for the share of CPU; False when the time has ended."""
         self._look()
         used = time.process_time() - self._cpu
         left = 0.0 if self.over else self.seconds - self.elapsed
@@ -145,7 +148,6 @@ class Crowd:
         return left > 0
 
     def close(self) -> Report:
-        """The end of all."""
         self._look()
         self.report.cpu_s, self.report.secs = time.process_time() - self._cpu, self.elapsed
         for wire in self._wires.values():
@@ -216,7 +218,7 @@ Attack = Callable[[Crowd], None]
 
 
 def _waiting() -> bytes:
-    """A ReceiveMessage that waits for a minute: what a reset costs is a call that had begun."""
+    """A ReceiveMessage that waits for a minute, so that a reset ends a call that has begun."""
     request = service_pb2.ReceiveMessageRequest(batch_size=1)
     request.group.name, request.message_queue.topic.name, request.message_queue.id = "attackers", WAITED, -1
     request.filter_expression.expression = "*"
@@ -251,7 +253,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     ),
     "WINDOW_UPDATE flood": lambda _: f.window_update(0, 1) * 200,
 }
-"""By the number of the piece on its connection: what is sent next."""
+"""Returns the next bytes, by the number of the piece on its connection."""
 FLOODERS = 4
 
 
@@ -274,7 +276,7 @@ def _flood(make: Callable[[int], bytes]) -> Attack:
 
 
 def _come(crowd: Crowd, count: int, make: Callable[[], Wire]) -> Iterator[list[Wire]]:
-    """`count` connections, `COME_PER_S` each second; those that stand are kept until the time is over."""
+    """`count` connections, `COME_PER_S` each second, kept open until the time has ended."""
     wires: list[Wire] = []
     while crowd.goes_on():
         due = min(STEP, count - len(wires), int(COME_PER_S * crowd.elapsed) - len(wires))
@@ -295,7 +297,7 @@ def _idle_streams(crowd: Crowd, *, streams: int = 52_000, connections: int = 13)
 
 
 def _slow_readers(crowd: Crowd, *, readers: int = 240, streams: int = 8, requests_each: int = 500) -> None:
-    """Each asks for 8 x 500 descriptors of 29 KB. Half of them leave their windows shut, half their sockets full."""
+    """Each requests 8 x 500 descriptors of 29 KB. Half of them keep their windows closed, half their sockets full."""
     requests = message(write_bytes(3, b"evenq/v1/admin.proto")) * requests_each
 
     def make() -> Wire:
@@ -318,9 +320,10 @@ def _all_they_may(crowd: Crowd, *, connections: int = 500, calls: int = 500) -> 
         b"".join(
             f.frame(f.HEADERS, OPEN, one, block) + f.frame(f.DATA, f.END_STREAM, one, body)
             for one in ids(2 * calls * turn + 1, calls)
-        ) + f.ping(LAST)
+        )
+        + f.ping(LAST)
         for turn in range(50)
-    ]  # fmt: skip
+    ]
     windows = {f.INITIAL_WINDOW_SIZE: 1 << 20}
     first = f.window_update(0, f.WINDOW_MAX - 65_535)
     for wires in _come(crowd, connections, lambda: crowd.open(first + pieces[0], settings=windows)):
@@ -332,7 +335,7 @@ def _all_they_may(crowd: Crowd, *, connections: int = 500, calls: int = 500) -> 
 
 
 def _never_ending(crowd: Crowd, *, connections: int = 1_000, streams: int = 4) -> None:
-    """Requests of which a byte comes each second."""
+    """Requests that send one byte per second."""
     block = head(SEND)
     first = b"".join(
         f.frame(f.HEADERS, OPEN, one, block) + f.frame(f.DATA, 0, one, (1 << 20).to_bytes(5) + bytes(1_000))
@@ -361,11 +364,10 @@ ATTACKS: dict[str, Attack] = {
     "10,000 connections that say nothing": _silent,
 }
 FILES = 10_300
-"""Descriptors that the largest of them needs, in this process and in the broker."""
+"""Descriptors that the largest attack needs, in this process and in the broker."""
 
 
 def main() -> None:
-    """One attack."""
     name, address, seconds, share = sys.argv[1:]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))

@@ -2,16 +2,16 @@
 
     python benchmarks/attacks.py [--seconds 10] [--only NAME ...] [--fronts grpcio http2] [--share 0.25]
 
-A broker with default settings is started for each attack and front, in turn. Measured are, while one process of
-attackers (attackers.py) does its harm:
+A broker with default settings is started for each attack and front, in turn. Measured while one process of attackers
+(attackers.py) runs:
 
 - the good client: SendMessage with 100 bytes, one after the other, 5 ms apart, on its own connection by gRPC's C core,
-  each with a deadline of 5 s. A failed call counts as one that took for ever;
-- how much the broker's resident memory grew, at most; at +1.5 GB the attack is stopped, and that is said;
-- which of the attackers' connections the broker ended, and the CPU of both;
+  each with a deadline of 5 s. A failed call counts as infinite latency;
+- the largest growth of the broker's resident memory; at +1.5 GB the attack is stopped and marked;
+- how many connections of attackers the broker ended, and the CPU of both;
 - whether the broker answers a new connection afterwards.
 
-The attackers may have `--share` of a core, so that the good client waits for the broker and not for a processor.
+The attackers use at most `--share` of a core, so that the good client waits for the broker and not for a processor.
 A run takes about eight minutes and writes results/<date>-attacks.md. Exit code 1: our own front missed a goal.
 """
 
@@ -53,58 +53,67 @@ MEMORY_MAX_MB = 1_500.0
 """Growth at which an attack is stopped."""
 REST_S, DEADLINE_S, AFTER_S, LOOK_S = 0.005, 5.0, 10.0, 0.05
 BUSY_LOAD = 0.3
-"""Load before a run above which something else was running."""
+"""Load before a run above which the machine had other work."""
 WARM_CALLS = 50
 SECONDS_MIN = {"10,000 connections that say nothing": 16.0}
-"""The bound of a connection without a preface is 10 s, and the last ones come late."""
+"""A connection without a preface may last 10 s, and the last ones are opened late."""
 TITLES = (
-    "attack", "front", "good client: p50 / p99 / longest, ms", "broker's CPU meanwhile, ms", "calls, failed",
-    "memory, MB", "connections ended", "CPU of attackers, broker", "answers afterwards", "goal", "ok",
-)  # fmt: skip
+    "attack",
+    "front",
+    "good client: p50 / p99 / longest, ms",
+    "broker's CPU meanwhile, ms",
+    "calls, failed",
+    "memory, MB",
+    "connections ended",
+    "CPU of attackers, broker",
+    "answers afterwards",
+    "goal",
+    "ok",
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """What was seen of one attack at one front."""
+    """Result of one attack at one front."""
 
     attack: str
     front: str
     times_ms: list[float] = field(default_factory=list)
-    """Of each answered call."""
+    """Latency of each answered call."""
     waits_ms: list[float] = field(default_factory=list)
     """CPU that the broker's process used while each call waited, failed ones too."""
     failed: int = 0
     why: str = ""
-    """Why the first call failed."""
+    """Reason of the first failed call."""
     grown_mb: float = 0.0
     opened: int = 0
     ended: int = 0
     unmade: int = 0
-    """Connections of the attackers that never came to be."""
+    """Connections that the attackers could not open."""
     attackers_cpu: float = 0.0
-    """Percent of a core; so `broker_cpu`."""
+    """Percent of a core, as `broker_cpu`."""
     broker_cpu: float = 0.0
     stopped_after_s: float | None = None
-    """The attack was stopped then, because the broker's memory had grown by MEMORY_MAX_MB."""
+    """Time at which the attack was stopped, because the broker's memory had grown by MEMORY_MAX_MB."""
     last_answer_s: float = 0.0
-    """When the good client was answered last, from the begin of the attack."""
+    """Time of the last answer to the good client, since the start of the attack."""
     again_ms: float | None = None
-    """From a new connection afterwards to its first answer; None: none came."""
+    """Time from a new connection afterwards to its first answer; None: no answer."""
     alive: bool = True
 
     def at(self, quantile: float) -> float:
-        """A quantile of all calls, ms; infinite if that part of them failed."""
+        """Returns a quantile of all calls, ms; infinite if that part of them failed."""
         return quantile_of(self.times_ms + [math.inf] * self.failed, quantile)
 
     @property
     def ok(self) -> bool:
-        """All goals are met."""
+        """True if all goals are met."""
         served = self.alive and self.again_ms is not None and not self.failed
         return served and self.at(0.99) <= P99_MS and self.grown_mb <= MEMORY_MB
 
     @property
     def afterwards(self) -> str:
-        """Whether the broker still serves, in words."""
+        """Returns in words whether the broker still serves."""
         if not self.alive:
             return f"no: it died after {self.last_answer_s:.1f} s"
         if self.again_ms is None:
@@ -112,7 +121,6 @@ class Row:
         return f"yes, in {self.again_ms:.0f} ms"
 
     def cells(self) -> tuple[str, ...]:
-        """As the table has it."""
         times = " / ".join(duration(self.at(quantile)) for quantile in (0.5, 0.99, 1))
         waits = " / ".join(duration(quantile_of(self.waits_ms, quantile)) for quantile in (0.5, 0.99, 1))
         grown = f"{self.grown_mb:+.0f}"
@@ -123,37 +131,49 @@ class Row:
             ended += f", {self.unmade:,} never made"
         ours, calls = self.front == "http2", len(self.times_ms) + self.failed
         return (
-            self.attack, self.front, times, waits, f"{calls:,}, {self.failed:,}", grown, ended,
-            f"{self.attackers_cpu:.0f} %, {self.broker_cpu:.0f} %", self.afterwards,
+            self.attack,
+            self.front,
+            times,
+            waits,
+            f"{calls:,}, {self.failed:,}",
+            grown,
+            ended,
+            f"{self.attackers_cpu:.0f} %, {self.broker_cpu:.0f} %",
+            self.afterwards,
             f"p99 <= {P99_MS:.0f}, <= +{MEMORY_MB:.0f} MB, none failed" if ours else "-",
             ("yes" if self.ok else "no") if ours else "-",
-        )  # fmt: skip
+        )
 
 
 def quantile_of(values: list[float], quantile: float) -> float:
-    """The value that so large a part of all does not pass; infinite if there is none."""
+    """Returns the quantile; infinite if there are no values."""
     return sorted(values)[max(0, math.ceil(len(values) * quantile) - 1)] if values else math.inf
 
 
 def duration(ms: float) -> str:
-    """Three digits; a call that failed took for ever."""
+    """Returns three digits; a failed call has infinite latency."""
     return "never" if ms == math.inf else report.number(ms)
 
 
 class Good:
-    """A client that does no harm."""
+    """The client without an attack."""
 
     def __init__(self, address: str) -> None:
-        self.channel = grpc.insecure_channel(address, options=[
-            ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0),
-            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 1_000),
-            ("grpc.max_reconnect_backoff_ms", 1_000),
-        ])  # fmt: skip
+        self.channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_retries", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 1_000),
+                ("grpc.max_reconnect_backoff_ms", 1_000),
+            ],
+        )
         self._send = self.channel.unary_unary(attackers.SEND)
         self._number = int(time.time() * 1000) << 20
 
     def call(self, deadline_s: float = DEADLINE_S, *, wait: bool = False) -> str:
-        """One SendMessage with 100 bytes. Why it failed; empty: it did not."""
+        """Makes one SendMessage with 100 bytes. Returns the reason of a failure, otherwise empty."""
         self._number += 1
         request = service_pb2.SendMessageRequest()
         message = request.messages.add(body=bytes(100))
@@ -170,7 +190,7 @@ class Good:
         return "" if status.code == definition_pb2.OK else f"{status.code}: {status.message}"
 
     def work(self, row: Row, pid: int, over: threading.Event) -> None:
-        """Call until `over`, and write down what came of it; `pid`: of the broker."""
+        """Calls until `over` and records the results; `pid`: of the broker."""
         began = time.perf_counter()
         while not over.is_set():
             start, used = time.perf_counter(), process_ms(pid)
@@ -188,16 +208,16 @@ class Good:
 
 
 def process_ms(pid: int) -> float:
-    """CPU time of another process so far, all its threads, ms; 0: it is gone."""
+    """Returns the CPU time of another process so far, all threads, ms; 0: it has ended."""
     try:
-        # The kernel's number of that clock, as clock_getcpuclockid(3) gives it.
+        # The kernel's number of that clock, as from clock_getcpuclockid(3).
         return time.clock_gettime(~pid << 3 | 2) * 1000
     except OSError:
         return 0.0
 
 
 def resident_mb(pid: int) -> float:
-    """Memory that a process has now, MB (10^6 bytes); 0: it is gone."""
+    """Returns the present memory of a process, MB (10^6 bytes); 0: it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -206,7 +226,7 @@ def resident_mb(pid: int) -> float:
 
 
 def alive(pid: int) -> bool:
-    """The process runs; a child that died and was not waited for is a zombie."""
+    """True if the process runs; a child that ended without a wait is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -214,7 +234,7 @@ def alive(pid: int) -> bool:
 
 
 class Attackers:
-    """Their process; waits for the line to begin."""
+    """The process of the attackers, which waits for the line to begin."""
 
     def __init__(self, name: str, address: str, seconds: float, share: float) -> None:
         command = [sys.executable, str(attackers.__file__), name, address, str(seconds), str(share)]
@@ -224,13 +244,12 @@ class Attackers:
             raise SystemExit(f"the attackers failed before they began ({name}); see above")
 
     def begin(self) -> None:
-        """Attack."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def end(self, row: Row) -> None:
-        """Hear what they did, at once if they are not done."""
+        """Reads their report, and ends them immediately if they still run."""
         self.process.terminate()
         try:
             output, _ = self.process.communicate(timeout=AFTER_S)
@@ -245,7 +264,6 @@ class Attackers:
 
 
 def measured(attack: str, front: str, options: argparse.Namespace) -> Row:
-    """One row."""
     row, seconds = Row(attack=attack, front=front), max(options.seconds, SECONDS_MIN.get(attack, 0.0))
     with (
         tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
@@ -268,7 +286,7 @@ def measured(attack: str, front: str, options: argparse.Namespace) -> Row:
             good.channel.close()
             _look_afterwards(row, broker)
         finally:
-            # At once: nothing of it is kept, and a front that does not answer does not end by itself either.
+            # Kill: no data is kept, and a front that does not answer may not end by itself.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(broker.pid, signal.SIGKILL)
     return row
@@ -305,7 +323,7 @@ def _look_afterwards(row: Row, broker: servers.Server) -> None:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if our own front misses a goal."""
+    """Measures, shows and saves. Returns 1 if our own front misses a goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of an attack (default 10)")
     names = ", ".join(NAMES)
@@ -343,7 +361,7 @@ def main() -> int:
 
 
 def load_words(before: float) -> str:
-    """Whether the machine had other work, so that the times are not taken for more than they are."""
+    """Returns whether the machine had other work, which makes the times unreliable."""
     busy = before > BUSY_LOAD
     return "The machine had other work: compare rows, do not quote times." if busy else "The machine had no other work."
 

@@ -4,16 +4,15 @@
 
 One broker, as a pod runs it, on evenq's own gRPC front. Measured are, one after another:
 
-- its memory before anybody came, with all clients there, and after all went at once without a goodbye;
-- its CPU over 60 s in which no client sends anything (answers to keepalive pings are all that moves), and over 30 s in
-  which each client sends the heartbeat that SDKs send every ten seconds;
-- from a send to the end of the poll's answer that brings the message: 100 messages a second for 20 s, spread over all
-  groups; a client that got one acknowledges it and polls again. The clients' own time is in it: they are one Python
-  process.
+- its memory before the clients connect, with all clients, and after all connections are closed at the same time;
+- its CPU over 60 s in which clients send nothing but answers to keepalive pings, and over 30 s in which each client
+  sends the heartbeat that SDKs send every ten seconds;
+- the time from a send to the end of the poll's answer with the message: 100 messages a second for 20 s, spread over
+  all groups; a client acknowledges its message and polls again. The time includes that of the clients, one process.
 
-Polls wait for an hour and silence is allowed for as long, so that at rest really nothing happens; every other bound of
-the broker is its default. Clients and broker are a process each, and each needs a file descriptor for every connection:
-the limit is raised as far as the system lets it (`ulimit -Hn`). A full run takes about five minutes and writes
+Polls wait for an hour and silence is allowed for as long, so that nothing happens at rest; all other settings of the
+broker are defaults. Clients and broker are one process each, and each needs a file descriptor per connection: the limit
+is raised as far as the system allows (`ulimit -Hn`). A full run takes about five minutes and writes
 results/<date>-connections.md.
 """
 
@@ -44,7 +43,7 @@ from evenq.testing.free_ports import FreePorts
 
 CONSOLE = Console(width=None if Console().is_terminal else 150)
 SPARE_FILES = 300
-"""Descriptors of a process beside its connections: the store's files, its modules, pipes."""
+"""Descriptors of a process besides its connections: files of the store, modules, pipes."""
 CLIENTS_MAX = min(Http2Limits().calls_per_address_max // 2 - 10, Http2Limits().connections_per_address_max - 10)
 """One address may have this number of calls and connections by default; each client has two calls."""
 HOUR_MS = 3_600_000
@@ -56,15 +55,12 @@ TITLES = ("what", "seen", "goal", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line."""
-
     what: str
     seen: str
     goal: str = "-"
     ok: bool = True
 
     def cells(self) -> tuple[str, ...]:
-        """As the table has it."""
         return self.what, self.seen, self.goal, "-" if self.goal == "-" else "yes" if self.ok else "no"
 
 
@@ -83,7 +79,7 @@ def raise_limit(connections: int) -> None:
 
 
 class Gauge:
-    """What the broker's page and /proc tell."""
+    """Figures of the broker from its metrics page and /proc."""
 
     def __init__(self, broker: servers.Server, page: int) -> None:
         self.broker = broker
@@ -106,7 +102,7 @@ class Gauge:
         return len(os.listdir(f"/proc/{self.broker.pid}/fd"))
 
     async def until(self, state: Callable[[], float], goal: float, what: str) -> float:
-        """Look every half second until `state` is as wanted; seconds that this took."""
+        """Waits until `state` has the wanted value, and returns the seconds."""
         began = time.perf_counter()
         while (seen := await asyncio.to_thread(state)) != goal:
             if time.perf_counter() - began > PATIENCE_S:
@@ -115,7 +111,7 @@ class Gauge:
         return time.perf_counter() - began
 
     async def calm(self) -> None:
-        """Until the broker has done what the arrival left it to do, at most a minute."""
+        """Waits until the broker is at rest after the clients have connected, at most a minute."""
         CONSOLE.print("[dim]until the broker is calm, at most a minute ...[/dim]")
         for _ in range(60):
             before = servers.cpu_s(self.broker.pid)
@@ -168,7 +164,7 @@ async def _measured(gauge: Gauge, options: argparse.Namespace) -> list[Row]:
     lost = crowd.lost()
     woken_mb = gauge.memory_mb
 
-    CONSOLE.print("[dim]they leave ...[/dim]")
+    CONSOLE.print("[dim]clients disconnect ...[/dim]")
     await crowd.leave()
     gone_s = await gauge.until(polls, 0, "polls are left")
     gone_s += await gauge.until(lambda: gauge.metric("rocketmq_consumer_connections"), 0, "clients are remembered")
@@ -182,26 +178,29 @@ async def _measured(gauge: Gauge, options: argparse.Namespace) -> list[Row]:
         Row("clients: Telemetry streams and parked polls", f"{members:,.0f} and {count:,} after {arrival_s:.1f} s"),
         Row("CPU at rest, % of a core", f"{report.spread(rest)} over {seconds:.0f} s"),
         Row(f"CPU with a heartbeat of each every {BEAT_S:.0f} s", f"{busy:.1f} % of a core, {beats / beats_s:,.0f}/s"),
-        Row(f"wake-up at {RATE}/s over {options.groups} groups, ms",
-            f"p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, longest {at(1):.2f}, {len(waits):,} messages"),
+        Row(
+            f"wake-up at {RATE}/s over {options.groups} groups, ms",
+            f"p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, longest {at(1):.2f}, {len(waits):,} messages",
+        ),
         Row("memory before, MB", f"{before_mb:.0f}"),
         Row(f"memory with {count:,}, MB", f"{there_mb:.0f}, {(there_mb - before_mb) * 1000 / count:.1f} KB for each"),
         Row("memory after the wake-ups, MB", f"{woken_mb:.0f}"),
-        Row("memory after they left, MB", f"{after_mb:.0f}, all gone after {gone_s:.1f} s"),
-        Row("clients that fell out", f"{len(lost)}", "0", not lost),
-        Row("messages that never came", f"{missing} of {sent:,}", "0", not missing),
+        Row("memory after all disconnected, MB", f"{after_mb:.0f}, all gone after {gone_s:.1f} s"),
+        Row("lost clients", f"{len(lost)}", "0", not lost),
+        Row("lost messages", f"{missing} of {sent:,}", "0", not missing),
         Row("polls that ended empty", f"{empty}", "0", not empty),
-    ]  # fmt: skip
+    ]
 
 
 def measured(options: argparse.Namespace) -> list[Row]:
-    """All rows."""
     with tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder, FreePorts() as ports:
         page = ports.take()
         settings = {
-            "EVENQ_BROKER_FRONT": "http2", "EVENQ_BROKER_METRICS_PORT": str(page),
-            "EVENQ_BROKER_POLL_MAX_MS": str(HOUR_MS), "EVENQ_BROKER_CLIENT_SILENCE_MS": str(HOUR_MS),
-        }  # fmt: skip
+            "EVENQ_BROKER_FRONT": "http2",
+            "EVENQ_BROKER_METRICS_PORT": str(page),
+            "EVENQ_BROKER_POLL_MAX_MS": str(HOUR_MS),
+            "EVENQ_BROKER_CLIENT_SILENCE_MS": str(HOUR_MS),
+        }
         with servers.broker(Path(folder), **settings) as broker:
             CONSOLE.print(f"[dim]{options.groups} topics ...[/dim]")
             with evenq.Admin(endpoint=broker.address) as admin:
@@ -219,17 +218,23 @@ def _run(measuring: object) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a client or a message was lost."""
+    """Measures, shows and saves. Returns 1 if a client or a message was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--connections", type=int, default=10_000, metavar="N",
+        "--connections",
+        type=int,
+        default=10_000,
+        metavar="N",
         help=f"how many clients, at most {CLIENTS_MAX:,}: the defaults for one address (default 10000)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--groups", type=int, default=100, metavar="N",
+        "--groups",
+        type=int,
+        default=100,
+        metavar="N",
         help="consumer groups they are spread over, each with a topic of eight queues (default 100)",
-    )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="a sixth of the times; nothing is kept")
+    )
+    parser.add_argument("--quick", action="store_true", help="a sixth of the times; nothing is saved")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
     options = parser.parse_args()
     if sys.platform != "linux":

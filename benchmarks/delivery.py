@@ -1,11 +1,11 @@
-"""`make bench-delivery`: every kind of message and every call of a delivery beside the floor, in one run, in turn.
+"""`make bench-delivery`: every kind of message and every call of a delivery, compared with the floor in one run.
 
     python benchmarks/delivery.py [--quick] [--rounds N] [--only NAME ...] [--no-save]
 
-A line is one RPC, or a receive with its acks. Both servers get the same requests, made before, from the same program
-(`replay`). Then come what has no floor: 5,000 parked polls, a million deliveries in flight (micro/inflight.py), and the
-latency at 500 messages/s beside that of handlers that only pass bytes on. Goals and how to read it: README.md. A full
-run takes ten minutes and writes `results/<date>-delivery.md`.
+A line is one RPC, or a receive with its acks. Both servers get the same prepared requests from the same program
+(`replay`). Measurements without a floor follow: 5,000 parked polls, a million deliveries in flight (micro/inflight.py),
+and the latency at 500 messages/s compared with handlers that only forward bytes. Goals and explanation: README.md. A
+full run takes ten minutes and writes `results/<date>-delivery.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What it took, preparations left out."""
+    """Time and CPU of one round, without preparations."""
 
     count: int
     secs: float
@@ -56,7 +56,7 @@ Load = Callable[[Turn], Took]
 
 
 def calls(turn: Turn, method: str, requests: list[bytes], *options: str) -> tuple[Took, list[bytes]]:
-    """Send unary requests, 64 at once; each must be answered OK."""
+    """Sends unary requests, 64 in flight; each must be answered OK."""
     before = servers.cpu_s(turn.server.pid)
     done = load.replayed("call", turn.server.address, requests, "-method", method, "-c", str(IN_FLIGHT), *options)
     cpu_s = servers.cpu_s(turn.server.pid) - before
@@ -66,7 +66,6 @@ def calls(turn: Turn, method: str, requests: list[bytes], *options: str) -> tupl
 
 
 def sends(kind: str) -> Load:
-    """SendMessage, one message each."""
 
     def run(turn: Turn) -> Took:
         return calls(turn, "SendMessage", made.sends(kind, f"send-{kind}", turn.count))[0]
@@ -82,7 +81,7 @@ def commits(turn: Turn) -> Took:
 
 
 def filled(turn: Turn, kind: str, topic: str, count: int) -> None:
-    """Send `count` messages to a new topic and wait until they can be received."""
+    """Sends `count` messages to a new topic and waits until they can be received."""
     if turn.is_floor:
         return
     if kind == "lite":
@@ -95,11 +94,11 @@ def filled(turn: Turn, kind: str, topic: str, count: int) -> None:
 
 
 def receives(kind: str, *, filtered: str = "", is_sql: bool = False) -> Load:
-    """ReceiveMessage of 32 and one AckMessage, eight readers; with a filter that half of the messages fit."""
+    """ReceiveMessage of 32 and one AckMessage, eight readers; half of the messages pass the filter."""
 
     def run(turn: Turn) -> Took:
         topic = f"receive-{kind}{'-sql' if is_sql else '-tag' if filtered else ''}-{turn.number}"
-        # A little more than is read, so that the last polls do not wait for each other.
+        # Some more than are read, so that the last polls do not wait for each other.
         filled(turn, kind, topic, (turn.count + 1_500) * (2 if filtered else 1))
         request = made.receive(topic, f"g-{topic}", filtered or "*", is_sql=is_sql)
         before = servers.cpu_s(turn.server.pid)
@@ -122,7 +121,7 @@ def pulls(turn: Turn) -> Took:
 
 
 def handled(method: str, request: Callable[[str, str, str], bytes]) -> Load:
-    """A call with the handle of a delivery, each with one of its own."""
+    """A call with the handle of a delivery, a different one for each call."""
 
     def run(turn: Turn) -> Took:
         topic = f"{method.lower()}-{turn.number}"
@@ -139,8 +138,6 @@ def handled(method: str, request: Callable[[str, str, str], bytes]) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line."""
-
     name: str
     what: str
     load: Load
@@ -166,7 +163,7 @@ def cases() -> list[Case]:
 
 
 def compare(case: Case, broker: servers.Server, floor: servers.Server, *, rounds: int, part: int) -> Row:
-    """Both in turn, the one first that was last before."""
+    """Runs both in turn; the order changes with each round."""
     row = Row(case.what, "messages/s", f">= {GOAL} x floor")
     for number in range(rounds):
         pairs = [(floor, row.floor, row.cpu_floor_us), (broker, row.ours, row.cpu_ours_us)]
@@ -180,7 +177,7 @@ def compare(case: Case, broker: servers.Server, floor: servers.Server, *, rounds
 
 
 def latency(broker: servers.Server, relay: servers.Server, *, rounds: int) -> list[Row]:
-    """From born to received at 500 messages/s, beside handlers that pass bytes on."""
+    """Measures the time from birth to receipt at 500 messages/s, compared with handlers that forward bytes."""
     program = load.built()
     rows = [Row("send to receive, 500/s, p50", "ms", "<= 1.5 ms"), Row("send to receive, 500/s, p99", "ms", "<= 6 ms")]
     for number in range(rounds):
@@ -198,7 +195,7 @@ def latency(broker: servers.Server, relay: servers.Server, *, rounds: int) -> li
 
 
 def in_flight(*, quick: bool) -> tuple[Row, str]:
-    """micro/inflight.py: its verdict and what it printed."""
+    """Runs micro/inflight.py and returns its result and output."""
     command = ["benchmarks/micro/inflight.py", *(("--count", "100000") if quick else ())]
     done = subprocess.run(
         [sys.executable, *command], cwd=RESULTS.parent.parent, capture_output=True, text=True, check=False
@@ -214,14 +211,11 @@ def in_flight(*, quick: bool) -> tuple[Row, str]:
 
 @dataclass
 class Found:
-    """All that one run measured."""
-
     rows: list[Row] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
 
 def measured(options: argparse.Namespace, names: list[str]) -> Found:
-    """The figures that the options name."""
     figures = Found()
     rounds = options.rounds or (3 if options.quick else 5)
     part = 5 if options.quick else 1
@@ -234,7 +228,7 @@ def measured(options: argparse.Namespace, names: list[str]) -> Found:
             if case.name in names:
                 CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                 figures.rows.append(compare(case, broker, floor, rounds=rounds, part=part))
-    # Each by itself, on a broker that has nothing else to do.
+    # One by one, on a broker without other load.
     if "latency" in names:
         CONSOLE.print("[dim]latency ...[/dim]")
         with (
@@ -298,10 +292,10 @@ def _shown(values: list[float]) -> str:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
     names = [*(case.name for case in cases()), "latency", "polls", "inflight"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds, nothing saved")
     parser.add_argument("--rounds", type=int, default=0, help="how often each load is run (default 5)")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")

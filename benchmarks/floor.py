@@ -1,15 +1,14 @@
-"""The floor: our gRPC server with handlers that do nothing, so that one run can compare a broker with the least that a
-Python server costs.
+"""The floor: our gRPC server with handlers that do nothing, as the minimum cost of a Python server.
 
     python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32] [--relay]
         [--front http2]
 
 SendMessage answers with `--send-entries` entries, ReceiveMessage with status, `--batch` messages of `--body` bytes
-and a delivery time, AckMessage with `--ack-entries` entries; all canned, after the request's bytes were received and
-nothing was read in them (only the message ids count up, because the load generator counts different ones). QueryRoute,
-QueryAssignment, Heartbeat and Telemetry answer what a client needs to go on; PullMessage, EndTransaction and the rest
-of a delivery are canned too. With `--relay` each message that is sent goes to the receive that has waited longest, its
-bytes as they came: the least that lies between two clients. It prints `ready 127.0.0.1:PORT` once it serves.
+and a delivery time, AckMessage with `--ack-entries` entries. All answers are prepared, and requests are received but
+not parsed. Only message ids grow, because the load generator counts distinct ones. QueryRoute, QueryAssignment,
+Heartbeat and Telemetry answer what clients require; the other calls of a delivery are prepared too. With `--relay` each
+sent message goes unparsed to the receive that has waited longest: the minimum between two clients. It prints
+`ready 127.0.0.1:PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def assignment(port: int) -> bytes:
 
 
 def unary(answer: Callable[[], bytes]) -> Callable[[bytes, RpcContext], Any]:
-    """A handler that reads nothing."""
+    """A handler that does not parse requests."""
     canned = b""
 
     async def handle(_request: bytes, _context: RpcContext) -> bytes:
@@ -139,7 +138,7 @@ def pull(batch: int, body_bytes: int) -> Callable[[bytes, RpcContext], AsyncIter
 
 
 class Relay:
-    """What is sent goes to any receiver, one message each, nothing read."""
+    """Forwards each sent message to one receiver, without parsing."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
@@ -159,13 +158,13 @@ class Relay:
 
 
 async def telemetry(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
-    """Echo the settings, as a server that changes none of them."""
+    """Echoes the settings unchanged."""
     async for request in requests:
         yield request
 
 
 def rpcs(options: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
-    """The calls, empty."""
+    """Returns the empty calls."""
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     s = service_pb2
     done = service_pb2.EndTransactionResponse(status=OK).SerializeToString()
@@ -206,23 +205,26 @@ def rpcs(options: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
 
 
 def main() -> int:
-    """Serve until a signal comes."""
+    """Serves until a signal."""
     parser = argparse.ArgumentParser(description="A server that does nothing, to compare with.")
     parser.add_argument("--port", type=int, default=0, help="0 = any free one, printed")
     parser.add_argument("--body", type=int, default=1024, help="bytes of a received message's body")
     parser.add_argument("--batch", type=int, default=32, help="messages in one ReceiveMessage")
     parser.add_argument("--send-entries", type=int, default=1, help="entries in one SendMessage answer")
     parser.add_argument("--ack-entries", type=int, default=32, help="entries in one AckMessage answer")
-    parser.add_argument("--front", choices=("grpcio", "http2"), default="grpcio", help="who speaks HTTP/2")
+    parser.add_argument("--front", choices=("grpcio", "http2"), default="grpcio", help="implementation of HTTP/2")
     parser.add_argument("--relay", action="store_true", help="pass messages on from sends to receives")
     options = parser.parse_args()
 
     async def serve(stop: asyncio.Event) -> None:
         served = rpcs(options, lambda: server.port)
         server = await open_grpc_server(
-            served, host="127.0.0.1", port=options.port, clock=SystemClock(),
+            served,
+            host="127.0.0.1",
+            port=options.port,
+            clock=SystemClock(),
             options=GrpcServerOptions(front=options.front),
-        )  # fmt: skip
+        )
         print(f"ready 127.0.0.1:{server.port}", flush=True)
         await stop.wait()
         await server.stop()

@@ -1,9 +1,9 @@
-"""Our gRPC front beside grpcio's server: the same empty handlers (floor.py), the same load, in turn, in one run.
+"""Our gRPC front compared with grpcio's server: the same empty handlers (floor.py) and load, in turn, in one run.
 
     python benchmarks/front.py [--rounds 5] [--messages 60000]
 
-For each load it prints the speed of both, the server's CPU for each call (from /proc, steadier than the speed on a
-machine that does other things too), and the ratio of the two, median and both ends over the rounds.
+For each load it prints the speed of both, the server's CPU per call (from /proc, steadier than the speed on a machine
+with other work), and the ratio of the two: median, minimum and maximum of the rounds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ FRONTS = ("grpcio", "http2")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One line of the table."""
-
     name: str
     mode: str
     flags: dict[str, object]
@@ -66,14 +64,13 @@ def main() -> int:
                 order = FRONTS if turn % 2 else FRONTS[::-1]
                 for front in order:
                     row = measured(load, theirs if front == "grpcio" else ours, options.messages)
-                    if turn:  # the first is for warming up
+                    if turn:  # the first round warms up
                         rows[front].append(row)
         print(line(load.name, rows["grpcio"], rows["http2"]), flush=True)
     return 0
 
 
 def line(name: str, theirs: list[tuple[float, float]], ours: list[tuple[float, float]]) -> str:
-    """One row of the table."""
     cells = []
     for index, form in ((0, "{:,.0f}"), (1, "{:.0f}")):
         ratios = sorted(our[index] / their[index] for their, our in zip(theirs, ours, strict=True))

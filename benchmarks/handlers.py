@@ -1,12 +1,12 @@
-"""What a broker's handlers cost on the public protocol: CPU for each message, of the process and of its loop.
+"""Cost of a broker's handlers on the public protocol: CPU per message, of the process and of its loop.
 
     python benchmarks/handlers.py [--rounds 5] [--messages 20000] [--front http2] [--only unary batch receive]
         [--profile FILE]
 
-A real broker (data on disk, asynchronous flush, defaults) gets requests that were made before, from another process
-(`replay`): SendMessage with 64 calls in flight; the same in batches of 32; ReceiveMessage of 32 and one AckMessage of
-them. Messages have 1 KiB, a tag and two user properties. CPU time comes from /proc, so it means something on a machine
-that does other things too; the speed does not. `loop` is the thread of the event loop alone, without the store's.
+A real broker (data on disk, asynchronous flush, defaults) gets prepared requests from another process (`replay`):
+SendMessage with 64 calls in flight; the same in batches of 32; ReceiveMessage of 32 and one AckMessage of them.
+Messages have 1 KiB, a tag and two user properties. CPU time comes from /proc and is valid on a machine with other work;
+the speed is not. `loop` is the thread of the event loop alone, without the threads of the store.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from servers import Server, broker, cpu_s
 BATCH = 32
 READERS = 8
 PATIENT = ("-timeout", "10m")
-"""A busy machine may take long for what costs little CPU."""
+"""Long, because a busy machine may need much time for little CPU."""
 SPARE = 1_500
-"""Messages more than are read, so that the last polls do not wait for each other."""
+"""Messages beyond those that are read, so that the last polls do not wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One round of one load."""
-
     per_s: float
     all_us: float
     """CPU of the whole process for each message."""
@@ -41,14 +39,14 @@ class Cost:
 
 
 class Meter:
-    """CPU of a server since it was made."""
+    """CPU of a server since the object was made."""
 
     def __init__(self, server: Server) -> None:
         self._pid = server.pid
         self._all, self._loop = cpu_s(server.pid), cpu_s(server.pid, loop=True)
 
     def cost(self, messages: int, secs: float) -> Cost:
-        """For each message."""
+        """Returns the CPU per message."""
         whole, loop = cpu_s(self._pid) - self._all, cpu_s(self._pid, loop=True) - self._loop
         return Cost(messages / secs, whole / messages * 1e6, loop / messages * 1e6)
 
@@ -86,7 +84,7 @@ def receive(server: Server, count: int, number: int) -> Cost:
 
 
 def rounds(server: Server, name: str, count: int, number: int) -> list[Cost]:
-    """All rounds of one load, and one before that warms up."""
+    """Runs all rounds of one load after one that warms up."""
     results = []
     for turn in range(number + 1):
         if name == "receive":
@@ -99,13 +97,12 @@ def rounds(server: Server, name: str, count: int, number: int) -> list[Cost]:
 
 
 def main() -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description="CPU of a broker for each message.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=20_000, help="of unary sends and receives; batches send 4 x it")
     parser.add_argument("--front", default="http2", choices=("grpcio", "http2"))
     parser.add_argument("--only", nargs="+", choices=("unary", "batch", "receive"))
-    parser.add_argument("--profile", default="", help="cProfile of the broker; the figures mean nothing then")
+    parser.add_argument("--profile", default="", help="cProfile of the broker; the figures are not valid then")
     options = parser.parse_args()
     if options.profile:
         os.environ["EVENQ_BENCH_PROFILE"] = options.profile

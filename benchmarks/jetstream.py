@@ -1,9 +1,9 @@
-"""`make bench-nats`: evenq's own wire and its SDK beside NATS JetStream, in one run, in turn.
+"""`make bench-nats`: evenq's own wire and SDK compared with NATS JetStream, in one run, in turn.
 
     python benchmarks/jetstream.py [--rounds 5] [--quick] [--only wire send single drain] [--sizes 1024 100]
 
-- wire: blocks of 256 messages of 1 KiB by `Publish` and reads of 512 by `Pull`, sent ready made by a Go program, beside
-  NATS' own Go client: asynchronous publish, and fetch with an ack each. So the servers are what is compared.
+- wire: compares the servers: prepared `Publish` calls of 256 messages of 1 KiB and `Pull` calls of 512, from a Go
+  program, with NATS' Go client: asynchronous publish, and fetch with an ack each.
 - send: `Producer.send_batch` (blocks of 1,000) and `send_async`, each beside `publish_async` of nats-py with its window
   of 4,000; every message is acknowledged when the clock stops.
 - single: one `Producer.send` after another beside one awaited `publish` after another.
@@ -11,9 +11,9 @@
   acknowledges each; a new group and a new durable consumer each round, joining included.
 
 The broker has eight queues, NATS a stream of eight subjects; both keep data in files on the same disk and flush
-asynchronously. Both clients are plain Python on asyncio's own loop, a process each, and take turns. It needs Go (the
-server of NATS is built once), port 4222, and fetches nats-py into an environment of its own. A full run takes about
-seven minutes and writes results/<date>-nats.md. The first run needs some minutes more to build.
+asynchronously. Both clients are Python processes with asyncio's own loop, and take turns. It needs Go (the server of
+NATS is built once) and port 4222, and installs nats-py into a separate environment. A full run takes about seven
+minutes and writes results/<date>-nats.md. The first run takes some minutes more to build.
 """
 
 from __future__ import annotations
@@ -43,42 +43,52 @@ from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 HERE = Path(__file__).resolve().parent
 SEND_CPU_US = 250.0
 BLOCK, READ = 256, 512
-"""Messages of a `Publish` and of a `Pull` of the wire's lines."""
+"""Messages of one `Publish` and one `Pull`."""
 BLOCK_BYTES_MAX = 4 << 20
 TITLES = (
-    "what", "evenq", "NATS JetStream", "ratio", "client CPU a message, both", "server CPU a message, both", "goal",
+    "what",
+    "evenq",
+    "NATS JetStream",
+    "ratio",
+    "client CPU a message, both",
+    "server CPU a message, both",
+    "goal",
     "ok",
-)  # fmt: skip
+)
 
 
 @dataclass
 class Row(report.Row):
-    """A line that knows the client's CPU as well."""
+    """A line with the client's CPU."""
 
     client_us: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
     def cells(self) -> tuple[str, ...]:
-        """As the table has it."""
         both = [
             " / ".join(f"{statistics.median(one):.1f}" if one else "-" for one in costs) + " us" if any(costs) else "-"
             for costs in (self.client_us, self.cpu_us)
         ]
         return (
-            f"{self.what}, {self.unit}", report.spread(self.ours), report.spread(self.theirs),
-            report.spread(self.ratios), *both, self.goal_text, report.said(self),
-        )  # fmt: skip
+            f"{self.what}, {self.unit}",
+            report.spread(self.ours),
+            report.spread(self.theirs),
+            report.spread(self.ratios),
+            *both,
+            self.goal_text,
+            report.said(self),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One work of the SDK and what it is compared with."""
+    """One job of the SDK and its counterpart."""
 
     part: str
     what: str
     ours: str
-    """The work's name in sdk_client.py."""
+    """Name of the job in sdk_client.py."""
     theirs: str
-    """In nats_client.py."""
+    """Name of the job in nats_client.py."""
     goal: float | None
 
 
@@ -95,7 +105,7 @@ WIRE = 100_000
 
 @dataclass
 class Side:
-    """A server and its client, with the figures of all rounds by the work's name and the size."""
+    """A server and its client, with the figures of all rounds by job and size."""
 
     server: servers.Server
     client: Client
@@ -104,20 +114,20 @@ class Side:
     server_us: dict[str, list[float]] = field(default_factory=dict)
 
     def work(self, key: str, work: str, **arguments: object) -> None:
-        """One turn, kept."""
         before = servers.cpu_s(self.server.pid)
         turn: Turn = self.client.ask(work, **arguments)
         spent = servers.cpu_s(self.server.pid) - before
         for figures, value in (
-            (self.rates, turn.messages / turn.secs), (self.client_us, turn.cpu_s / turn.messages * 1e6),
+            (self.rates, turn.messages / turn.secs),
+            (self.client_us, turn.cpu_s / turn.messages * 1e6),
             (self.server_us, spent / turn.messages * 1e6),
-        ):  # fmt: skip
+        ):
             figures.setdefault(key, []).append(value)
 
 
 @contextmanager
 def both() -> Iterator[tuple[Side, Side]]:
-    """evenq and NATS with their clients, until the block ends."""
+    """Runs evenq and NATS with their clients until the block ends."""
     python = nats_peer.python()
     CONSOLE.print("[dim]NATS starts (the first time it is built, some minutes) ...[/dim]")
     with nats_peer.nats() as nats, tempfile.TemporaryDirectory(dir=nats_peer.CACHE, prefix="evenq-") as folder:
@@ -131,7 +141,7 @@ def both() -> Iterator[tuple[Side, Side]]:
 
 
 def of_clients(ours: Side, theirs: Side, cases: list[Case], size: int, rounds: int, part: int) -> list[Row]:
-    """The lines of both SDKs with bodies of one size."""
+    """Returns the lines of both SDKs with bodies of one size."""
     works = [(ours, case.ours, case.part) for case in cases]
     works += [(theirs, name, part_of) for name, part_of in dict.fromkeys((case.theirs, case.part) for case in cases)]
     counts = {name: count // part for name, count in COUNTS.items()}
@@ -143,8 +153,11 @@ def of_clients(ours: Side, theirs: Side, cases: list[Case], size: int, rounds: i
     for number in range(rounds):
         CONSOLE.print(f"[dim]{size} bytes, round {number + 1} of {rounds} ...[/dim]")
         for side, work, part_of in works if number % 2 == 0 else works[::-1]:
-            more = {"topic": filled, "group": f"{work}-{size}-{number}"} if part_of == "drain" else {
-                "topic": f"{work}-{size}", "size": size}  # fmt: skip
+            more = (
+                {"topic": filled, "group": f"{work}-{size}-{number}"}
+                if part_of == "drain"
+                else {"topic": f"{work}-{size}", "size": size}
+            )
             side.work(f"{work} {size}", work, count=counts[part_of], **more)
     rows = []
     for case in cases:
@@ -152,11 +165,22 @@ def of_clients(ours: Side, theirs: Side, cases: list[Case], size: int, rounds: i
         what = f"{case.what}, {size} bytes"
         client_us = ours.client_us[mine], theirs.client_us[other]
         cpu_us = ours.server_us[mine], theirs.server_us[other]
-        rows.append(Row(what, "messages/s", ours.rates[mine], theirs.rates[other], case.goal, more_is_better=True,
-                        cpu_us=cpu_us, client_us=client_us))  # fmt: skip
+        rows.append(
+            Row(
+                what,
+                "messages/s",
+                ours.rates[mine],
+                theirs.rates[other],
+                case.goal,
+                more_is_better=True,
+                cpu_us=cpu_us,
+                client_us=client_us,
+            )
+        )
         if case.part == "single" and size == 1_024:
-            rows.append(Row(f"client CPU of a {case.what}", "us", *client_us, SEND_CPU_US, more_is_better=False,
-                            absolute=True))  # fmt: skip
+            rows.append(
+                Row(f"client CPU of a {case.what}", "us", *client_us, SEND_CPU_US, more_is_better=False, absolute=True)
+            )
     return rows
 
 
@@ -171,7 +195,7 @@ def publishes(topic: str, count: int) -> list[bytes]:
 
 
 def pulls(topic: str, ends: list[int]) -> list[bytes]:
-    """PullRequests for all messages of all queues; `ends`: how many each has."""
+    """PullRequests for all messages of all queues; `ends`: the number of each queue."""
     return [
         data_pb2.PullRequest(
             client_id="replay",
@@ -188,7 +212,7 @@ def pulls(topic: str, ends: list[int]) -> list[bytes]:
 
 
 def checked(what: str, answers: list[bytes], parse: Callable[[bytes], object]) -> list[object]:
-    """The answers; ends everything if one is not OK."""
+    """Returns the answers; ends the run if one is not OK."""
     parsed = [parse(one) for one in answers]
     for one in parsed:
         if one.status.code != definition_pb2.OK:  # type: ignore[attr-defined]  # both answers have one
@@ -213,8 +237,9 @@ def of_wire(ours: Side, rounds: int, part: int) -> list[Row]:
     def mine(number: int) -> None:
         topic = f"wire-{number}"
         for what, requests, rates, costs in (
-            ("Publish", publishes(topic, count), published[0], cpu[0]), ("Pull", pulls(topic, ends), pulled[0], cpu[1]),
-        ):  # fmt: skip
+            ("Publish", publishes(topic, count), published[0], cpu[0]),
+            ("Pull", pulls(topic, ends), pulled[0], cpu[1]),
+        ):
             before = servers.cpu_s(pid)
             done = load.replayed("call", address, requests, "-method", f"/evenq.v1.Data/{what}", "-c", "8")
             costs.append((servers.cpu_s(pid) - before) / count * 1e6)
@@ -235,15 +260,26 @@ def of_wire(ours: Side, rounds: int, part: int) -> list[Row]:
         for side in (mine, other) if number % 2 == 0 else (other, mine):
             side(number)
     return [
-        Row(f"wire: Publish blocks of {BLOCK} : async publish", "messages/s", *published, 1.0, more_is_better=True,
-            cpu_us=(cpu[0], [])),
-        Row(f"wire: Pull of {READ} : fetch and ack", "messages/s", *pulled, 1.0, more_is_better=True,
-            cpu_us=(cpu[1], [])),
-    ]  # fmt: skip
+        Row(
+            f"wire: Publish blocks of {BLOCK} : async publish",
+            "messages/s",
+            *published,
+            1.0,
+            more_is_better=True,
+            cpu_us=(cpu[0], []),
+        ),
+        Row(
+            f"wire: Pull of {READ} : fetch and ack",
+            "messages/s",
+            *pulled,
+            1.0,
+            more_is_better=True,
+            cpu_us=(cpu[1], []),
+        ),
+    ]
 
 
 def measured(options: argparse.Namespace) -> list[Row]:
-    """All rows that the options name."""
     rounds, part = (2, 10) if options.quick else (options.rounds, 1)
     cases = [case for case in CASES if not options.only or case.part in options.only]
     rows: list[Row] = []
@@ -257,13 +293,19 @@ def measured(options: argparse.Namespace) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each work is done on each side")
-    parser.add_argument("--quick", action="store_true", help="two rounds, a tenth of the messages; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two rounds, a tenth of the messages; nothing is saved")
     parser.add_argument("--only", nargs="+", choices=["wire", *dict.fromkeys(case.part for case in CASES)])
-    parser.add_argument("--sizes", nargs="+", type=int, default=[1_024, 100], metavar="BYTES",
-                        help="bodies of the clients' lines (default 1024 100)")  # fmt: skip
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=int,
+        default=[1_024, 100],
+        metavar="BYTES",
+        help="bodies of the clients' lines (default 1024 100)",
+    )
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
     options = parser.parse_args()
     if options.rounds < 1:

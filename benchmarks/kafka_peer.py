@@ -1,7 +1,7 @@
-"""Kafka as a peer: its jars by Maven, once, into ~/.cache/evenq-bench, and one broker in KRaft mode on loopback.
+"""Kafka for comparison: its jars by Maven, once, into ~/.cache/evenq-bench, and one broker in KRaft mode on loopback.
 
-Two folders: what the broker needs, and the few jars that Spark needs beside its own to read Kafka. Both are asked of
-Maven by name and version; nothing is looked up.
+One folder has the jars of the broker, the other those that Spark needs to read Kafka. Both are requested from Maven by
+name and version.
 """
 
 from __future__ import annotations
@@ -55,19 +55,17 @@ group.initial.rebalance.delay.ms=0
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A running broker."""
-
     pid: int
     address: str
 
 
 def broker_jars() -> Path:
-    """The folder with the broker and all that it depends on."""
+    """Returns the folder with the broker and its dependencies."""
     return _fetched(f"kafka-{KAFKA}", BROKER_JARS, alone=False)
 
 
 def spark_jars() -> list[Path]:
-    """What Spark lacks to read Kafka; the rest of what these depend on is Spark's own."""
+    """Returns the folder with jars that Spark lacks to read Kafka; Spark has their other dependencies."""
     return sorted(_fetched(f"spark-kafka-{SPARK_SOURCE}-{KAFKA}", SPARK_JARS, alone=True).glob("*.jar"))
 
 
@@ -90,7 +88,7 @@ def _fetched(name: str, archives: tuple[tuple[str, str, str], ...], *, alone: bo
 
 @contextmanager
 def kafka(java_home: str, folder: Path, *, partitions: int) -> Iterator[Kafka]:
-    """One broker that is its own controller. Topics are made when they are first written to."""
+    """Runs one broker that is its own controller. Topics are created by the first write."""
     java = str(Path(java_home, "bin", "java"))
     classes = f"{broker_jars()}/*"
     port, controller = _free_port(), _free_port()

@@ -1,7 +1,7 @@
-"""The load generators: Go, the official client's stubs, one JSON line of figures. Built once into a cache folder.
+"""The load generators: Go programs with stubs of the official client that print one JSON line of figures.
 
-`loadgen` is not ours; it lies in the folder BENCH_TOOLS (default `../shared/bench` beside the project), see README.md.
-`replay` (its source lies here) sends requests that this process made before, so it can all that the protocol can.
+`loadgen` is in the folder BENCH_TOOLS (default `../shared/bench` beside the project), see README.md. `replay` is in
+this folder and sends requests that this process has prepared, so it can make every call. Both are built once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def tools() -> Path:
 
 
 def built() -> Path:
-    """The load generator, built if its source has changed since. Ends the run with a sentence if it cannot be built."""
+    """Returns the load generator, built if its source has changed. Ends the run with a message if that fails."""
     source = tools() / "loadgen"
     if not (source / "main.go").is_file():
         raise SystemExit(
@@ -36,12 +36,12 @@ def built() -> Path:
 
 
 def replay() -> Path:
-    """The program of the folder `replay`, built alike."""
+    """Returns the program of the folder `replay`, built in the same way."""
     return compiled(PROJECT / "benchmarks" / "replay", "replay")
 
 
 def compiled(source: Path, name: str) -> Path:
-    """The Go program of a folder, built once for each state of its source."""
+    """Returns the Go program of a folder, built once for each state of its source."""
     files = sorted(path for path in source.iterdir() if path.is_file())
     mark = hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evenq-bench"
@@ -60,7 +60,7 @@ def compiled(source: Path, name: str) -> Path:
 
 
 def run(program: Path, mode: str, address: str, **flags: object) -> dict[str, Any]:
-    """One run's figures. Ends everything with what the program said if it failed or lost requests."""
+    """Returns one run's figures. Ends the run with the program's output if it failed or lost requests."""
     options = [text for name, value in flags.items() for text in (f"-{name}", str(value))]
     done = subprocess.run([str(program), mode, "-addr", address, *options], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -73,19 +73,19 @@ def run(program: Path, mode: str, address: str, **flags: object) -> dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one run of `replay` printed."""
+    """Output of one run of `replay`."""
 
     secs: float
     calls: int
     messages: int
-    """Messages that were received."""
+    """Received messages."""
     output: bytes
     """`call`: the answers, framed; `consume` without acks: a line `message id, handle` for each message."""
     figures: dict[str, Any]
-    """All that it said; `latency`: also p50_ms and p99_ms."""
+    """All its figures; `latency`: also p50_ms and p99_ms."""
 
     def answers(self) -> list[bytes]:
-        """Those of `call`, in the order of the requests."""
+        """Answers of `call`, in the order of the requests."""
         found, at = [], 0
         while at < len(self.output):
             end = at + 4 + int.from_bytes(self.output[at : at + 4])
@@ -95,7 +95,7 @@ class Replayed:
 
 
 def replayed(mode: str, address: str, requests: Sequence[bytes], *options: str) -> Replayed:
-    """Send the requests. Ends everything with what the program said if one failed."""
+    """Sends the requests. Ends the run with the program's output if one failed."""
     frames = b"".join(len(one).to_bytes(4) + one for one in requests)
     command = [str(replay()), mode, "-addr", address, *options]
     done = subprocess.run(command, input=frames, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""What `jetstream.py` asks of nats-py; runs in the environment of `nats_peer.python`. Told what to do by `turns`."""
+"""Jobs of `jetstream.py` for nats-py, run by `turns` in the environment of `nats_peer.python`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turns import Timer, serve
 
 QUEUES = 8
 WINDOW = 4_000
-"""Publishes without an ack at a time: the client's default."""
+"""Most publishes without an ack: the client's default."""
 FETCH = 500
 PENDING_MAX = 20_000
 
@@ -22,12 +22,12 @@ Work = Callable[..., Awaitable[int]]
 
 
 async def _stream(js: Any, name: str) -> None:
-    # Making one that is there, alike, is no error.
+    # Creating an equal stream again is not an error.
     await js.add_stream(name=name, subjects=[f"{name}.*"], storage=api.StorageType.FILE)
 
 
 async def publish_async(js: Any, timer: Timer, *, topic: str, count: int, size: int) -> int:
-    """As many as the window takes on their way, all acknowledged at the end."""
+    """Publishes with a full window, all acknowledged at the end."""
     await _stream(js, topic)
     body, subjects = bytes(size), [f"{topic}.{number}" for number in range(QUEUES)]
     await js.publish(subjects[0], body)
@@ -40,7 +40,7 @@ async def publish_async(js: Any, timer: Timer, *, topic: str, count: int, size: 
 
 
 async def publish(js: Any, timer: Timer, *, topic: str, count: int, size: int) -> int:
-    """One after another, each acknowledged."""
+    """Publishes one by one, each acknowledged."""
     await _stream(js, topic)
     body = bytes(size)
     await js.publish(f"{topic}.0", body)
@@ -51,7 +51,7 @@ async def publish(js: Any, timer: Timer, *, topic: str, count: int, size: int) -
 
 
 async def fetch(js: Any, timer: Timer, *, topic: str, count: int, group: str) -> int:
-    """A new durable consumer reads from the start and acknowledges each message."""
+    """Reads from the start by a new durable consumer, and acknowledges each message."""
     config = api.ConsumerConfig(ack_policy=api.AckPolicy.EXPLICIT, max_ack_pending=PENDING_MAX)
     got = 0
     with timer:
@@ -65,7 +65,7 @@ async def fetch(js: Any, timer: Timer, *, topic: str, count: int, group: str) ->
 
 
 def main() -> None:
-    """Each work has a connection of its own, made before its time begins."""
+    """Runs a job on its own connection, opened before its time begins."""
     address = f"nats://{sys.argv[1]}"
 
     async def connected(work: Work, timer: Timer, arguments: dict[str, Any]) -> int:

@@ -1,7 +1,7 @@
-"""NATS JetStream as a peer: its server by the scripts in `peers/nats` of BENCH_TOOLS, its Python client by pip.
+"""NATS JetStream for comparison: its server by the scripts in `peers/nats` of BENCH_TOOLS, its Python client by pip.
 
-The scripts build the server as a Go module, once, and start it on 127.0.0.1:4222 with file storage; its data is thrown
-away at each start. nats-py goes into an environment of its own in ~/.cache/evenq-bench, beside no package of ours.
+The scripts build the server as a Go module, once, and start it on 127.0.0.1:4222 with file storage; its data is deleted
+at each start. nats-py is installed into a separate environment in ~/.cache/evenq-bench.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RATES = re.compile(r"^nats (.+): (\d+)/s$", re.MULTILINE)
 
 
 def python() -> str:
-    """The interpreter that has nats-py; makes its environment if there is none yet."""
+    """Returns the interpreter with nats-py; creates its environment if needed."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evenq-bench"
     folder = base / f"nats-py-{CLIENT}-{sys.version_info.major}.{sys.version_info.minor}"
     program = str(folder / "bin" / "python")
@@ -51,14 +51,13 @@ def _scripts() -> Path:
 
 
 def version() -> str:
-    """Of the server."""
     done = subprocess.run([str(CACHE / "bin" / "nats-server"), "-v"], capture_output=True, text=True, check=False)
     return done.stdout.strip().rpartition("v")[2]
 
 
 @contextmanager
 def nats() -> Iterator[servers.Server]:
-    """The server, until the block ends."""
+    """Runs the server until the block ends."""
     scripts = _scripts()
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", PORT)) == 0:
@@ -66,7 +65,7 @@ def nats() -> Iterator[servers.Server]:
     begun = time.perf_counter()
     go = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/local/go/bin"}
     try:
-        # Not captured: what it starts would keep the pipe open.
+        # Not captured: the processes that it starts would keep the pipe open.
         done = subprocess.run([str(scripts / "up")], stdout=subprocess.DEVNULL, check=False, timeout=START_S, env=go)
         if done.returncode != 0:
             raise SystemExit(f"NATS did not start: its server is built by Go 1.24 or newer, and its log is {CACHE}/log")
@@ -76,12 +75,12 @@ def nats() -> Iterator[servers.Server]:
 
 
 def go_load() -> Path:
-    """The program with NATS' Go client, built once."""
+    """Returns the program with NATS' Go client, built once."""
     return load.compiled(_scripts() / "load", "nats-load")
 
 
 def go_rates() -> dict[str, float]:
-    """Messages of 1 KiB a second with NATS' Go client: `async publish`, `fetch+ack` and others, the last of each."""
+    """Returns messages of 1 KiB a second with NATS' Go client, by name (`async publish`, `fetch+ack` ...)."""
     done = subprocess.run([str(go_load())], capture_output=True, text=True, check=False)
     rates = {name: float(rate) for name, rate in _RATES.findall(done.stdout)}
     if done.returncode != 0 or not {"async publish", "fetch+ack"} <= set(rates):

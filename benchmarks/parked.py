@@ -1,4 +1,4 @@
-"""5,000 parked polls: what they cost a broker at rest, and how fast a message wakes one."""
+"""5,000 parked polls: their cost for a broker at rest, and the time until a message wakes one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 
 class Pollers:
-    """5,000 clients of one group, each with one poll, on 50 connections; who is woken polls again."""
+    """5,000 clients of one group on 50 connections, each with one poll; a woken client polls again."""
 
     def __init__(self, address: str) -> None:
         import grpc.aio
 
-        alone = [("grpc.use_local_subchannel_pool", 1)]  # else they share one connection
+        alone = [("grpc.use_local_subchannel_pool", 1)]  # otherwise they share one connection
         self.channels = [grpc.aio.insecure_channel(address, options=alone) for _ in range(CONNECTIONS)]
         self.request = made.receive("parked", "g-parked", "*", is_sql=False, poll_ms=POLL_MS)
         self.sent: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Pollers:
                     self.waits_ms.append((now - began) * 1000)
 
     async def send(self, seconds: float) -> None:
-        """RATE messages a second, evenly."""
+        """Sends RATE messages a second, evenly."""
         send = self.channels[0].unary_unary(_SERVICE + "SendMessage")
         requests = made.sends("normal", "parked", int(RATE * seconds))
         sending: list[asyncio.Task[None]] = []
@@ -74,7 +74,7 @@ class Pollers:
 
 
 async def _until_calm(broker: servers.Server) -> None:
-    # On a busy machine the polls need long to arrive, and their arrival is no rest.
+    # On a busy machine the polls need long to arrive, and the broker is not at rest before.
     for _ in range(60):
         before = servers.cpu_s(broker.pid)
         await asyncio.sleep(1)

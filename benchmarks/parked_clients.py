@@ -1,7 +1,7 @@
-"""Thousands of clients in one process: each a connection of its own with an open Telemetry stream and a parked poll.
+"""Thousands of clients in one process, each with its own connection, an open Telemetry stream and a parked poll.
 
-Frames are built by the SDK's own HTTP/2 parts; of what comes only the answers to calls are read. A channel of a gRPC
-library for each client would cost more than the broker that is measured.
+The HTTP/2 parts of the SDK build the frames; only answers to calls are parsed. A gRPC channel for each client would
+cost more than the broker that is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW = 16 << 20
 PREFIX_BYTES = 5
 
 Done = Callable[[bytes], None]
-"""Hears the body of a call's answer: messages, each behind its prefix of five bytes."""
+"""Receiver of the body of an answer: messages, each after its prefix of five bytes."""
 
 
 def answers(body: bytes) -> list[bytes]:
@@ -35,12 +35,12 @@ def answers(body: bytes) -> list[bytes]:
 
 
 class Connection(asyncio.Protocol):
-    """Calls on one HTTP/2 connection; every stream has an odd number of its own."""
+    """Calls on one HTTP/2 connection, one stream each."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id.encode()
         self.why = ""
-        """Why it is of no more use; empty: it lives."""
+        """Reason why it cannot be used any more; empty: it works."""
         self.closing = False
         self._stream_id = -1
         self._done: dict[int, Done] = {}
@@ -57,15 +57,22 @@ class Connection(asyncio.Protocol):
             self.why = self.why or f"the connection ended: {error or 'the broker closed it'}"
 
     def begin(self, method: str, request: bytes, done: Done | None = None, *, ends: bool = True) -> None:
-        """Open a call; `ends` False: more requests could follow, so the stream stays open."""
+        """Opens a call; `ends` False: the stream stays open for further requests."""
         self._stream_id = stream_id = self._stream_id + 2
         if done is not None:
             self._done[stream_id] = done
-        block = hpack.encode([
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", (SERVICE + method).encode()),
-            (b":authority", b"bench"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
-            (b"x-mq-client-id", self.client_id), (b"x-mq-language", b"JAVA"),
-        ])  # fmt: skip
+        block = hpack.encode(
+            [
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b":path", (SERVICE + method).encode()),
+                (b":authority", b"bench"),
+                (b"te", b"trailers"),
+                (b"content-type", b"application/grpc"),
+                (b"x-mq-client-id", self.client_id),
+                (b"x-mq-language", b"JAVA"),
+            ]
+        )
         body = len(request).to_bytes(PREFIX_BYTES) + request
         head = f.header_block(stream_id.to_bytes(4), f.EncodedHeaders(block), end=False)
         self.transport.write(head + f.frame(f.DATA, f.END_STREAM if ends else 0, stream_id, body))
@@ -96,13 +103,13 @@ class Connection(asyncio.Protocol):
                 done(body)
 
     def close(self) -> None:
-        """No goodbye: the socket is closed."""
+        """Closes the socket without GOAWAY."""
         self.closing = True
         self.transport.close()
 
 
 class Waiter(Connection):
-    """A simple consumer that does nothing but wait, and polls again when it got a message."""
+    """A simple consumer that only waits, and polls again after a message."""
 
     def __init__(self, number: int, crowd: Crowd) -> None:
         super().__init__(f"waiter-{number}")
@@ -123,11 +130,11 @@ class Waiter(Connection):
         self.poll()
 
     def beat(self) -> None:
-        """As SDKs do it every ten seconds."""
+        """Sends a heartbeat, as SDKs do every ten seconds."""
         self.begin("Heartbeat", self._beat)
 
     def poll(self) -> None:
-        """One more."""
+        """Starts another poll."""
         self.begin("ReceiveMessage", self._poll, self._answered)
 
     def _stream_ended(self, _body: bytes) -> None:
@@ -155,7 +162,7 @@ class Waiter(Connection):
 
 
 class Crowd:
-    """All clients, and what they saw."""
+    """All clients and their results."""
 
     def __init__(self, *, groups: int, poll_ms: int) -> None:
         self.groups = groups
@@ -164,11 +171,11 @@ class Crowd:
         self.empty = 0
         """Polls that ended without a message."""
         self.sent: dict[str, float] = {}
-        """Messages on their way, by when they were sent."""
+        """Messages in transit, with the time of their send."""
         self.waits_ms: list[float] = []
 
     async def come(self, address: str, count: int, *, at_once: int = 64) -> None:
-        """`count` clients, `at_once` of them at a time."""
+        """Connects `count` clients, `at_once` of them at the same time."""
         host, port = address.rsplit(":", 1)
         loop, numbers = asyncio.get_running_loop(), iter(range(count))
 
@@ -181,13 +188,12 @@ class Crowd:
         await asyncio.gather(*(some() for _ in range(at_once)))
 
     def arrived(self, message_id: str, now: float) -> None:
-        """A message reached its client."""
         began = self.sent.pop(message_id, None)
         if began is not None:
             self.waits_ms.append((now - began) * 1000)
 
     async def beat(self, seconds: float, every_s: float) -> int:
-        """A heartbeat of each client, evenly; how many were sent."""
+        """Sends a heartbeat of each client, evenly. Returns their number."""
         began, sent, rate = time.perf_counter(), 0, len(self.clients) / every_s
         while (now := time.perf_counter() - began) < seconds:
             while sent < now * rate:
@@ -197,7 +203,7 @@ class Crowd:
         return sent
 
     async def send(self, address: str, seconds: float, rate: float) -> int:
-        """Messages to the topics in turn, evenly; how many. Waits a little for the last ones."""
+        """Sends messages to the topics in turn, evenly, and waits briefly for the last ones. Returns their number."""
         host, port = address.rsplit(":", 1)
         loop = asyncio.get_running_loop()
         _, sender = await loop.create_connection(lambda: Connection("sender"), host, int(port))
@@ -221,11 +227,11 @@ class Crowd:
         return count
 
     def lost(self) -> list[str]:
-        """Why clients are of no more use."""
+        """Reasons why clients cannot be used any more."""
         return [client.why for client in self.clients if client.why]
 
     async def leave(self) -> None:
-        """All at once, without a word."""
+        """Closes all sockets at the same time, without GOAWAY."""
         for client in self.clients:
             client.close()
         await asyncio.sleep(0)

@@ -1,11 +1,11 @@
-"""`make bench-peers`: evenq beside Apache RocketMQ on RocketMQ's own protocol, in one run, in turn (A B B A A B ...).
+"""`make bench-peers`: evenq compared with Apache RocketMQ on RocketMQ's protocol, in one run, in turn (A B B A ...).
 
     python benchmarks/peers.py [--rounds 5] [--quick] [--only unary single batch receive latency start] [--front http2]
 
-Both get the same load from the same Go program, made of the official client's stubs: data on disk, asynchronous flush,
-eight queues, bodies of 1 KiB. RocketMQ is warmed with 200,000 messages first. Each line shows medians over the rounds,
-the ratio round by round, and the CPU of the serving process for each message. A full run takes about ten minutes and
-writes results/<date>-peers.md and the picture beside it. How to read it is in benchmarks/README.md.
+Both get the same load from the same Go program with stubs of the official client: data on disk, asynchronous flush,
+eight queues, bodies of 1 KiB. RocketMQ is warmed up with 200,000 messages first. Each line shows medians over the
+rounds, the ratio round by round, and the CPU of the server per message. A full run takes about ten minutes and writes
+results/<date>-peers.md and a picture. Explanation: benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ CONSOLE = Console(width=None if Console().is_terminal else 150)
 QUEUES = 8
 WARM_UP = 200_000
 MORE = 2_000
-"""Messages that wait beyond those that are read, so that the last polls do not wait for each other."""
+"""Messages beyond those that are read, so that the last polls do not wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load that both get."""
-
     name: str
     what: str
     goal: float
@@ -56,29 +54,24 @@ UNARY_CPU_US = 50.0
 
 @dataclass
 class Side:
-    """One of the two."""
-
     name: str
     server: servers.Server
     rows: dict[str, list[float]] = field(default_factory=dict)
 
     def keep(self, what: str, value: float) -> None:
-        """One more round's figure."""
         self.rows.setdefault(what, []).append(value)
 
 
 def in_turn(sides: tuple[Side, Side], number: int) -> tuple[Side, ...]:
-    """A B, then B A, and so on."""
     return sides if number % 2 == 0 else sides[::-1]
 
 
 def topic(name: str, number: int) -> str:
-    """Readers get a topic for each round; senders share one."""
+    """Returns the topics: one per round for readers, one for all senders."""
     return f"{name}-{number}"
 
 
 def compare(case: Load, program: Path, sides: tuple[Side, Side], rounds: int, part: int) -> Row:
-    """Both in turn under one load."""
     speed, cost = f"{case.name} speed", f"{case.name} cpu"
     for number in range(rounds):
         for side in in_turn(sides, number):
@@ -97,7 +90,7 @@ def compare(case: Load, program: Path, sides: tuple[Side, Side], rounds: int, pa
 
 
 def latencies(program: Path, sides: tuple[Side, Side], rounds: int, part: int) -> list[Row]:
-    """From a message's birth in the sender to its arrival in the receiver, 500 a second."""
+    """Measures the time from the birth of a message to its arrival at the receiver, 500 a second."""
     for number in range(rounds):
         for side in in_turn(sides, number):
             name = topic("latency", number)
@@ -111,14 +104,20 @@ def latencies(program: Path, sides: tuple[Side, Side], rounds: int, part: int) -
                 side.keep(f"latency {quantile}", figures[f"{quantile}_ms"])
     ours, theirs = sides
     return [
-        Row(f"send to receive, 500/s, {quantile}", "ms", ours.rows[f"latency {quantile}"],
-            theirs.rows[f"latency {quantile}"], goal, more_is_better=False)
+        Row(
+            f"send to receive, 500/s, {quantile}",
+            "ms",
+            ours.rows[f"latency {quantile}"],
+            theirs.rows[f"latency {quantile}"],
+            goal,
+            more_is_better=False,
+        )
         for quantile, goal in LATENCY_GOALS.items()
-    ]  # fmt: skip
+    ]
 
 
 def starts(program: Path, peer: RocketMQ, idle_mb: float, rounds: int, front: dict[str, str]) -> list[Row]:
-    """`evenq up` until it is ready, its memory at rest and under load; the peer was started once."""
+    """Measures the start of `evenq up` and its memory at rest and under load; the peer was started once."""
     ready, idle, loaded = [], [], []
     os.environ.update(front)
     for _ in range(rounds):
@@ -136,7 +135,6 @@ def starts(program: Path, peer: RocketMQ, idle_mb: float, rounds: int, front: di
 
 
 def measured(options: argparse.Namespace) -> list[Row]:
-    """All rows that the options name."""
     is_chosen: Callable[[str], bool] = lambda name: not options.only or name in options.only  # noqa: E731
     rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     program = load.built()
@@ -157,8 +155,16 @@ def measured(options: argparse.Namespace) -> list[Row]:
                     CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                     rows.append(compare(case, program, sides, rounds, part))
                     if case.name == "unary":
-                        rows.append(Row("CPU of the server for a send, 64 in flight", "us", *rows[-1].cpu_us,
-                                        UNARY_CPU_US, more_is_better=False, absolute=True))  # fmt: skip
+                        rows.append(
+                            Row(
+                                "CPU of the server for a send, 64 in flight",
+                                "us",
+                                *rows[-1].cpu_us,
+                                UNARY_CPU_US,
+                                more_is_better=False,
+                                absolute=True,
+                            )
+                        )
             if is_chosen("latency"):
                 CONSOLE.print("[dim]send to receive ...[/dim]")
                 rows += latencies(program, sides, rounds, part)
@@ -169,7 +175,7 @@ def measured(options: argparse.Namespace) -> list[Row]:
 
 
 def warm_up(program: Path, sides: tuple[Side, Side], messages: int) -> None:
-    """Java compiles what it runs often; ours gets the same."""
+    """Warms up Java, which compiles code that runs often; ours gets the same load."""
     for side in sides:
         CONSOLE.print(f"[dim]warming {side.name} ...[/dim]")
         for flags in ({"n": messages // 4, "c": 64}, {"n": messages * 3 // 4, "c": 64, "batch": 32}):
@@ -178,10 +184,10 @@ def warm_up(program: Path, sides: tuple[Side, Side], messages: int) -> None:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each load is run on each side")
-    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is saved")
     parser.add_argument("--only", nargs="+", choices=[*(one.name for one in LOADS), "latency", "start"])
     parser.add_argument("--front", default="http2", choices=["http2", "grpcio"], help="evenq's gRPC front")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")

@@ -1,4 +1,4 @@
-"""What `peers.py` measured, as a table, as Markdown and as a picture (SVG: bars with their spread)."""
+"""Results of `peers.py` as a table, as Markdown and as a picture (SVG: bars with their spread)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ PICTURE = HERE.parent / "docs" / "pictures" / "peers.svg"
 
 @dataclass
 class Row:
-    """One line: both sides' figures of all rounds, in their order."""
+    """One line: the figures of both sides in all rounds, in order."""
 
     what: str
     unit: str
     ours: list[float]
     theirs: list[float]
     goal: float | None
-    """Of the ratio ours to theirs, or of our own figure if `absolute`; None: there is none."""
+    """Goal of the ratio ours to theirs, or of our own figure if `absolute`; None: no goal."""
     more_is_better: bool
     absolute: bool = False
     cpu_us: tuple[list[float], list[float]] = ((), ())  # type: ignore[assignment]
-    """CPU of the serving process for each message, microseconds, ours and theirs."""
+    """CPU of the server per message, microseconds, ours and theirs."""
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to theirs, round by round; a peer that was measured once stands beside all rounds."""
+        """Returns ours to theirs, round by round; a peer that was measured once is used for all rounds."""
         theirs = self.theirs * len(self.ours) if len(self.theirs) == 1 else self.theirs
         return [mine / other for mine, other in zip(self.ours, theirs, strict=True)]
 
     @property
     def ok(self) -> bool:
-        """The goal is met by the median, or there is none."""
+        """True if the median meets the goal, or there is no goal."""
         if self.goal is None:
             return True
         seen = statistics.median(self.ours if self.absolute else self.ratios)
@@ -49,7 +49,6 @@ class Row:
 
     @property
     def goal_text(self) -> str:
-        """The goal in words."""
         if self.goal is None:
             return "-"
         sign = ">=" if self.more_is_better else "<="
@@ -62,24 +61,27 @@ def number(value: float) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Median and both ends."""
     if len(values) == 1:
         return number(values[0])
     return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One line of the table."""
     mine, others = row.cpu_us
     cpu = f"{statistics.median(mine):.0f} / {statistics.median(others):.0f} us" if mine else "-"
     return (
-        f"{row.what}, {row.unit}", spread(row.ours), spread(row.theirs), spread(row.ratios), cpu, row.goal_text,
+        f"{row.what}, {row.unit}",
+        spread(row.ours),
+        spread(row.theirs),
+        spread(row.ratios),
+        cpu,
+        row.goal_text,
         said(row),
-    )  # fmt: skip
+    )
 
 
 def said(row: Row) -> str:
-    """Whether its goal is met."""
+    """Returns in words whether the goal is met."""
     return "-" if row.goal is None else "yes" if row.ok else "no"
 
 
@@ -87,7 +89,6 @@ TITLES = ("what", "evenq", "RocketMQ", "ratio", "server CPU a message, both", "g
 
 
 def table(rows: list[Row]) -> Table:
-    """For the terminal."""
     title = f"evenq beside RocketMQ {VERSION}: medians, 1 KiB bodies, {os.cpu_count()} cores"
     return drawn(title, TITLES, map(cells, rows))
 
@@ -103,21 +104,31 @@ def save(rows: list[Row], *, front: str, rounds: int, load_before: float) -> lis
 
 
 def written(
-    name: str, title: str, about: str, titles: Sequence[str], lines: Iterable[Sequence[str]], *, front: str,
+    name: str,
+    title: str,
+    about: str,
+    titles: Sequence[str],
+    lines: Iterable[Sequence[str]],
+    *,
+    front: str,
     load_before: float,
-) -> Path:  # fmt: skip
-    """A table as results/<date>-<name>.md, with the facts of the machine; a later run of the day replaces it."""
+) -> Path:
+    """Writes a table as results/<date>-<name>.md, with facts of the machine; a later run of the day replaces it."""
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     packages = facts.pop("packages")
     machine_facts = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in facts.items())
     text = [
-        f"# {title}, {now:%Y-%m-%d %H:%M} UTC", "",
+        f"# {title}, {now:%Y-%m-%d %H:%M} UTC",
+        "",
         f"Machine: {machine_facts}; load 1min before {load_before:.2f}. evenq {packages['evenq']}, front={front}.",
-        about, "",
-        f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}",
-        *(f"| {' | '.join(line)} |" for line in lines), "",
-    ]  # fmt: skip
+        about,
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|{'---|' * len(titles)}",
+        *(f"| {' | '.join(line)} |" for line in lines),
+        "",
+    ]
     results = HERE / "results" / f"{now:%Y-%m-%d}-{name}.md"
     results.write_text("\n".join(text))
     return results
@@ -136,14 +147,13 @@ def drawn(title: str, titles: Sequence[str], lines: Iterable[Sequence[str]]) -> 
 WHERE = "data on disk, asynchronous flush, eight queues"
 WIDTH, LEFT, BAR, GAP = 760, 240, 18, 22
 SCALE = 3.0
-"""Ratios above this are cut at the edge; their number stands beside the bar."""
+"""Bars of larger ratios are cut at the edge; the number is beside the bar."""
 
 
 def picture(rows: list[Row], date: str) -> str:
-    """A bar for each ratio, RocketMQ being 1, with a line from the least to the most of the rounds.
+    """Returns a bar for each ratio, RocketMQ being 1, with a line from the minimum to the maximum of the rounds.
 
-    Of latencies and memory less is better: their bars are turned round (RocketMQ to ours), so that longer is better
-    everywhere.
+    Bars of latency and memory show RocketMQ to ours, so that longer is better everywhere.
     """
     height = 70 + len(rows) * (BAR + GAP)
     unit = (WIDTH - LEFT - 120) / SCALE

@@ -1,16 +1,16 @@
-"""`make bench-rebalance`: 100 members read 1,000 queues of 3 brokers and their number changes; how long queues rest.
+"""`make bench-rebalance`: pauses of queues while members join and leave (100 members, 1,000 queues, 3 brokers).
 
     python benchmarks/rebalance.py [--quick] [--members N] [--queues N] [--trials N] [--crashes N] [--no-save]
 
-Real servers and real push consumers, each with its own connections. In turn a member joins, leaves, and (some times)
-the topic grows. The clock runs from the call that begins the change until the last queue that moved has its new reader;
-beside it stands, for each queue that moved, the time between its old reader's last word and its new reader's first.
-Then members are killed with SIGKILL: their queues must be read again within the session's grace and the same time more.
-Messages flow all the while, and at the end every offset must have been delivered, and once where no member was killed.
-RocketMQ's clients look for changes every 20 s; that is the figure to compare with.
+Real servers and real push consumers, each with its own connections. In turn a member joins, leaves, and sometimes the
+topic grows. Measured is the time from the call that begins the change until the last moved queue has its new reader,
+and for each moved queue the time between the last sign of its old reader and the first of its new one. Then members are
+killed with SIGKILL: their queues must be read again within the grace of the session and the same time more. Messages
+flow meanwhile, and in the end every offset must have been delivered, exactly once where no member was killed.
+RocketMQ's clients look for changes every 20 s, which is the figure to compare with.
 
-A quarter of the members shares a process here, where each would have its own: once all read, what lives then is taken
-out of the garbage collector's rounds (`calm`), for one round over 25 members stands still for 100 ms and more.
+A quarter of the members shares one process here, where normally each would have its own. Once all read, their objects
+are excluded from garbage collection (`calm`), because a collection over 25 members pauses for 100 ms and more.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ TOPIC, GROUP, STRATEGY = "crowd", "crowd-readers", "STICKY"
 BROKERS, WORKERS = 3, 4
 GOAL_MS = 250.0
 GRACE_MS = 1_000  # the brokers' session_grace_ms
-QUIET_S = 0.7  # nothing moves for this time: the change is over
+QUIET_S = 0.7  # nothing moves for this time: the change has ended
 SETTLE_S = 120.0
-RATE = 300  # messages a second, all the while
+RATE = 300  # messages a second
 PEER_MS = 20_000  # the interval of RocketMQ's clients
 
 
@@ -61,13 +61,12 @@ class Worker:
         threading.Thread(target=self._read, daemon=True).start()
 
     def say(self, command: str) -> None:
-        """One command."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """Ask it to end, then insist."""
+        """Sends `end`, then kills the process."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
@@ -80,19 +79,19 @@ class Worker:
 
 @dataclass
 class Change:
-    """One trial: what was done, and when its queues rested."""
+    """One trial: its change, and the pauses of its queues."""
 
     what: str
     begun_s: float
     moved: int = 0
     over_ms: float = 0.0
-    """From the beginning to the last queue that got a reader."""
+    """Time from the start to the last queue that got a reader."""
     rests_ms: list[float] = field(default_factory=list)
-    """Of each queue that moved: from its old reader's last word to its new reader's first."""
+    """Time of each moved queue from the last sign of its old reader to the first of its new one."""
 
 
 class Group:
-    """Who reads which queue, as the members tell."""
+    """Readers of queues, from the events of the members."""
 
     def __init__(self, queues: int) -> None:
         self.events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
@@ -102,12 +101,12 @@ class Group:
         self._lost_at: dict[str, float] = {}
         self._last_s = 0.0
         self._early: dict[tuple[str, str], tuple[float, Change | None]] = {}
-        """Queue and its owner before, when the new one's word reached us first: when it gained it, in which change."""
+        """Gain of a queue (time and change) whose loss by the previous owner has not arrived yet."""
         self.twice: list[str] = []
         """Queues that were gained while another member had them."""
 
     def run_until_quiet(self, change: Change | None, *, least: int = 1, limit_s: float = SETTLE_S) -> None:
-        """Take events in until every queue has a reader, `least` have moved, and nothing moved for a while."""
+        """Handles events until every queue has a reader, `least` have moved, and nothing moved for a while."""
         deadline_s = time.monotonic() + limit_s
         self._last_s = time.monotonic()
         while time.monotonic() < deadline_s:
@@ -122,7 +121,7 @@ class Group:
         raise SystemExit(f"after {limit_s:.0f} s {len(self.owner)} of {self.expected} queues have a reader")
 
     def until(self, name: str, what: str, *, limit_s: float = SETTLE_S) -> dict[str, Any]:
-        """Take events in until this process says this."""
+        """Handles events until this process sends this one."""
         deadline_s = time.monotonic() + limit_s
         while time.monotonic() < deadline_s:
             try:
@@ -135,7 +134,7 @@ class Group:
         raise SystemExit(f"{name} did not say {what} within {limit_s:.0f} s")
 
     def died(self, member_prefix: str, at_s: float) -> int:
-        """Its queues have no reader from now on; how many they were."""
+        """Removes the queues of a process from the readers. Returns their number."""
         gone = [name for name, owner in self.owner.items() if owner.startswith(member_prefix)]
         self._early = {key: change for key, change in self._early.items() if not key[1].startswith(member_prefix)}
         for name in gone:
@@ -145,7 +144,7 @@ class Group:
 
     @property
     def never_lost(self) -> list[str]:
-        """Queues that were gained by one member and never given up by the one before, who lives."""
+        """Queues that a member gained although the previous owner lives and has not released them."""
         return [name for name, _ in self._early]
 
     def _take(self, event: dict[str, Any], change: Change | None) -> None:
@@ -194,7 +193,7 @@ class Traffic:
         self.end()
 
     def end(self) -> None:
-        """No more; what was sent is acknowledged."""
+        """Stops; all sent messages are acknowledged."""
         self._ending.set()
         self._thread.join(30)
 
@@ -208,14 +207,14 @@ class Traffic:
 
 
 def steps(trials: int) -> list[str]:
-    """What is done in which order: joins and leaves in turn, each tenth time the topic grows."""
+    """Returns the changes in order: joins and leaves in turn; each tenth time the topic grows."""
     kinds = ("join", "leave")
     return ["grow" if number % 10 == 9 else kinds[number % 2] for number in range(trials)]
 
 
 @dataclass
 class Found:
-    """All trials, and the judgement of the offsets."""
+    """All trials, and the check of the offsets."""
 
     changes: list[Change] = field(default_factory=list)
     crashes: list[Change] = field(default_factory=list)
@@ -226,7 +225,6 @@ class Found:
 
 
 def measured(options: argparse.Namespace) -> Found:
-    """Run everything."""
     found, rng = Found(), random.Random(1)
     per_broker = -(-options.queues // BROKERS)
     group = Group(per_broker * BROKERS)
@@ -293,7 +291,7 @@ def _crash(group: Group, guest: Worker) -> Change:
 
 
 def _all_offsets(group: Group, workers: list[Worker], sent: int) -> Counter[tuple[str, int]]:
-    """What was delivered, once everything was, or after some seconds."""
+    """Returns the delivered offsets, once all are delivered, or after some seconds."""
     for _ in range(20):
         seen = _offsets(group, workers)
         if len(seen) >= sent:
@@ -312,7 +310,7 @@ def _offsets(group: Group, workers: list[Worker]) -> Counter[tuple[str, int]]:
 
 
 def rows(figures: Found) -> list[tuple[str, str, str, bool]]:
-    """What, figure, goal, met."""
+    """Returns name, figure, goal and result of each line."""
     lines = []
     within = f"p99 <= {GOAL_MS:.0f} ms"
     for what in ("join", "leave", "grow"):
@@ -338,7 +336,7 @@ def rows(figures: Found) -> list[tuple[str, str, str, bool]]:
 
 
 def at99(times: list[float]) -> float:
-    """The 99th percentile; the longest if they are few."""
+    """Returns the 99th percentile; the maximum of few values."""
     return sorted(times)[min(len(times) - 1, int(len(times) * 0.99))] if times else 0.0
 
 
@@ -350,15 +348,20 @@ def spread(times: list[float]) -> str:
 
 
 def save(lines: list[tuple[str, str, str, bool]], options: argparse.Namespace) -> Path:
-    """The table as Markdown; a later run of the day replaces it."""
+    """Saves the table as Markdown; a later run of the day replaces it."""
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     facts.pop("packages")
     machine_facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
-    text = [f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC", "", f"Machine: {machine_facts}.",
-            f"{options.members} members, {options.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.",
-            "",
-            "| what | seen | goal | ok |", "|---|---|---|---|"]  # fmt: skip
+    text = [
+        f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC",
+        "",
+        f"Machine: {machine_facts}.",
+        f"{options.members} members, {options.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.",
+        "",
+        "| what | seen | goal | ok |",
+        "|---|---|---|---|",
+    ]
     text += [f"| {what} | {seen} | {goal} | {'yes' if ok else '**no**'} |" for what, seen, goal, ok in lines]
     path = HERE / "results" / f"{now:%Y-%m-%d}-rebalance.md"
     path.write_text("\n".join(text) + "\n")
@@ -366,9 +369,9 @@ def save(lines: list[tuple[str, str, str, bool]], options: argparse.Namespace) -
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 members, 60 queues, 10 trials, 1 crash, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="20 members, 60 queues, 10 trials, 1 crash, nothing saved")
     parser.add_argument("--members", type=int, default=100)
     parser.add_argument("--queues", type=int, default=1_000)
     parser.add_argument("--trials", type=int, default=50)

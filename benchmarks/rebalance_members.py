@@ -5,7 +5,7 @@ stdin.
 
 Commands are lines: `join N`, `leave N` (the last that joined), `calm`, `seen`, `end`. Answers are JSON lines with
 `at`, the machine's monotonic clock in seconds, which all processes of a machine share: queues gained (just before their
-first pull) and lost (after the last message, before the lock is let go), and at `seen` the offsets that were delivered.
+first pull) and lost (after the last message, before the lock is released), and at `seen` the delivered offsets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Members:
         self._seen: dict[str, list[int]] = {}
 
     async def join(self, number: int) -> None:
-        """`number` members more, one after the other."""
+        """Starts `number` more members, one after the other."""
         for _ in range(number):
             self._count += 1
             client_id = f"{self._name}-{self._count:03}"
@@ -47,7 +47,7 @@ class Members:
             self._members.append(member)
 
     async def leave(self, number: int) -> None:
-        """The last that joined go, all at once."""
+        """Closes the members that joined last, all at the same time."""
         going, self._members = self._members[-number:], self._members[:-number]
         for member in going:
             tell("leaving", member=member.client_id)
@@ -55,7 +55,7 @@ class Members:
         tell("left")
 
     def seen(self) -> None:
-        """Say which offsets were delivered here, as many times as they were."""
+        """Sends the delivered offsets, repeated ones repeatedly."""
         tell("seen", offsets=self._seen)
 
     def _member(self, client_id: str) -> evenq.aio.PushConsumer:
@@ -85,13 +85,13 @@ def names(queues: Sequence[MessageQueue]) -> list[str]:
 
 
 def tell(event: str, **facts: Any) -> None:
-    """One line to the benchmark."""
+    """Sends one line to the benchmark."""
     sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")
     sys.stdout.flush()
 
 
 async def serve(members: Members) -> None:
-    """Do what stdin says until `end`."""
+    """Carries out the commands of stdin until `end`."""
     loop = asyncio.get_running_loop()
     tell("ready")
     while True:
@@ -113,7 +113,6 @@ async def serve(members: Members) -> None:
 
 
 def main() -> None:
-    """See the module."""
     parser = argparse.ArgumentParser()
     for name in ("endpoint", "topic", "group", "name"):
         parser.add_argument(f"--{name}", required=True)

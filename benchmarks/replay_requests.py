@@ -1,4 +1,4 @@
-"""The requests of `delivery.py`, as bytes: both servers get the same, and the load program spends no time on them."""
+"""Requests of `delivery.py`, as bytes: both servers get the same ones, and the load program spends no time on them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ _KINDS = {
 
 
 def sends(kind: str, topic: str, count: int, *, batch: int = 1, together: bool = False) -> list[bytes]:
-    """SendMessageRequests with `count` messages of 1 KiB, each with an id of its own. `together`: those of a request
-    ask for one queue, as SDKs do it; else each for the next one.
+    """SendMessageRequests with `count` messages of 1 KiB, each with its own id. `together`: the messages of a
+    request have one queue, as with SDKs; otherwise each has the next one.
     """
     finish = _KINDS[kind]
     requests: list[bytes] = []
@@ -127,7 +127,7 @@ def pulls(topic: str, count: int) -> list[bytes]:
 
 
 def change(topic: str, message_id: str, handle: str) -> bytes:
-    """ChangeInvisibleDurationRequest: come again in 10 s."""
+    """ChangeInvisibleDurationRequest: redelivery in 10 s."""
     request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle, message_id=message_id)
     request.group.name, request.topic.name = f"g-{topic}", topic
     set_duration_ms(request.invisible_duration, 10_000)
@@ -150,7 +150,7 @@ def lite_subscription(topic: str, group: str) -> bytes:
 
 
 def must_be_ok(method: str, answers: Iterable[bytes]) -> None:
-    """End everything if one was not."""
+    """Ends the run if one was not answered OK."""
     parse = getattr(service_pb2, f"{method}Response").FromString
     for response in answers:
         status = parse(response).status

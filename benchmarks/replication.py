@@ -1,13 +1,13 @@
-"""`make bench-replication`: three copies of a broker beside one copy with the same flush, in one run, in turn.
+"""`make bench-replication`: three copies of a broker compared with one copy with the same flush, in one run, in turn.
 
     python benchmarks/replication.py [--rounds 5] [--quick] [--only unary batch round latency memory catch-up pauses]
                                      [--modes sync memory]
 
-Mode `sync` (a copy counts once it is on its disk) stands beside `flush=sync`, `memory` (once it is written) beside
-`flush=async`. Both sides run all the time and get the same load from `replay` in turn (A B B A ...); the idle one costs
-nothing but signs of life. Copies share the machine with their leader and the load, so the speeds are those of three
-times the work on the same cores: on machines of their own three copies lose less. A full run takes about ten minutes
-and writes results/<date>-replication.md. What each line means is in benchmarks/README.md. It needs Go and Linux.
+Mode `sync` (a copy counts once it is on its disk) is compared with `flush=sync`, `memory` (once it is written) with
+`flush=async`. Both sides run all the time and get the same load from `replay` in turn (A B B A ...); the idle one sends
+only signs of life. Copies share the machine with their leader and the load, so three copies do three times the work on
+the same cores: on separate machines they lose less. A full run takes about ten minutes and writes
+results/<date>-replication.md. The lines are explained in benchmarks/README.md. It needs Go and Linux.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from evenq.testing.node import Node
 
 COPIES = 3
 FLUSH = {"sync": "sync", "memory": "async"}
-"""Of the one copy beside each mode."""
+"""Flush of the single copy that each mode is compared with."""
 UNARY, BATCHED, BATCH = 24_000, 64_000, 32
 """Messages of a round."""
 ALONE = 3_000
 """Messages of a round that are sent one after the other."""
 IDLE_S = 3.0
-"""How long the processor use of a side at rest is measured."""
+"""Time for which the CPU of a side at rest is measured."""
 RATE, LATENCY_S = 500, 10
 BOUND = ("-timeout", "300s")
 CATCH_UP_BYTES = 400_000_000
-"""Of log that an empty follower copies; it was written just before, so the leader reads it from the page cache."""
+"""Log that an empty follower copies; it was just written, so the leader reads it from the page cache."""
 LOOK_S = 0.1
-"""Between two looks at a page: making it costs the broker some milliseconds."""
+"""Pause between two reads of a metrics page, which costs the broker some milliseconds."""
 SENDS_S = 0.002
-"""Between two sends of who measures a pause."""
+"""Pause between two sends while pauses are measured."""
 WAIT_S = 180.0
 ONLY = ("unary", "batch", "round", "latency", "memory", "catch-up", "pauses")
 
@@ -69,28 +69,25 @@ class Side:
 
     @property
     def leader(self) -> Node:
-        """Who serves; of one copy the only broker."""
+        """The leader, or the only broker."""
         return leader_of(self.cluster)
 
     @property
     def followers(self) -> list[Node]:
-        """The others."""
+        """The other copies."""
         leader = self.leader
         return [node for node in self.cluster.brokers if node is not leader]
 
     def keep(self, what: str, value: float) -> None:
-        """One more round's figure."""
         self.rows.setdefault(what, []).append(value)
 
     def replayed(self, mode: str, requests: list[bytes], *flags: object) -> load.Replayed:
-        """One run of `replay` on who serves."""
+        """Runs `replay` on the leader."""
         return load.replayed(mode, self.leader.address, requests, *BOUND, *map(str, flags))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table."""
-
     what: str
     unit: str
     one: list[float]
@@ -98,11 +95,11 @@ class Line:
     goal: float | None = None
     more_is_better: bool = False
     by: str = "own"
-    """What the goal is about: `ratio` of three copies to one, `more` of three than of one, or their `own` figure."""
+    """Measure of the goal: `ratio` of three copies to one, `more` of three than of one, or their `own` figure."""
 
     @property
     def judged(self) -> list[float]:
-        """What the goal is about, round by round."""
+        """Returns the measure of the goal, round by round."""
         if self.by == "own":
             return self.three
         pairs = zip(self.three, self.one, strict=True)
@@ -110,21 +107,23 @@ class Line:
 
     @property
     def ok(self) -> bool:
-        """The median meets the goal, or there is none."""
+        """True if the median meets the goal, or there is no goal."""
         if self.goal is None:
             return True
         seen = statistics.median(self.judged)
         return seen >= self.goal if self.more_is_better else seen <= self.goal
 
     def cells(self) -> tuple[str, ...]:
-        """Its line in the table."""
         unit = {"ratio": "x", "more": f"{self.unit} more", "own": self.unit}[self.by]
         goal = "-" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g} {unit}"
         return (
-            f"{self.what}, {self.unit}", report.spread(self.one) if self.one else "-", report.spread(self.three),
-            report.spread(self.judged) if self.by != "own" else "-", goal,
+            f"{self.what}, {self.unit}",
+            report.spread(self.one) if self.one else "-",
+            report.spread(self.three),
+            report.spread(self.judged) if self.by != "own" else "-",
+            goal,
             "-" if self.goal is None else "yes" if self.ok else "no",
-        )  # fmt: skip
+        )
 
 
 TITLES = ("what", "one copy", "three copies", "ratio, or more", "goal", "ok")
@@ -135,24 +134,29 @@ TITLES = ("what", "one copy", "three copies", "ratio, or more", "goal", "ok")
 
 @contextmanager
 def sides(mode: str) -> Iterator[tuple[Side, Side]]:
-    """Both, until the block ends."""
+    """Runs both until the block ends."""
     with tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder:
         common = {"DEFAULT_QUEUES": str(QUEUES), "DEFAULT_START_FROM": "FIRST", "ROUTE_SETTLE_MS": "0"}
         alone = LocalCluster(
-            rebalancer=False, folder=Path(folder) / "one", ready_ms_max=int(WAIT_S * 1_000),
+            rebalancer=False,
+            folder=Path(folder) / "one",
+            ready_ms_max=int(WAIT_S * 1_000),
             broker_settings={**common, "STORE__FLUSH": FLUSH[mode]},
-        )  # fmt: skip
+        )
         group = LocalCluster(
-            replicas=COPIES, rebalancer=False, folder=Path(folder) / "three", ready_ms_max=int(WAIT_S * 1_000),
+            replicas=COPIES,
+            rebalancer=False,
+            folder=Path(folder) / "three",
+            ready_ms_max=int(WAIT_S * 1_000),
             broker_settings={**common, "REPLICATION__MODE": mode, "STORE__FLUSH": FLUSH[mode]},
-        )  # fmt: skip
+        )
         with alone, group:
             in_sync(group)
             yield Side("one", alone), Side("three", group)
 
 
 def figure(node: Node, name: str, mark: str = "") -> float:
-    """One series of a broker's page; -1: it does not say."""
+    """Returns one series of a broker's page; -1: there is none."""
     with suppress(OSError):
         address = f"http://127.0.0.1:{node.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=5) as response:
@@ -164,7 +168,7 @@ def figure(node: Node, name: str, mark: str = "") -> float:
 
 
 def leader_of(cluster: LocalCluster) -> Node:
-    """Who serves, waited for."""
+    """Waits for the leader and returns it."""
     if len(cluster.brokers) == 1:
         return cluster.brokers[0]
     end = time.monotonic() + WAIT_S
@@ -177,7 +181,7 @@ def leader_of(cluster: LocalCluster) -> Node:
 
 
 def in_sync(cluster: LocalCluster) -> None:
-    """Wait until all copies are."""
+    """Waits until all copies are in sync."""
     end = time.monotonic() + WAIT_S
     while figure(leader_of(cluster), "evenq_broker_replicas_in_sync") < len(cluster.brokers):
         if time.monotonic() > end:
@@ -186,13 +190,11 @@ def in_sync(cluster: LocalCluster) -> None:
 
 
 def pid_of(node: Node) -> int:
-    """Of a node that runs."""
     assert node.pid is not None, f"{node.name} {node.end_text}"
     return node.pid
 
 
 def in_turn(both: tuple[Side, Side], number: int) -> tuple[Side, ...]:
-    """A B, then B A, and so on."""
     return both if number % 2 == 0 else both[::-1]
 
 
@@ -220,15 +222,15 @@ def sends(both: tuple[Side, Side], name: str, count: int, batch: int, rounds: in
     what = "send, 64 in flight" if batch == 1 else f"send, batches of {batch}"
     return [
         Line(what, "messages/s", one.rows[name], three.rows[name], 0.5 if batch == 1 else 0.4, True, "ratio"),
-        Line(f"{what}: CPU of who serves", "us", one.rows[f"{name} cpu"], three.rows[f"{name} cpu"], by="ratio"),
+        Line(f"{what}: CPU of the leader", "us", one.rows[f"{name} cpu"], three.rows[f"{name} cpu"], by="ratio"),
         Line(f"{what}: CPU of a follower", "us", [], three.rows[f"{name} follower"]),
         Line(f"{what}: CPU, follower : leader", "x", [], three.rows[f"{name} share"], 0.5),
     ]
 
 
 def commit_rounds(both: tuple[Side, Side], count: int, rounds: int) -> list[Line]:
-    """Sends with nothing else in flight: of three copies each is one commit round that it shares with no other. What
-    the processes need without load is taken off, so the figures hardly depend on what else the machine does.
+    """Sends with nothing else in flight: with three copies each send is a commit round of its own. The CPU without load
+    is subtracted, so other work on the machine hardly changes the figures.
     """
     for number in range(rounds + 1):
         for side in in_turn(both, number):
@@ -252,13 +254,13 @@ def commit_rounds(both: tuple[Side, Side], count: int, rounds: int) -> list[Line
     one, three = both
     return [
         Line("send, 1 in flight", "ms", one.rows["round"], three.rows["round"], by="more"),
-        Line("send, 1 in flight: CPU of who serves", "us", one.rows["round cpu"], three.rows["round cpu"], by="more"),
+        Line("send, 1 in flight: CPU of the leader", "us", one.rows["round cpu"], three.rows["round cpu"], by="more"),
         Line("send, 1 in flight: CPU of a follower", "us", [], three.rows["round follower"]),
     ]
 
 
 def latencies(both: tuple[Side, Side], rounds: int, part: int) -> list[Line]:
-    """From just before the send to the end of the answer that brings the message, 500 a second."""
+    """Measures from just before the send to the end of the answer with the message, 500 a second."""
     for number in range(rounds):
         for side in in_turn(both, number):
             name = f"latency-{number}"
@@ -282,13 +284,13 @@ def latencies(both: tuple[Side, Side], rounds: int, part: int) -> list[Line]:
 
 
 def memory(both: tuple[Side, Side]) -> list[Line]:
-    """Behind all loads before: what two followers cost their leader, and what each is itself."""
+    """Measures memory after all loads: the cost of two followers for their leader, and of each follower."""
     one, three = both
     alone = servers.memory(pid_of(one.leader)).rss
     leader = servers.memory(pid_of(three.leader)).rss
     followers = [servers.memory(pid_of(node)).rss for node in three.followers]
     return [
-        Line("memory of who serves", "MB", [alone], [leader], by="more"),
+        Line("memory of the leader", "MB", [alone], [leader], by="more"),
         Line("memory of a leader for each follower", "MB", [], [(leader - alone) / len(followers)], 40.0),
         Line("memory of a follower", "MB", [alone], [statistics.mean(followers)], 40.0, by="more"),
     ]
@@ -327,7 +329,7 @@ def catch_up(three: Side, part: int) -> list[Line]:
 
 
 class Sender(threading.Thread):
-    """Sends one after the other and keeps the times of the answers."""
+    """Sender that sends one by one and records the times of the answers."""
 
     def __init__(self, endpoints: str) -> None:
         super().__init__(name="sender", daemon=True)
@@ -343,7 +345,7 @@ class Sender(threading.Thread):
                     self.times.append(time.monotonic())
 
     def wait_for(self, count: int) -> None:
-        """Until this number of further ones were answered."""
+        """Waits until this number of further sends were answered."""
         goal, end = len(self.times) + count, time.monotonic() + WAIT_S
         while len(self.times) < goal:
             if time.monotonic() > end:
@@ -351,13 +353,12 @@ class Sender(threading.Thread):
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """It ends."""
         self._ended.set()
         self.join(60)
 
 
 def pauses(three: Side, rounds: int) -> list[Line]:
-    """The longest time without an answer around a SIGKILL and around a SIGTERM of the leader, default settings."""
+    """Measures the longest time without an answer around SIGKILL and SIGTERM of the leader, default settings."""
     for _ in range(rounds):
         for name in ("kill", "hand-over"):
             in_sync(three.cluster)
@@ -382,7 +383,6 @@ def pauses(three: Side, rounds: int) -> list[Line]:
 
 
 def measured(mode: str, options: argparse.Namespace) -> list[Line]:
-    """All lines of one mode that the options name."""
     rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     lines: list[Line] = []
     works = {
@@ -403,10 +403,10 @@ def measured(mode: str, options: argparse.Namespace) -> list[Line]:
 
 
 def main() -> int:
-    """Measure, show, save."""
+    """Measures, shows and saves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each load is run on each side")
-    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is saved")
     parser.add_argument("--only", nargs="+", choices=ONLY, default=ONLY)
     parser.add_argument("--modes", nargs="+", choices=[*FLUSH], default=[*FLUSH])
     parser.add_argument("--json", type=Path, help="keep all rounds here")

@@ -1,13 +1,13 @@
-"""`make bench-replication-peers`: three copies beside Apache RocketMQ's SYNC_MASTER and two slaves, in turn.
+"""`make bench-replication-peers`: three copies compared with Apache RocketMQ's SYNC_MASTER and two slaves, in turn.
 
     python benchmarks/replication_peers.py [--rounds 5] [--quick] [--only unary single batch receive latency]
                                            [--modes sync memory]
 
-Mode `memory` (a message counts once every copy has written it) stands beside SYNC_MASTER with ASYNC_FLUSH, which
-promises the same. `sync` (once it is on every copy's disk) stands beside SYNC_MASTER with SYNC_FLUSH, which promises
-less: it is on the master's disk, and the slaves have written it. The load is that of bench-peers, all processes share
-this machine. RocketMQ's group elects no master when its own dies, so nothing is killed here. A full run takes about
-fifteen minutes and writes results/<date>-replication-peers.md. It needs Java 17, Maven, Go, and about 8 GB of memory.
+Mode `memory` (a message counts once every copy has written it) is compared with SYNC_MASTER and ASYNC_FLUSH, which
+guarantees the same. `sync` (once it is on every copy's disk) is compared with SYNC_MASTER and SYNC_FLUSH, which
+guarantees less: it is on the master's disk, and the slaves have written it. The load is that of bench-peers; all
+processes share this machine. RocketMQ's group does not elect another master, so no process is killed. A full run takes
+about fifteen minutes and writes results/<date>-replication-peers.md. It needs Java 17, Maven, Go and 8 GB of memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from rocketmq_peer import rocketmq_group
 
 PEER_FLUSH = {"sync": "SYNC_FLUSH", "memory": "ASYNC_FLUSH"}
 GOAL = 1.0
-"""Nothing should be slower than theirs."""
+"""No load may be slower than with RocketMQ."""
 
 
 def measured(mode: str, options: argparse.Namespace) -> list[Row]:
-    """All rows of one mode that the options name."""
     rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     program, rows = load.built(), []
     with rocketmq_group(flush=PEER_FLUSH[mode]) as peer, sides(mode) as (_, three):
@@ -53,11 +52,11 @@ def measured(mode: str, options: argparse.Namespace) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
     names = [*(one.name for one in LOADS), "latency"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each load is run on each side")
-    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is saved")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--modes", nargs="+", choices=[*FLUSH], default=[*FLUSH])
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")

@@ -1,6 +1,6 @@
-"""Apache RocketMQ as a peer: started, given its topics and stopped by the scripts in `peers/rocketmq` of BENCH_TOOLS.
+"""Apache RocketMQ for comparison, controlled by the scripts in `peers/rocketmq` of BENCH_TOOLS.
 
-One nameserver, one broker with its gRPC proxy in the same process, asynchronous flush, data thrown away at each start.
+One nameserver, one broker with its gRPC proxy in the same process, asynchronous flush, data deleted at each start.
 The scripts fetch its jars by Maven, once. It needs Java 17 and about 3 GB of memory under load. `rocketmq_group` starts
 the same with two slaves, from the same jars.
 """
@@ -27,19 +27,19 @@ CACHE = Path(os.environ.get("PEER_CACHE") or Path.home() / ".cache" / "evenq-pee
 START_S = 300.0
 COPIES = 3
 BROKER_PORTS = (10911, 10921, 10931)
-"""Of the master and its slaves; each takes the two ports around it, too."""
+"""Ports of the master and its slaves; each also uses the two adjacent ports."""
 OPENS = (
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-)  # fmt: skip
-"""What RocketMQ of today needs of Java 17."""
+)
+"""Options that RocketMQ needs with Java 17."""
 
 
 @dataclass(frozen=True, slots=True)
 class RocketMQ:
-    """A running RocketMQ."""
-
     server: servers.Server
     """The process of broker and proxy, and the time from the first process to the last one's readiness."""
     nameserver: int
@@ -49,8 +49,19 @@ class RocketMQ:
     def make(self, topics: list[str], queues: int) -> None:
         """Topics with this number of queues, and for each a consumer group named `g-` and the topic."""
         for topic in topics:
-            self._admin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues),
-                        "-a", "+message.type=NORMAL")  # fmt: skip
+            self._admin(
+                "updateTopic",
+                "-c",
+                "DefaultCluster",
+                "-t",
+                topic,
+                "-r",
+                str(queues),
+                "-w",
+                str(queues),
+                "-a",
+                "+message.type=NORMAL",
+            )
             self._admin("updateSubGroup", "-c", "DefaultCluster", "-g", f"g-{topic}")
 
     def _admin(self, command: str, *options: str) -> None:
@@ -66,11 +77,11 @@ class RocketMQ:
 
 @contextmanager
 def rocketmq() -> Iterator[RocketMQ]:
-    """RocketMQ on its usual ports, until the block ends."""
+    """Runs RocketMQ on its default ports until the block ends."""
     scripts = _scripts()
     begun = time.perf_counter()
     try:
-        # Not captured: what it starts would keep the pipe open.
+        # Not captured: the processes that it starts would keep the pipe open.
         done = subprocess.run([str(scripts / "up")], stdout=subprocess.DEVNULL, check=False, timeout=START_S)
         ready_s = time.perf_counter() - begun
         if done.returncode != 0:
@@ -83,8 +94,8 @@ def rocketmq() -> Iterator[RocketMQ]:
 
 @contextmanager
 def rocketmq_group(*, flush: str) -> Iterator[RocketMQ]:
-    """A master that answers once two slaves have a message (SYNC_MASTER), and its proxy, until the block ends. `flush`:
-    ASYNC_FLUSH, or SYNC_FLUSH: on the master's disk, too. Slaves confirm what they have written, synced or not.
+    """Runs a master that answers once two slaves have a message (SYNC_MASTER), and its proxy, until the block ends.
+    `flush`: ASYNC_FLUSH, or SYNC_FLUSH (on the master's disk). Slaves confirm written messages, synced or not.
     """
     scripts, begun = _scripts(), time.perf_counter()
     if not (CACHE / "lib").is_dir():
@@ -112,7 +123,7 @@ def rocketmq_group(*, flush: str) -> Iterator[RocketMQ]:
 
 
 def admin(scripts: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """One command of RocketMQ's administration tool."""
+    """Runs one command of RocketMQ's administration tool."""
     return subprocess.run(
         [str(scripts / "admin"), command, "-n", NAMESERVER, *options], capture_output=True, text=True, check=False
     )
@@ -130,31 +141,56 @@ def _scripts() -> Path:
 def _write_settings(folder: Path, number: int, port: int, flush: str) -> None:
     store = folder / f"store-{number}"
     settings = {
-        "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": number, "brokerIP1": "127.0.0.1",
-        "brokerIP2": "127.0.0.1", "namesrvAddr": NAMESERVER, "listenPort": port, "haListenPort": port + 1,
-        "brokerRole": "SLAVE" if number else "SYNC_MASTER", "flushDiskType": flush, "storePathRootDir": store,
-        "storePathCommitLog": store / "commitlog", "autoCreateTopicEnable": "true",
-        "mapedFileSizeCommitLog": 1 << 28, "totalReplicas": COPIES, "inSyncReplicas": COPIES,
-    }  # fmt: skip
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": number,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "namesrvAddr": NAMESERVER,
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "brokerRole": "SLAVE" if number else "SYNC_MASTER",
+        "flushDiskType": flush,
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "autoCreateTopicEnable": "true",
+        "mapedFileSizeCommitLog": 1 << 28,
+        "totalReplicas": COPIES,
+        "inSyncReplicas": COPIES,
+    }
     (folder / f"broker-{number}.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     if not number:
         (folder / "conf").mkdir(exist_ok=True)
         proxy = {
-            "rocketMQClusterName": "DefaultCluster", "proxyMode": "LOCAL", "grpcServerPort": 8081,
-            "remotingListenPort": 8080, "namesrvAddr": NAMESERVER,
-        }  # fmt: skip
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "LOCAL",
+            "grpcServerPort": 8081,
+            "remotingListenPort": 8080,
+            "namesrvAddr": NAMESERVER,
+        }
         (folder / "conf" / "rmq-proxy.json").write_text(json.dumps(proxy))
 
 
 @contextmanager
 def _java(folder: Path, name: str, command: list[str], *heap: str) -> Iterator[int]:
-    """One process, whose output goes to a file; it is killed at the end, its data are thrown away."""
+    """Runs one process with its output in a file; at the end it is killed and its data is deleted."""
     with (folder / f"{name}.log").open("wb") as output:
         process = subprocess.Popen(
-            ["java", *OPENS, *heap, "-XX:MaxDirectMemorySize=4g", f"-Duser.home={folder}", "-cp",
-             f"{folder / 'conf'}:{CACHE / 'lib'}/*", *command],
-            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "ROCKETMQ_HOME": str(folder)}, cwd=folder,
-        )  # fmt: skip
+            [
+                "java",
+                *OPENS,
+                *heap,
+                "-XX:MaxDirectMemorySize=4g",
+                f"-Duser.home={folder}",
+                "-cp",
+                f"{folder / 'conf'}:{CACHE / 'lib'}/*",
+                *command,
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+            cwd=folder,
+        )
         try:
             yield process.pid
         finally:

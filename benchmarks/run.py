@@ -1,9 +1,9 @@
-"""`make bench`: ours beside its floor, in one run, in turn (A B A B A B).
+"""`make bench`: evenq compared with its floor, in one run, in turn (A B A B A B).
 
     python benchmarks/run.py [--quick] [--rounds N] [--only send|batch|receive|each|latency|up|idle ...] [--no-save]
 
-Every speed is a ratio to the floor: the same gRPC server and loop with handlers that read nothing (floor.py), the same
-load, seconds apart. How to read it is in benchmarks/README.md. Results go to benchmarks/results/<date>.json.
+Every speed is a ratio to the floor: the same gRPC server and loop with handlers that do not parse (floor.py), under the
+same load, seconds apart. Explanation: benchmarks/README.md. Results go to benchmarks/results/<date>.json.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ CONSOLE = Console(width=None if Console().is_terminal else 150)
 
 @dataclass
 class Row:
-    """One line of the table."""
-
     what: str
     unit: str
     goal: str
@@ -44,7 +42,7 @@ class Row:
     ratios: list[float] = field(default_factory=list)
     """Ours to floor, round by round."""
     cpu_ours_us: list[float] = field(default_factory=list)
-    """CPU of our server for each message, microseconds."""
+    """CPU of our server per message, microseconds."""
     cpu_floor_us: list[float] = field(default_factory=list)
     ok: bool | None = None
     note: str = ""
@@ -52,8 +50,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One load that both servers get."""
-
     name: str
     what: str
     goal: float
@@ -75,7 +71,6 @@ def cases(*, quick: bool) -> list[Case]:
 
 
 def compare(case: Case, program: Path, broker: servers.Server, floor: servers.Server, rounds: int) -> Row:
-    """Both in turn."""
     row = Row(case.what, "messages/s", f">= {case.goal} x floor")
     for number in range(rounds):
         flags = dict(case.flags)
@@ -83,7 +78,7 @@ def compare(case: Case, program: Path, broker: servers.Server, floor: servers.Se
         for server, speeds, costs in pairs if number % 2 == 0 else pairs[::-1]:
             topic = f"{case.name}-{number}" if case.mode == "recv" else case.name
             if case.mode == "recv" and server is broker:
-                # A little more than is read, so that the last polls do not wait for each other.
+                # Some more than are read, so that the last polls do not wait for each other.
                 load.run(program, "send", server.address, topic=topic, n=int(str(flags["n"])) + 2_000, c=16, batch=16)
             before = servers.cpu_s(server.pid)
             figures = load.run(program, case.mode, server.address, topic=topic, group=f"g-{topic}", **flags)
@@ -95,7 +90,7 @@ def compare(case: Case, program: Path, broker: servers.Server, floor: servers.Se
 
 
 def latency(program: Path, broker: servers.Server, *, quick: bool) -> Row:
-    """From born to received, one message at a time."""
+    """Measures the time from birth to receipt, one message at a time."""
     row = Row("send to receive, 500/s, p50", "ms", "-")
     for number in range(1 if quick else 3):
         load.run(program, "send", broker.address, topic=f"e2e-{number}", n=1, c=1)  # makes the topic
@@ -108,7 +103,7 @@ def latency(program: Path, broker: servers.Server, *, quick: bool) -> Row:
 
 
 def start_up(*, quick: bool) -> list[Row]:
-    """`evenq up`: time until clients are served, memory when nothing happens."""
+    """Measures `evenq up`: time until clients are served, and memory at rest."""
     ready, held = Row("evenq up: ready", "s", "<= 2 s"), Row("evenq up: idle memory", "MB RSS", "<= 150 MB")
     for _ in range(2 if quick else 5):
         with servers.quick_start() as server:
@@ -126,7 +121,7 @@ POLLS = 200
 
 
 def idle(broker: servers.Server) -> Row:
-    """CPU of a broker that holds 200 parked polls and does nothing else."""
+    """Measures the CPU of a broker with 200 parked polls and no other load."""
     import grpc.aio
 
     from evenq.wire.convert import set_duration_ms
@@ -165,7 +160,6 @@ def idle(broker: servers.Server) -> Row:
 
 
 def measured(options: argparse.Namespace) -> list[Row]:
-    """All rows that the options name."""
     is_chosen: Callable[[str], bool] = lambda name: not options.only or name in options.only  # noqa: E731
     rounds = options.rounds or (3 if options.quick else 5)
     rows: list[Row] = []
@@ -192,7 +186,6 @@ def measured(options: argparse.Namespace) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    """The table."""
     table = Table(title=f"evenq {version('evenq')}: medians, 1 KiB bodies, {os.cpu_count()} cores")
     for name in ("what", "ours", "floor", "ratio (lowest to highest)", "server CPU ours / floor", "goal", "ok"):
         table.add_column(name, justify="left" if name == "what" else "right")
@@ -217,7 +210,7 @@ def _number(values: list[float]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; nothing that names the machine."""
+    """Returns the facts that the figures depend on, without the name of the machine."""
     memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
     return {
         "cores": os.cpu_count(),
@@ -231,7 +224,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(rows: list[Row], *, quick: bool) -> Path:
-    """One file a day and kind; a later run of the day replaces it."""
+    """Saves one file per day and kind; a later run of the day replaces it."""
     RESULTS.mkdir(exist_ok=True)
     now = dt.datetime.now(dt.UTC)
     path = RESULTS / f"{now:%Y-%m-%d}{'-quick' if quick else ''}.json"
@@ -246,8 +239,8 @@ def save(rows: list[Row], *, quick: bool) -> Path:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(description="Ours beside its floor, in one run.")
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description="evenq compared with its floor, in one run.")
     parser.add_argument("--quick", action="store_true", help="a quarter of the messages, three rounds")
     parser.add_argument("--rounds", type=int, default=0, help="how often each load is run (default 5)")
     parser.add_argument("--only", nargs="+", choices=["send", "batch", "receive", "each", "latency", "idle", "up"])

@@ -1,4 +1,4 @@
-"""What `jetstream.py` asks of evenq's SDK, its sync face with default options. Told what to do by `turns`."""
+"""Jobs of `jetstream.py` for evenq's SDK, its sync face with default options, run by `turns`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUIET_S = 60.0
 
 
 def send_async(endpoint: str, timer: Timer, *, topic: str, count: int, size: int) -> int:
-    """As many as the options let wait, all acknowledged at the end."""
+    """Sends as many as the options let wait, all acknowledged at the end."""
     body = bytes(size)
     with evenq.Producer(endpoint=endpoint) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
@@ -30,7 +30,7 @@ def send_async(endpoint: str, timer: Timer, *, topic: str, count: int, size: int
 
 
 def send_batch(endpoint: str, timer: Timer, *, topic: str, count: int, size: int) -> int:
-    """Blocks of a thousand, each acknowledged before the next."""
+    """Sends blocks of a thousand, each acknowledged before the next."""
     body = bytes(size)
     with evenq.Producer(endpoint=endpoint) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
@@ -41,7 +41,7 @@ def send_batch(endpoint: str, timer: Timer, *, topic: str, count: int, size: int
 
 
 def send(endpoint: str, timer: Timer, *, topic: str, count: int, size: int) -> int:
-    """One after another, each acknowledged."""
+    """Sends one by one, each acknowledged."""
     body = bytes(size)
     with evenq.Producer(endpoint=endpoint) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
@@ -52,12 +52,12 @@ def send(endpoint: str, timer: Timer, *, topic: str, count: int, size: int) -> i
 
 
 def pull(endpoint: str, timer: Timer, *, topic: str, count: int, group: str) -> int:
-    """A new group reads from the start by `poll`; joining and the last commit are in the time."""
+    """Reads from the start by `poll` in a new group; the time includes the join and the last commit."""
     got = 0
     with timer:
         consumer = evenq.PullConsumer(
             group=group, endpoint=endpoint, subscriptions={topic: "*"}, start_from="FIRST"
-        ).start()  # fmt: skip
+        ).start()
         while got < count:
             messages = consumer.poll(BATCH, wait_ms=WAIT_MS)
             if not messages:
@@ -69,7 +69,7 @@ def pull(endpoint: str, timer: Timer, *, topic: str, count: int, group: str) -> 
 
 
 def push(endpoint: str, timer: Timer, *, topic: str, count: int, group: str) -> int:
-    """The same by a listener that only counts."""
+    """Reads the same by a listener that only counts."""
     got, lock, done = [0], threading.Lock(), threading.Event()
 
     def listen(messages: Sequence[evenq.ReceivedMessage]) -> None:
@@ -81,7 +81,7 @@ def push(endpoint: str, timer: Timer, *, topic: str, count: int, group: str) -> 
     with timer:
         consumer = evenq.PushConsumer(
             group=group, endpoint=endpoint, listener=listen, subscriptions={topic: "*"}, start_from="FIRST"
-        ).start()  # fmt: skip
+        ).start()
         if not done.wait(QUIET_S):
             raise SystemExit(f"{got[0]} of {count} messages came in {QUIET_S:.0f} s")
     consumer.close()
@@ -89,7 +89,7 @@ def push(endpoint: str, timer: Timer, *, topic: str, count: int, group: str) -> 
 
 
 def main() -> None:
-    """Each work has a client of its own."""
+    """Runs a job with its own client."""
     serve({work.__name__: partial(work, sys.argv[1]) for work in (send_async, send_batch, send, pull, push)})
 
 

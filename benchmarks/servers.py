@@ -1,6 +1,6 @@
-"""The processes that a benchmark measures: the floor, a broker, and the whole quick start; their CPU and memory.
+"""Processes that benchmarks measure: the floor, a broker, and the whole quick start, with their CPU and memory.
 
-Figures come from /proc, so Linux only. Each server is a process group of its own and ends with its `with` block.
+Figures come from /proc, so this runs on Linux only. Each server is a process group and ends with its `with` block.
 """
 
 from __future__ import annotations
@@ -23,31 +23,29 @@ HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # the machine may have other work
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
-"""As an installed program has it: modules are compiled once, not at each start."""
+"""As in an installed program: modules are compiled once, not at each start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One running server."""
-
     pid: int
     address: str
     ready_s: float
-    """From the start of the process to its line `ready`, seconds."""
+    """Time from the start of the process to its line `ready`, seconds."""
 
 
 @contextmanager
 def floor(*options: str) -> Iterator[Server]:
-    """A server that does nothing (floor.py)."""
+    """Runs a server that does nothing (floor.py)."""
     with started([sys.executable, str(HERE / "floor.py"), *options], {}) as server:
         yield server
 
 
 @contextmanager
 def broker(folder: Path, **settings: str) -> Iterator[Server]:
-    """A broker alone, as a pod runs it: data on disk, asynchronous flush, all defaults but what a run needs.
+    """Runs a broker alone, as a pod does: data on disk, asynchronous flush, nearly all settings default.
 
-    `EVENQ_BENCH_PROFILE=FILE` writes its profile there (cProfile's format) when it ends.
+    `EVENQ_BENCH_PROFILE=FILE`: at its end it writes its profile there (cProfile's format).
     """
     environment = {
         "EVENQ_BROKER_PORT": "0",
@@ -65,7 +63,7 @@ def broker(folder: Path, **settings: str) -> Iterator[Server]:
 
 @contextmanager
 def quick_start(*options: str) -> Iterator[Server]:
-    """`evenq up`: nameserver, broker and rebalancer in one process, data in memory."""
+    """Runs `evenq up`: nameserver, broker and rebalancer in one process, data in memory."""
     command = [sys.executable, "-m", "evenq.cli", "up", "--port", "0", *options]
     with started(command, {}) as server:
         yield server
@@ -75,9 +73,12 @@ def quick_start(*options: str) -> Iterator[Server]:
 def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
     begun = time.perf_counter()
     process = subprocess.Popen(
-        command, env={**os.environ, **_INSTALLED, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command,
+        env={**os.environ, **_INSTALLED, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         address = _until_ready(process)
         ready_s = time.perf_counter() - begun
@@ -102,7 +103,7 @@ def _read_away(pipe: IO[bytes]) -> None:
 
 
 def _until_ready(process: subprocess.Popen[bytes]) -> str:
-    """Read both outputs, unbuffered, until one says where clients are served: `ready HOST:PORT ...` or the log."""
+    """Reads both outputs, unbuffered, until one has the address for clients: `ready HOST:PORT ...` or the log."""
     assert process.stdout is not None
     assert process.stderr is not None
     seen = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
@@ -120,14 +121,14 @@ def _until_ready(process: subprocess.Popen[bytes]) -> str:
 
 
 def cpu_s(pid: int, *, loop: bool = False) -> float:
-    """CPU time of one process so far, seconds; `loop`: of its first thread alone, where the event loop runs."""
+    """Returns the CPU time of one process so far, seconds; `loop`: of its first thread, with the event loop."""
     fields = Path(f"/proc/{pid}/task/{pid}/stat" if loop else f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of a process and all its descendants, MB (10^6 bytes)."""
+    """Memory of a process and all its descendants, MB (10^6 bytes)."""
 
     rss: float
     """Pages in memory, those shared with other processes counted in each."""
@@ -137,7 +138,6 @@ class Memory:
 
 
 def memory(pid: int) -> Memory:
-    """What a process tree holds now."""
     pids = [pid]
     for one in pids:  # grows while it is read
         for task in Path(f"/proc/{one}/task").iterdir():

@@ -1,19 +1,19 @@
-"""`make bench-spark`: Spark reads the same rows from evenq, from Kafka and from nowhere, in turn.
+"""`make bench-spark`: Spark reads the same rows from evenq, from Kafka and from memory, in turn.
 
     python benchmarks/spark.py [--rows N] [--rounds N] [--only batch stream trigger idle sink]
                                [--formats auto message] [--no-kafka] [--no-save]
 
 One Spark (`local[2]`), one broker of each kind, the same 1 KiB rows with a key, a tag and two properties in four queues
-or partitions, all columns read into `noop`. The sources take turns round by round (A B C A B C ...), so what else the
-machine does hits all of them; the ratios are the result, taken round by round. The ceiling is a Python source that
-yields a prebuilt Arrow batch: what Spark itself takes for such rows. Kafka comes by Maven (`kafka_peer.py`).
+or partitions, all columns read into `noop`. The sources take turns round by round (A B C A B C ...), so other work on
+the machine affects all of them; the results are the ratios of each round. The ceiling is a Python source that yields a
+prebuilt Arrow batch: the cost of Spark itself for such rows. Kafka comes by Maven (`kafka_peer.py`).
 
-One row: a query with a trigger each second, so that a row is there when it fires; `triggerExecution` is what the
-trigger took. Beside it stands the time from the send to the end of the batch for a query that triggers as soon as it
-can: there `latestOffset` of an idle query waits for rows, so its duration says nothing.
+One row: a query with a trigger each second, so that a row is there when it fires; `triggerExecution` is the time of the
+trigger. In addition, the time from the send to the end of the batch for a query that triggers immediately: there
+`latestOffset` of an idle query waits for rows, so its duration has no meaning.
 
-The sink: as many of the same rows (200,000 at most), made by Spark itself, are written by one job into each broker in
-turn, ours with each delivery, from two partitions; a round ends when the job has.
+The sink: one job writes the same rows (200,000 at most), made by Spark, into each broker in turn, into ours with each
+delivery, from two partitions; a round ends with the job.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Bench:
         self.evenq.create(ONE, 1)
         execution = Line("one row, trigger each second: triggerExecution", unit="ms")
         offset = Line("one row, trigger each second: of that latestOffset", unit="ms")
-        latency = Line("one row, triggers at once: from send to the end of its batch", unit="ms")
+        latency = Line("one row, immediate triggers: from send to the end of its batch", unit="ms")
         senders: dict[str, Callable[[], float]] = {"evenq": self.evenq.send_one}
         if self.peer is not None:
             senders["kafka"] = self.peer.send_one
@@ -146,8 +146,8 @@ class Bench:
         self.lines += [execution, offset, latency]
 
     def _singles(self, query: Any, send: Callable[[], float]) -> Iterator[tuple[float, Any]]:
-        """Send a row, wait until it is through, and so on: when it was sent, and the progress of its batch. Without the
-        first ones.
+        """Sends rows one by one, each after the batch of the previous one. Yields time and progress of each batch,
+        without the first ones.
         """
         _until(lambda: any(one.numInputRows for one in query.recentProgress))
         for number in range(SINGLE_ROWS):
@@ -160,7 +160,7 @@ class Bench:
     # -------------------------------------------------------------------------------------------------------- sink
 
     def sink(self) -> None:
-        """Rows by one job of Spark into each broker."""
+        """Measures rows by one job of Spark into each broker."""
         self.evenq.create(SINK, QUEUES)
         rows = min(self.options.rows, SINK_ROWS)
         line = Line(f"sink, {rows:,} rows in one job")
@@ -192,7 +192,7 @@ class Bench:
         self.lines += [line, cpu, workers, jvm]
 
     def _spark_cpu(self) -> tuple[float, float]:
-        """Of Spark's Python processes and of its JVM so far, seconds."""
+        """Returns the CPU of Spark's Python processes and of its JVM so far, seconds."""
         pids = _python_children(os.getpid())
         servers_of_ours = {self.evenq.pid} | ({self.peer.pid} if self.peer is not None else set())
         java = [pid for pid in pids if b"java" in _command(pid).partition(b"\0")[0] and pid not in servers_of_ours]
@@ -201,10 +201,11 @@ class Bench:
     # -------------------------------------------------------------------------------------------------------- idle
 
     def idle(self) -> None:
-        """What a query without data costs: its runner, and the broker."""
-        runner, broker = Line("idle query: CPU of its runner", unit="% of a core"), Line(
-            "idle query: CPU of the broker", unit="% of a core"
-        )  # fmt: skip
+        """Measures the cost of a query without data: its runner, and the broker."""
+        runner, broker = (
+            Line("idle query: CPU of its runner", unit="% of a core"),
+            Line("idle query: CPU of the broker", unit="% of a core"),
+        )
         calls = Line("idle query: calls to the broker", unit="calls/s")
         options = self._streams(TOPIC, {"startingOffsets": "latest"})["evenq"]
         before = set(_python_children(os.getpid()))
@@ -246,7 +247,7 @@ class Bench:
 
 
 def _ended(progress: Any) -> float:
-    """When the trigger was over, seconds since the epoch."""
+    """Returns the end of the trigger, seconds since the epoch."""
     begun = dt.datetime.fromisoformat(progress.timestamp).timestamp()
     return begun + float(progress.durationMs["triggerExecution"]) / 1000
 
@@ -265,7 +266,7 @@ def _free_port() -> int:
 
 
 def _python_children(pid: int) -> list[int]:
-    """Python processes under a process, through Spark's JVM."""
+    """Returns the Python processes under a process, through Spark's JVM."""
     pids = [pid]
     for one in pids:
         try:
@@ -295,7 +296,7 @@ def _cpu(pid: int) -> float:
 
 @contextmanager
 def session(jars: list[Path], scratch: Path) -> Iterator[Any]:
-    """A local Spark with two cores whose workers find the ceiling."""
+    """Returns a local Spark with two cores whose workers can import the ceiling."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -321,8 +322,8 @@ def session(jars: list[Path], scratch: Path) -> Iterator[Any]:
 
 
 def main() -> int:
-    """Measure, show, save. Exit code 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(description="The Spark source beside Kafka's and beside its ceiling.")
+    """Measures, shows and saves. Returns 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description="The Spark source compared with Kafka's and with its ceiling.")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[])

@@ -1,4 +1,4 @@
-"""What `spark.py` measured: its lines, the goals, both tables on the terminal and in `results/`."""
+"""Results of `spark.py`: lines, goals, and both tables on the terminal and in `results/`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ SINK_GOAL = 100_000
 
 @dataclass
 class Line:
-    """One line of the table."""
-
     what: str
     values: dict[str, list[float]] = field(default_factory=dict)
-    """Figures by source, a value a round."""
+    """Figures by source, one value per round."""
     unit: str = "rows/s"
 
     def add(self, source: str, value: float) -> None:
@@ -38,7 +36,7 @@ class Line:
 
 
 def verdicts(lines: list[Line]) -> list[tuple[str, str, str, bool | None]]:
-    """What, seen, goal, met (None: could not be judged)."""
+    """Returns name, figure, goal and result (None: not measured) of each goal."""
     found: list[tuple[str, str, str, bool | None]] = []
     by_start = {line.what.split(",")[0] + line.unit: line for line in lines}
     batch, stream = by_start.get("batchrows/s"), by_start.get("streamrows/s")
@@ -84,7 +82,7 @@ def _ratio(what: str, ratios: list[float], goal: float) -> tuple[str, str, str, 
 
 
 def figures(lines: list[Line]) -> list[tuple[str, str, str]]:
-    """What, source, median and both ends."""
+    """Returns name, source, median, minimum and maximum of each line."""
     return [
         (
             line.what,
@@ -101,7 +99,7 @@ def _number(value: float) -> str:
 
 
 def save(lines: list[Line], options: argparse.Namespace, load: list[float]) -> Path:
-    """Tables as text: date, machine and load, figures, goals, and the rounds one by one."""
+    """Returns the tables as text: date, machine and load, figures, goals, and each round."""
     now = dt.datetime.now(dt.UTC)
     path = RESULTS / f"{now:%Y-%m-%d}-spark.md"
     facts = machine()
@@ -124,7 +122,6 @@ def save(lines: list[Line], options: argparse.Namespace, load: list[float]) -> P
 
 
 def show(lines: list[Line], load: list[float]) -> None:
-    """Both tables on the terminal."""
     console = Console()
     table = Table("what", "source", "median (least to most)")
     for row in figures(lines):

@@ -1,6 +1,6 @@
-"""The rows of `spark.py`, and the ceiling: a source that yields the same prebuilt Arrow batch again and again.
+"""The rows of `spark.py`, and the ceiling: a source that yields the same prebuilt Arrow batch repeatedly.
 
-Spark's workers import it, so it stands beside the benchmark and not in it.
+A separate module, because Spark's workers import it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ COLUMNS = (
 
 
 def body(number: int) -> bytes:
-    """The body of one row: its number, filled up to 1 KiB."""
+    """Returns the body of one row: its number, padded to 1 KiB."""
     return (f"{number:08d}" + FILLING)[:BODY_BYTES].encode()
 
 
 class Ceiling(DataSource):
-    """What Spark's Python sources can do at most: no broker, no network, nothing to take apart."""
+    """The ceiling of Python sources in Spark: no broker, no network, nothing to parse."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +50,7 @@ class CeilingReader(DataSourceReader):
         return [InputPartition(number) for number in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002  # all are alike
-        from pyspark_evenq.collector import freeze_libraries
+        from pyspark_evenq.rows.collector import freeze_libraries
 
         batch, left = _batch(), self._rows // self._partitions
         while left > 0:
@@ -61,7 +61,7 @@ class CeilingReader(DataSourceReader):
 
 def _batch() -> Any:
     import pyarrow as pa
-    from pyspark_evenq.arrow_schema import TYPES, OutputColumn, arrow_schema
+    from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn, arrow_schema
 
     numbers = range(BATCH_ROWS)
     values: dict[str, list[Any]] = {

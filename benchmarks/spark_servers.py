@@ -1,4 +1,4 @@
-"""The brokers of `spark.py`, ours and Kafka's: how rows get into them, and what Spark's options for them are."""
+"""The brokers of `spark.py`, ours and Kafka's: how to write rows, and the options of Spark for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import urllib.request
 from typing import Any
 
 import servers
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import connection
 from spark_rows import body
 
 from evenq.wire.convert import set_ms
@@ -17,13 +17,13 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
 TOPIC, ONE, SINK = "flights", "one-by-one", "written"
 DELIVERIES = ("transactional", "atLeastOnce")
-WRITERS = 2  # tasks that write at once
+WRITERS = 2  # tasks that write in parallel
 QUEUES = 4
 BLOCK = 100
 
 
 class Evenq:
-    """Rows into a broker of ours."""
+    """Writer of rows into a broker of ours."""
 
     def __init__(self, server: servers.Server, metrics_port: int) -> None:
         """Its name must be `bench`."""
@@ -38,12 +38,12 @@ class Evenq:
         check(admin_pb2.CreateTopicResponse.FromString(response).status)
 
     def fill(self, rows: int, together: int = BLOCK) -> None:
-        """Blocks of `together` messages to each queue in turn."""
+        """Sends blocks of `together` messages to each queue in turn."""
         for begin in range(0, rows, together):
             self.send(TOPIC, begin // together % QUEUES, range(begin, min(begin + together, rows)))
 
     def send_one(self) -> float:
-        """When it was stored, seconds since the epoch."""
+        """Sends a row. Returns the time at which it was stored, seconds since the epoch."""
         self.send(ONE, 0, range(self._sent, self._sent + 1))
         self._sent += 1
         return time.time()
@@ -71,8 +71,9 @@ class Evenq:
         """All rows by one job of Spark."""
         key, tag = "array(concat('key-', id)) AS keys", "concat('t', id % 12) AS tag"
         properties = "map('origin', 'EWR', 'carrier', concat('C', id % 16)) AS properties"
-        rows_of = numbered(spark, rows).selectExpr("cast(concat(lpad(id, 8, '0'), filling) as binary) AS body",
-                                                   tag, key, properties)  # fmt: skip
+        rows_of = numbered(spark, rows).selectExpr(
+            "cast(concat(lpad(id, 8, '0'), filling) as binary) AS body", tag, key, properties
+        )
         options = {"endpoints": self.address, "topic": SINK, "delivery": delivery}
         rows_of.write.format("evenq").options(**options).mode("append").save()
 
@@ -87,7 +88,7 @@ class Evenq:
 
 
 class Peer:
-    """Rows into Kafka, by Spark's own sink and by a producer in Spark's JVM."""
+    """Writer of rows into Kafka, by Spark's own sink and by a producer in Spark's JVM."""
 
     def __init__(self, spark: Any, pid: int, address: str) -> None:
         self.pid, self.address = pid, address
@@ -134,5 +135,5 @@ class Peer:
 
 
 def numbered(spark: Any, rows: int) -> Any:
-    """Numbers, and what their bodies are filled up with, in as many tasks as write at once."""
+    """Returns numbers and the padding of their bodies, in `WRITERS` tasks."""
     return spark.range(0, rows, 1, WRITERS).selectExpr("id", f"'{body(0)[8:].decode()}' AS filling")

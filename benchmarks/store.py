@@ -1,10 +1,10 @@
-"""The store's benchmarks, one after the other, kept with the machine they ran on.
+"""The benchmarks of the store, one after the other, saved with facts of the machine.
 
 python benchmarks/store.py [--quick] [--only NAME ...] [--no-save]
 
-Each is a program of `benchmarks/micro` with its own floor or peer in the same run; this one runs them with the sizes of
-their goals and writes what they print, with their commands, to `benchmarks/results/<date>-store.md`. The full run
-takes about half an hour and 25 GB of disk.
+Each is a program of `benchmarks/micro` with its own floor or peer in the same run. This one runs them with the sizes of
+their goals and writes their commands and output to `benchmarks/results/<date>-store.md`. The full run takes about half
+an hour and 25 GB of disk.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ QUICK = {
 
 
 def machine() -> str:
-    """One line that says what the figures depend on."""
+    """Returns one line with the facts that the figures depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {system}"
 
 
 def run(name: str, options: list[str]) -> tuple[str, int]:
-    """Its command and output as Markdown, and its exit code."""
+    """Returns command and output as Markdown, and the exit code."""
     began = time.monotonic()
     command = [sys.executable, str(HERE / "micro" / f"{name}.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -64,7 +64,7 @@ def run(name: str, options: list[str]) -> tuple[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, two minutes, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="small sizes, two minutes, nothing saved")
     parser.add_argument("--only", nargs="+", choices=sorted(FULL), default=list(FULL))
     parser.add_argument("--no-save", action="store_true")
     options = parser.parse_args()

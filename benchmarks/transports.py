@@ -2,11 +2,11 @@
 
     python benchmarks/transports.py [--rounds 5] [--quick] [--only unary single batch receive latency connect]
 
-Three brokers run beside each other, all alike but for how they are called; the idle ones cost nothing. The loads are
-those of bench-peers (1 KiB bodies, data on disk, asynchronous flush, eight queues), put on by `replay`, which speaks
-all three; `connect` opens connections for one call each, without resumed sessions. Certificates are made on the spot
-(ECDSA P-256) and checked by both ends. Each round takes the three in another order; the ratios to plain are taken round
-by round. A full run takes about ten minutes and writes results/<date>-tls.md. It needs Go and the package cryptography.
+Three brokers run in parallel and differ only in their transport; the idle ones cost nothing. `replay` makes the loads
+of bench-peers (1 KiB bodies, data on disk, asynchronous flush, eight queues); `connect` opens connections for one call
+each, without resumed sessions. Certificates are new (ECDSA P-256) and checked by both ends. The order changes with each
+round; ratios to plain are taken round by round. A full run takes about ten minutes and writes results/<date>-tls.md. It
+needs Go and the package cryptography.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evenq.testing.certificates import Authority, here
 
 NAMES = {"plain": "plain", "tls": "TLS", "mtls": "mTLS"}
 MESSAGES_MAX = 96_000
-"""Of a load of sends: its requests are made before, in memory."""
+"""Most messages of a load of sends, whose requests are prepared in memory."""
 RATE, LATENCY_S = 500, 10
 CONNECTIONS = 1_000
 BOUND = ("-timeout", "300s")
@@ -39,26 +39,23 @@ BOUND = ("-timeout", "300s")
 
 @dataclass
 class Side:
-    """One broker and how it is called."""
-
     name: str
     server: servers.Server
     flags: tuple[str, ...]
-    """Of `replay`."""
+    """Options of `replay`."""
     rows: dict[str, list[float]] = field(default_factory=dict)
 
     def replayed(self, mode: str, requests: list[bytes], *flags: object) -> load.Replayed:
-        """One run of `replay` on this broker."""
+        """Runs `replay` on this broker."""
         return load.replayed(mode, self.server.address, requests, *self.flags, *BOUND, *map(str, flags))
 
     def keep(self, what: str, value: float) -> None:
-        """One more round's figure."""
         self.rows.setdefault(what, []).append(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: each side's figures of all rounds, in their order."""
+    """One line: the figures of each side in all rounds, in order."""
 
     what: str
     unit: str
@@ -67,30 +64,35 @@ class Row:
     """CPU of the broker for each message or connection, microseconds; may be empty."""
 
     def ratios(self, name: str) -> list[float]:
-        """Of one side to plain, round by round."""
+        """Returns the ratios of one side to plain, round by round."""
         return [mine / plain for mine, plain in zip(self.values[name], self.values["plain"], strict=True)]
 
     def cells(self) -> tuple[str, ...]:
-        """Its line in the table."""
         cpu = [f"{statistics.median(self.cpu_us[name]):.0f}" for name in NAMES if self.cpu_us]
         more = [self.cpu_us["tls"], self.cpu_us["plain"]] if self.cpu_us else []
         extra = [one / two for one, two in zip(*more, strict=True)] if more else []
         return (
-            f"{self.what}, {self.unit}", *(report.spread(self.values[name]) for name in NAMES),
+            f"{self.what}, {self.unit}",
+            *(report.spread(self.values[name]) for name in NAMES),
             *(report.spread(self.ratios(name)) for name in NAMES if name != "plain"),
-            f"{' / '.join(cpu)} us" if cpu else "-", report.spread(extra) if extra else "-",
-        )  # fmt: skip
+            f"{' / '.join(cpu)} us" if cpu else "-",
+            report.spread(extra) if extra else "-",
+        )
 
 
 TITLES = (
-    "what", *NAMES.values(), "TLS : plain", "mTLS : plain", "broker CPU a message, plain / TLS / mTLS",
+    "what",
+    *NAMES.values(),
+    "TLS : plain",
+    "mTLS : plain",
+    "broker CPU a message, plain / TLS / mTLS",
     "CPU, TLS : plain",
-)  # fmt: skip
+)
 
 
 @contextmanager
 def sides(front: str) -> Iterator[list[Side]]:
-    """The three brokers, until the block ends."""
+    """Runs the three brokers until the block ends."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
         try:
@@ -100,9 +102,11 @@ def sides(front: str) -> Iterator[list[Side]]:
         server, client = authority.sign("server", hosts=here()), authority.sign("client")
         common = {"EVENQ_BROKER_FRONT": front, "EVENQ_BROKER_DEFAULT_QUEUES": str(QUEUES)}
         secured = {
-            "EVENQ_BROKER_PORT": "-1", "EVENQ_BROKER_TLS__PORT": "0",
-            "EVENQ_BROKER_TLS__CERTIFICATE": str(server.certificate), "EVENQ_BROKER_TLS__KEY": str(server.key),
-        }  # fmt: skip
+            "EVENQ_BROKER_PORT": "-1",
+            "EVENQ_BROKER_TLS__PORT": "0",
+            "EVENQ_BROKER_TLS__CERTIFICATE": str(server.certificate),
+            "EVENQ_BROKER_TLS__KEY": str(server.key),
+        }
         settings = {"plain": {}, "tls": secured, "mtls": {**secured, "EVENQ_BROKER_TLS__CLIENT_CA": str(authority.ca)}}
         tls = ("-ca", str(authority.ca))
         flags = {"plain": (), "tls": tls, "mtls": (*tls, "-cert", str(client.certificate), "-key", str(client.key))}
@@ -113,19 +117,16 @@ def sides(front: str) -> Iterator[list[Side]]:
 
 
 def in_turn(all_sides: list[Side], number: int) -> list[Side]:
-    """A B C, B C A, C A B, and so on."""
     first = number % len(all_sides)
     return all_sides[first:] + all_sides[:first]
 
 
 def row(all_sides: list[Side], what: str, unit: str, key: str) -> Row:
-    """What was kept of one load."""
     cpu = {side.name: side.rows.get(f"{key} cpu", []) for side in all_sides}
     return Row(what, unit, {side.name: side.rows[key] for side in all_sides}, cpu if all(cpu.values()) else {})
 
 
 def speed(case: Load, all_sides: list[Side], rounds: int, part: int) -> list[Row]:
-    """All in turn under one load of bench-peers."""
     flags = {name: int(str(value)) for name, value in case.flags.items()}
     batch, conns = flags.get("batch", 1), flags.get("conns", 2)
     count = min(flags["n"], MESSAGES_MAX) // part // batch * batch
@@ -149,13 +150,13 @@ def speed(case: Load, all_sides: list[Side], rounds: int, part: int) -> list[Row
 
 
 def fill(side: Side, name: str, count: int) -> None:
-    """Put this number of messages into a topic."""
+    """Sends this number of messages to a topic."""
     answers = side.replayed("call", made.sends("normal", name, count, batch=16, together=True), "-c", 16).answers()
     made.must_be_ok("SendMessage", answers)
 
 
 def latencies(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
-    """From just before the send to the end of the answer that brings the message, 500 a second."""
+    """Measures from just before the send to the end of the answer with the message, 500 a second."""
     for number in range(rounds):
         for side in in_turn(all_sides, number):
             name = topic("latency", number)
@@ -171,7 +172,7 @@ def latencies(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
 
 
 def connects(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
-    """New connections, eight at a time, one call each."""
+    """Measures new connections, eight at a time, one call each."""
     count = CONNECTIONS // part
     for number in range(rounds):
         for side in in_turn(all_sides, number):
@@ -183,7 +184,6 @@ def connects(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
 
 
 def measured(options: argparse.Namespace) -> list[Row]:
-    """All rows that the options name."""
     rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     load.replay()
     rows: list[Row] = []
@@ -195,9 +195,7 @@ def measured(options: argparse.Namespace) -> list[Row]:
             if not options.only or case.name in options.only:
                 CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                 rows += speed(case, all_sides, rounds, part)
-        for name, what, others in (
-            ("latency", "send to receive", latencies), ("connect", "new connections", connects),
-        ):  # fmt: skip
+        for name, what, others in (("latency", "send to receive", latencies), ("connect", "new connections", connects)):
             if not options.only or name in options.only:
                 CONSOLE.print(f"[dim]{what} ...[/dim]")
                 rows += others(all_sides, rounds, part)
@@ -205,10 +203,10 @@ def measured(options: argparse.Namespace) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, show, save."""
+    """Measures, shows and saves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each load is run on each broker")
-    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two rounds, a sixth of the messages; nothing is saved")
     parser.add_argument("--only", nargs="+", choices=[*(one.name for one in LOADS), "latency", "connect"])
     parser.add_argument("--front", default="http2", choices=["http2", "grpcio"], help="evenq's gRPC front")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")

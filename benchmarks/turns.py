@@ -1,7 +1,7 @@
-"""A client program in a process of its own, which reads what to do from lines of JSON: so two of them can take turns.
+"""Client programs as child processes that read jobs as lines of JSON, so that two of them can take turns.
 
-The child calls `serve` with what it can do; the parent starts it with `started` and `ask`s. Standard library only,
-because a child may run in another environment than the project's.
+The child calls `serve` with its jobs; the parent starts it with `started` and calls `ask`. Standard library only,
+because a child may run in another environment than the project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class Timer:
-    """The part of some work that counts: `with timer: ...`, once."""
+    """Timer of the measured part of a job: `with timer: ...`, once."""
 
     secs = cpu_s = 0.0
 
@@ -29,7 +29,7 @@ class Timer:
 
 
 def serve(works: dict[str, Callable[..., int]]) -> None:
-    """Do what each line of stdin asks for, until it ends. A work takes a `Timer` and returns how many messages."""
+    """Runs the job of each line of stdin until it ends. A job takes a `Timer` and returns its number of messages."""
     for line in sys.stdin:
         order = json.loads(line)
         timer = Timer()
@@ -39,23 +39,19 @@ def serve(works: dict[str, Callable[..., int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one work took."""
-
     messages: int
     secs: float
     cpu_s: float
-    """Of the client's process, user and system."""
+    """CPU of the client's process, user and system."""
 
 
 class Client:
-    """A running child."""
-
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
         self._name = name
 
     def ask(self, work: str, **arguments: object) -> Turn:
-        """Let it work. Ends everything if it failed; what it said stands on stderr."""
+        """Runs a job. Ends the run if it failed; its output is on stderr."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"do": work, **arguments}), file=self._process.stdin, flush=True)
@@ -67,7 +63,7 @@ class Client:
 
 @contextmanager
 def started(python: str, program: Path, *options: str) -> Iterator[Client]:
-    """A child, until the block ends."""
+    """Runs a child until the block ends."""
     command = [python, str(program), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

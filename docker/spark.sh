@@ -1,13 +1,13 @@
 #!/bin/bash
-# What the Spark image runs. Spark on Kubernetes starts its pods with one word, `executor` or `driver`, and says the rest in
-# variables; anything else is run as it stands, so that a Job can call spark-submit.
+# Entry point of the Spark image. Spark on Kubernetes starts its pods with the argument `executor` or `driver` and passes the rest
+# in variables. Any other command is run unchanged, so that a Job can call spark-submit.
 set -euo pipefail
 
 case "${1:-}" in
 executor)
   options=()
   for name in $(compgen -v SPARK_JAVA_OPT_ | sort -t _ -k 4 -n); do options+=("${!name}"); done
-  # The folder of settings is mounted by Spark; SPARK_CLASSPATH is what a job adds.
+  # Spark mounts the folder of settings; SPARK_CLASSPATH contains the additions of a job.
   exec "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
     -cp "${SPARK_CONF_DIR:-$SPARK_HOME/conf}:$SPARK_HOME/jars/*${SPARK_CLASSPATH:+:$SPARK_CLASSPATH}" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \

@@ -11,13 +11,17 @@ import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from evenq_proofs.held_clock import hold_clocks
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does: tests judge what is right, benchmarks how fast.
 settings.register_profile("evenq", deadline=None)
 settings.load_profile("evenq")
+
+hold_clocks()
 
 # The time from a fault to the next success. A busy machine takes longer than the 30 s that the long runs allow.
 os.environ.setdefault("EVENQ_TEST_RECOVERY_MS", "120000")
@@ -44,7 +48,7 @@ LONGEST = [
 ]
 """Those that take a minute and more come first, in this order, so that none is left when the other workers have
 nothing to do. With xdist that needs --no-loadscope-reorder, which begins with the files of most tests otherwise."""
-FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs")
+FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs", "console")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,22 +60,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> AsyncGenerator[object, None] | None:
+    """Makes the generator of an asynchronous fixture; `pytest_pyfunc_call` begins and ends it in the test's loop."""
+    if not inspect.isasyncgenfunction(fixturedef.func):
+        return None
+    made = fixturedef.func(**{name: request.getfixturevalue(name) for name in fixturedef.argnames})
+    fixturedef.cached_result = (made, fixturedef.cache_key(request), None)
+    return made
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs an `async def` test in a loop of its own. A fixture that is an asynchronous generator begins and ends in it."""
+    """Runs an `async def` test in a loop of its own, made by its fixture `loop_factory` if it has one. A fixture that is
+    an asynchronous generator begins and ends in it.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            arguments: dict[str, object] = {}
-            for name in inspect.signature(pyfuncitem.obj).parameters:
-                value = pyfuncitem.funcargs[name]
+            values = dict(pyfuncitem.funcargs)
+            for name, value in values.items():
                 if isinstance(value, AsyncGenerator):
-                    value = await stack.enter_async_context(asynccontextmanager(lambda value=value: value)())
-                arguments[name] = value
-            await pyfuncitem.obj(**arguments)
+                    values[name] = await stack.enter_async_context(asynccontextmanager(lambda value=value: value)())
+            await pyfuncitem.obj(**{name: values[name] for name in inspect.signature(pyfuncitem.obj).parameters})
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs.get("loop_factory")) as runner:
+        runner.run(run())
     return True
 
 

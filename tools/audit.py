@@ -1,10 +1,8 @@
-"""Looks for known trouble in what we ship: bandit over the shipped code, and the published advisories of every pinned
-package through pip-audit.
+"""Security audit: bandit over the shipped code, and published advisories of every pinned package through pip-audit.
 
-`make audit` runs it; it exits 1 when bandit has a finding of medium severity or more, or a pinned package has an
-advisory that `ACCEPTED` does not name. Without a way to the advisories (a machine without internet, or with a package
-mirror that does not carry them) it says how many packages were not judged and goes on: a check that cannot run is
-reported, never counted as passed.
+`make audit` runs it. It exits 1 if bandit has a finding of medium severity or more, or a pinned package has an advisory
+that is not in `ACCEPTED`. If advisories are not reachable (no internet, a package mirror without them), it reports how
+many packages were not checked and continues: a check that cannot run is reported, never counted as passed.
 """
 
 from __future__ import annotations
@@ -19,24 +17,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("src", "services", "spark")
 ACCEPTED: Mapping[str, str] = {}
-"""Advisory's id -> why it does not reach us, and until when that was looked at."""
+"""Advisory id -> why it does not affect us, and the date until which that was checked."""
 ANSWER_SECONDS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisories:
-    """What pip-audit answered."""
+    """Result of pip-audit."""
 
     judged: int
     """Packages whose advisories could be read."""
     unjudged: int
-    """Packages that could not be asked about."""
+    """Packages whose advisories could not be read."""
     open: Sequence[str]
     """`package version: id (fixed in ...)` of each advisory that is not accepted."""
 
 
 def advisories_of(report: str) -> Advisories:
-    """Read pip-audit's JSON. Raises ValueError for anything else."""
+    """Reads pip-audit's JSON. Raises ValueError for anything else."""
     packages = json.loads(report)["dependencies"]
     found = []
     for package in packages:
@@ -56,7 +54,7 @@ def run_bandit() -> bool:
 
 
 def ask_advisories() -> Advisories | str:
-    """The advisories of all pinned packages, or why they could not be asked."""
+    """Returns the advisories of all pinned packages, or why they could not be read."""
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
     command += ["--format", "json", "-r", "constraints.txt"]
     try:
@@ -71,20 +69,20 @@ def ask_advisories() -> Advisories | str:
 
 
 def verdict(answer: Advisories | str) -> tuple[bool, str]:
-    """Whether that passes, and the sentence to print."""
+    """Returns whether the audit passes, and the sentence to print."""
     if isinstance(answer, str):
         return True, f"advisories: NOT CHECKED, {answer}"
     if answer.open:
         return False, "advisories of pinned packages:\n  " + "\n  ".join(answer.open)
     if not answer.judged:
-        return True, f"advisories: NOT CHECKED, they cannot be had here for any of {answer.unjudged} packages"
+        return True, f"advisories: NOT CHECKED, none of {answer.unjudged} packages could be looked up from here"
     rest = f"; not checked: {answer.unjudged}" if answer.unjudged else ""
     return True, f"advisories: none for {answer.judged} packages{rest}"
 
 
 def main() -> int:
     clean = run_bandit()
-    print("bandit: clean" if clean else "bandit: see above; mend it, or mark the line `# nosec BXXX` with its reason")
+    print("bandit: clean" if clean else "bandit: see above; fix it, or mark the line `# nosec BXXX` with a reason")
     passed, sentence = verdict(ask_advisories())
     print(sentence)
     return 0 if clean and passed else 1

@@ -1,6 +1,6 @@
-"""Does each statement of docs/internals/conformance.md name tests that exist? Prints the counts; exits 1 for a problem.
+"""Checks that the statements of docs/internals/conformance.md name existing tests. Prints counts; exits 1 for problems.
 
-`proven` and `partly` statements must name a test, `open` ones must not; each of the fifty stands there once.
+`proven` and `partly` statements must name a test, `open` ones must not; each of the fifty occurs exactly once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-
-__all__ = ["Row", "main", "problems", "rows"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "internals" / "conformance.md"
@@ -31,23 +29,23 @@ class Row(NamedTuple):
     statement: str
     state: str
     rest: str
-    """Its tests, and what is left to prove."""
+    """Its tests, and the part that is not proven."""
 
     @property
     def tests(self) -> list[str]:
-        """`path::name`, the path from `tests/` on and written out."""
+        """`path::name`, with the full path below `tests/`."""
         found: list[str] = TEST.findall(self.rest)
         return [SHORT.get(test.split("/")[0], test.split("/")[0]) + "/" + test.partition("/")[2] for test in found]
 
 
 def rows(text: str) -> list[Row]:
-    """The rows of the page, in its order."""
+    """Returns the rows of the page, in its order."""
     return [Row(int(number), statement, state, rest) for number, state, statement, rest in ROW.findall(text)]
 
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """All test functions of a file; none if there is no such file."""
+    """Returns all functions of a file; none if there is no such file."""
     if not path.exists():
         return frozenset()
     tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -55,7 +53,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def problems(statements: list[Row], tests: Path = ROOT / "tests") -> list[str]:
-    """What is wrong with the rows, as sentences."""
+    """Returns the problems of the rows, as sentences."""
     found = []
     if [row.number for row in statements] != list(range(1, STATEMENTS + 1)):
         found.append(
@@ -76,7 +74,7 @@ def problems(statements: list[Row], tests: Path = ROOT / "tests") -> list[str]:
 
 
 def main() -> int:
-    """Print counts and problems."""
+    """Prints counts and problems."""
     statements = rows(PAGE.read_text(encoding="utf-8"))
     counts = Counter(row.state for row in statements)
     print(", ".join(f"{counts[state]} {state}" for state in STATES))

@@ -1,10 +1,10 @@
-"""Draw docs/pictures/architecture.svg: the rooms, in the order of import-linter's contract, and who imports whom.
+"""Draws docs/pictures/architecture.svg: the packages, in the order of import-linter's contract, and their imports.
 
     python tools/gen_architecture.py            write it
     python tools/gen_architecture.py --check    write nothing; exit 1 if it is missing or out of date
 
-The rows are the layers of the first contract in pyproject.toml, the arrows the imports that the modules make. An arrow
-that follows from others is left out: who imports a room may well import what stands under it, too.
+The rows are the layers of a contract in pyproject.toml, the arrows the imports of the modules. Arrows that follow from
+others are left out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ CONTRACT = "Rooms stand in one order"
 SOURCES = ("src", "services/broker", "services/nameserver", "services/rebalancer", "spark")
 WHAT = {
     "evenq.cli": "the command line",
-    "evenq_broker": "keeps and hands out",
-    "evenq_nameserver": "tells the routes",
-    "evenq_rebalancer": "decides who reads what",
+    "evenq.pytest_plugin": "fixtures for users",
+    "evenq.in_memory": "a broker in a test",
+    "evenq_broker": "stores and delivers",
+    "evenq_nameserver": "publishes the routes",
+    "evenq_rebalancer": "decides assignments",
     "pyspark_evenq": "Spark's source and sink",
-    "evenq.verify": "what became of messages",
-    "evenq.testing": "clusters, their checker",
+    "evenq.console": "a cluster in a browser",
+    "evenq.verify": "the fate of messages",
+    "evenq.testing": "test clusters, checker",
     "evenq.serving": "the one gRPC server",
     "evenq.aio": "the SDK for asyncio",
+    "evenq.otel": "traces of the SDK",
     "evenq.client": "the SDK",
     "evenq.local": "queues without a server",
     "evenq.store": "log, queues, timers",
@@ -39,22 +43,24 @@ WHAT = {
     "evenq.filters": "SQL filters",
     "evenq.wire": "stubs, codes, channels",
     "evenq.runtime": "clock, net, tasks",
-    "evenq.model": "the nouns",
+    "evenq.model": "plain values",
     "evenq.errors": "one tree of errors",
 }
-"""What each room is; a room without its line is refused."""
+"""Caption of each package; a package without one is refused."""
 
 COLUMNS = {
-    "evenq.cli": 410, "evenq_broker": 110, "evenq_nameserver": 310, "evenq_rebalancer": 510, "pyspark_evenq": 710,
-    "evenq.verify": 860, "evenq.testing": 410, "evenq.serving": 410, "evenq.aio": 860, "evenq.client": 710,
-    "evenq.local": 310, "evenq.store": 110, "evenq.allocation": 530, "evenq.filters": 300, "evenq.wire": 740,
+    "evenq.cli": 410, "evenq.console": 1070, "evenq.pytest_plugin": 610, "evenq.in_memory": 164,
+    "evenq_broker": 110, "evenq_nameserver": 310, "evenq_rebalancer": 510, "pyspark_evenq": 710,
+    "evenq.verify": 860, "evenq.testing": 410, "evenq.serving": 410, "evenq.aio": 860,
+    "evenq.otel": 1060, "evenq.client": 710, "evenq.local": 310, "evenq.store": 110,
+    "evenq.allocation": 530, "evenq.filters": 300, "evenq.wire": 740,
     "evenq.runtime": 620, "evenq.model": 410, "evenq.errors": 410,
 }  # fmt: skip
-"""Middles of the boxes; the rows are the contract's."""
+"""Horizontal centers of the boxes."""
 PORTS = {
     ("evenq.cli", "evenq.testing"): (408, 408), ("evenq.cli", "evenq_broker"): (350, 110),
     ("evenq.cli", "evenq_nameserver"): (370, 310), ("evenq.cli", "evenq_rebalancer"): (450, 510),
-    ("evenq.cli", "evenq.verify"): (412, 860),
+    ("evenq.cli", "evenq.verify"): (412, 860), ("evenq.cli", "evenq.console"): (414, 1070),
     ("evenq_broker", "evenq.serving"): (160, 340), ("evenq_nameserver", "evenq.serving"): (280, 370),
     ("evenq_rebalancer", "evenq.serving"): (560, 440), ("pyspark_evenq", "evenq.serving"): (650, 480),
     ("evenq_broker", "evenq.allocation"): (140, 470), ("evenq_broker", "evenq.filters"): (180, 300),
@@ -64,17 +70,20 @@ PORTS = {
     ("evenq.local", "evenq.store"): (250, 90), ("evenq.allocation", "evenq.model"): (500, 460),
     ("evenq.store", "evenq.runtime"): (110, 580), ("evenq.wire", "evenq.runtime"): (740, 660),
     ("evenq.filters", "evenq.errors"): (300, 360), ("evenq.runtime", "evenq.errors"): (620, 460),
-    ("evenq.aio", "evenq.client"): (860, 770),
+    ("evenq.aio", "evenq.client"): (860, 770), ("evenq.otel", "evenq.client"): (1060, 790),
+    ("evenq.console", "evenq.client"): (1156, 710), ("evenq.pytest_plugin", "evenq.in_memory"): (540, 230),
+    ("evenq.pytest_plugin", "evenq.testing"): (606, 470), ("evenq.in_memory", "evenq_broker"): (110, 110),
+    ("evenq.in_memory", "evenq.client"): (210, 650),
 }  # fmt: skip
-"""Where an arrow leaves a box and where it meets one, so that none runs through a third; else the middles."""
-WIDTH, ROW, BOX_H, BOX_W, MARGIN, CHANNEL = 970, 84, 46, 184, 16, 18
+"""Where an arrow leaves one box and meets the other, so that none crosses a third; otherwise the centers."""
+WIDTH, ROW, BOX_H, BOX_W, MARGIN, CHANNEL = 1180, 84, 46, 184, 16, 18
 INK, LINE, FILL = "#1a202c", "#718096", "#ebf4ff"
 
 Edges = dict[str, set[str]]
 
 
 def layers(pyproject: str) -> list[list[str]]:
-    """Rooms from the top to the bottom."""
+    """Returns the packages from the top to the bottom."""
     for contract in tomllib.loads(pyproject)["tool"]["importlinter"]["contracts"]:
         if contract["name"] == CONTRACT:
             return [[room.strip() for room in row.split("|")] for row in contract["layers"]]
@@ -82,7 +91,7 @@ def layers(pyproject: str) -> list[list[str]]:
 
 
 def imports(rooms: Iterable[str], root: Path = ROOT) -> Edges:
-    """Room -> the other rooms that its modules import."""
+    """Returns the other packages that the modules of each package import."""
     known = sorted(rooms, key=len, reverse=True)
 
     def room_of(module: str) -> str:
@@ -93,7 +102,7 @@ def imports(rooms: Iterable[str], root: Path = ROOT) -> Edges:
         for path in sorted((root / source).rglob("*.py")):
             module = ".".join(path.relative_to(root / source).with_suffix("").parts).removesuffix(".__init__")
             importer = room_of(module)
-            if not importer or "stubs" in path.parts:  # generated, and they import protobuf only
+            if not importer or "stubs" in path.parts:  # generated; they import protobuf only
                 continue
             for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
                 if (room := room_of(name)) and room != importer:
@@ -102,7 +111,7 @@ def imports(rooms: Iterable[str], root: Path = ROOT) -> Edges:
 
 
 def imported(tree: ast.Module) -> Iterable[str]:
-    """Full names; of `from a import b` both a and a.b, since b may be a module."""
+    """Yields full names; for `from a import b` both a and a.b, since b may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -111,7 +120,7 @@ def imported(tree: ast.Module) -> Iterable[str]:
 
 
 def reduced(edges: Mapping[str, set[str]]) -> Edges:
-    """Without the edges that follow from others."""
+    """Returns the edges that do not follow from others."""
 
     def reach(room: str) -> set[str]:
         return set().union(*({other} | reach(other) for other in edges[room])) if edges[room] else set()
@@ -123,10 +132,10 @@ def reduced(edges: Mapping[str, set[str]]) -> Edges:
 
 
 def drawn(rows: list[list[str]], edges: Mapping[str, set[str]]) -> str:
-    """The picture."""
+    """Returns the picture as SVG."""
     missing = [room for row in rows for room in row if room not in WHAT or room not in COLUMNS]
     if missing:
-        raise SystemExit(f"gen_architecture: say in WHAT and COLUMNS what and where these are: {', '.join(missing)}")
+        raise SystemExit(f"gen_architecture: add these packages to WHAT and COLUMNS: {', '.join(missing)}")
     tops = {room: MARGIN + 30 + level * ROW for level, row in enumerate(rows) for room in row}
     height = MARGIN * 2 + 30 + (len(rows) - 1) * ROW + BOX_H
     shown = f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13"'
@@ -158,13 +167,13 @@ def drawn(rows: list[list[str]], edges: Mapping[str, set[str]]) -> str:
 
 @functools.cache
 def picture(root: Path = ROOT) -> str:
-    """What the file should hold."""
+    """Returns the current content of the file."""
     rows = layers((root / "pyproject.toml").read_text(encoding="utf-8"))
     return drawn(rows, imports((room for row in rows for room in row), root))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write or check; 1 if the check finds the picture out of date."""
+    """Writes or checks; returns 1 if the check finds the picture out of date."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)

@@ -1,14 +1,14 @@
-"""Write the Python stubs of every contract under `protos/` to `src/evenq/wire/stubs/`.
+"""Writes the Python stubs of every contract under `protos/` to `src/evenq/wire/stubs/`.
 
     python tools/gen_protos.py            write them
     python tools/gen_protos.py --check    write nothing; exit 1 if a stub is missing, left over or out of date
 
-Run by people after a change to a contract, and with --check by CI. protoc (from grpcio-tools) only reads the contracts;
-the modules and their types are written here, so that
+Run it after a change of a contract; CI runs --check. protoc (from grpcio-tools) only parses the contracts. This script
+writes the modules and their types, so that
 
-- they are the same whichever grpcio-tools is installed, and load on any protobuf runtime the project allows (protoc's
-  own modules refuse a runtime older than themselves),
-- all messages go into our private descriptor pool (`stubs/pool.py` says why),
+- they do not depend on the version of grpcio-tools, and load on any protobuf runtime that the project allows (modules
+  of protoc refuse older runtimes),
+- all messages go into our private descriptor pool (reason: `stubs/pool.py`),
 - the types are strict: `HasField("tpoic")` or a plain int for an enum does not pass mypy.
 """
 
@@ -104,7 +104,7 @@ def render(protos: Path) -> dict[str, str]:
 
 
 def compile_all(protos: Path) -> list[FileDescriptorProto]:
-    """What protoc makes of the contracts, sorted by name, without comments and places in the source."""
+    """Returns the descriptors of the contracts, sorted by name, without comments and source positions."""
     names = sorted(path.relative_to(protos).as_posix() for path in protos.rglob("*.proto"))
     standard = importlib.resources.files("grpc_tools") / "_proto"
     with tempfile.TemporaryDirectory() as scratch:
@@ -123,7 +123,7 @@ def compile_all(protos: Path) -> list[FileDescriptorProto]:
 
 
 def _drop_json_names(message: DescriptorProto) -> None:
-    # protoc spells out the default ones; protobuf derives them again.
+    # protoc writes the default names too; protobuf derives them again.
     for field in message.field:
         field.ClearField("json_name")
     for nested in message.nested_type:
@@ -236,8 +236,8 @@ class TypesWriter:
             yield from self._message(message, outer="")
 
     def _enum(self, enum: EnumDescriptorProto, *, outer: str) -> Iterator[str]:
-        # `Code` stands for protobuf's enum wrapper, `Code.ValueType` for one value: an int at run time, a type of its
-        # own for mypy. The names with an underscore exist only here.
+        # `Code` is protobuf's enum wrapper, `Code.ValueType` the type of one value: int at run time, a distinct type
+        # for mypy. The names with an underscore exist only here.
         wrapper, value_type = f"_{enum.name}Wrapper", f"{outer}_{enum.name}.ValueType"
         yield f"class _{enum.name}:"
         yield '    ValueType = NewType("ValueType", builtins.int)'
@@ -276,7 +276,7 @@ class TypesWriter:
         if field.label != F.LABEL_REPEATED and field.type != F.TYPE_MESSAGE:
             yield f"{field.name}: {self._value(field)}"
             return
-        # These are changed in place or with CopyFrom, never assigned.
+        # Such fields are changed in place or with CopyFrom, never assigned.
         yield "@builtins.property"
         yield f"def {field.name}(self) -> {self._held(field)}: ..."
 

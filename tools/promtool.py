@@ -1,9 +1,9 @@
-"""Find Prometheus' `promtool`, which checks alert rules and plays them: print its path, or say why there is none.
+"""Finds Prometheus' `promtool`, which checks and tests alert rules: prints its path, or why there is none.
 
     python tools/promtool.py                 prints a path
 
-In this order: $PROMTOOL, the one on PATH, the one that was fetched before, Debian's package `prometheus` (unpacked, not
-installed, so no rights are needed), the Go module. What was fetched stays in ~/.cache/evenq, or in $EVENQ_CACHE.
+In this order: $PROMTOOL, PATH, the cache, Debian's package `prometheus` (unpacked, not installed, so no rights are
+needed), the Go module. The cache is ~/.cache/evenq, or $EVENQ_CACHE.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def promtool() -> Path | str:
-    """Its path, or why there is none."""
+    """Returns its path, or why there is none."""
     named = os.environ.get("PROMTOOL") or shutil.which("promtool")
     if named:
         return Path(named)
@@ -46,14 +46,14 @@ def promtool() -> Path | str:
 
 
 def cache() -> Path:
-    """Where fetched programs stay."""
+    """Returns the folder of fetched programs."""
     return Path(os.environ.get("EVENQ_CACHE") or Path.home() / ".cache" / "evenq")
 
 
 def _from_debian(target: Path) -> str:
-    """Empty if it worked, else why not."""
+    """Returns the reason of a failure, otherwise empty."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return "this is no Debian"
+        return "this is not Debian"
     with tempfile.TemporaryDirectory(prefix="promtool-") as folder:
         error = _run(["apt-get", "download", "-qq", "prometheus"], folder)
         if error and os.geteuid() == 0:  # a fresh image has no lists of packages
@@ -61,7 +61,7 @@ def _from_debian(target: Path) -> str:
             error = _run(["apt-get", "download", "-qq", "prometheus"], folder)
         packages = list(Path(folder).glob("prometheus_*.deb"))
         if error or not packages:
-            return f"apt-get download prometheus: {error or 'nothing came'}"
+            return f"apt-get download prometheus: {error or 'no package'}"
         error = _run(["dpkg", "-x", packages[0].name, "."], folder)
         unpacked = Path(folder, "usr", "bin", "promtool")
         return error or _keep(unpacked, target)
@@ -90,7 +90,7 @@ def _runs(program: Path) -> bool:
 
 
 def _run(command: list[str], folder: str, **environment: str) -> str:
-    """Empty if it ended well, else the last line of what it said."""
+    """Returns the last line of output of a failed command, otherwise empty."""
     try:
         done = subprocess.run(
             command,

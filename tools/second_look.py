@@ -1,10 +1,10 @@
-"""Run pytest, and the few tests that failed once more, one at a time, when the others are done.
+"""Runs pytest, then repeats a few failed tests, one at a time.
 
     python tools/second_look.py .venv/bin/pytest -q -n 4 tests/integration
 
-For suites with real processes, which CI runs side by side on a small machine. A test that fails twice fails; one that
-passes then is named as unstable at the end, with the output of its failure above. More than `FAILED_MAX` failures have
-one cause, and get no second look (decision 0075).
+For suites with real processes, which CI runs in parallel on a small machine. A test that fails twice fails; one that
+passes the second time is reported as unstable at the end, with the output of its failure above. More than `FAILED_MAX`
+failures probably have one cause and are not repeated (decision 0075).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SIDE_BY_SIDE = {"-n", "--dist"}
 
 
 def main(command: Sequence[str], *, caches: Path = Path(".pytest_cache", "second_look")) -> int:
-    """The exit code of the run that decides."""
+    """Returns the exit code of the run that decides."""
     cache = caches / hashlib.sha256("\0".join(command).encode()).hexdigest()[:16]
-    shutil.rmtree(cache, ignore_errors=True)  # failures of another run are none of this one
+    shutil.rmtree(cache, ignore_errors=True)  # it may list failures of an earlier run
     with_cache = [*command, "-o", f"cache_dir={cache}"]
     code = subprocess.run(with_cache, check=False).returncode
     failed = failed_tests(cache)
@@ -41,13 +41,13 @@ def main(command: Sequence[str], *, caches: Path = Path(".pytest_cache", "second
 
 
 def failed_tests(cache: Path) -> list[str]:
-    """What the last run of pytest with this cache noted as failed, by name."""
+    """Returns the failed tests of the last pytest run with this cache, by name."""
     noted = cache / "v" / "cache" / "lastfailed"
     return sorted(json.loads(noted.read_text())) if noted.exists() else []
 
 
 def one_at_a_time(command: Sequence[str]) -> list[str]:
-    """The command without the options that make pytest-xdist run tests side by side."""
+    """Returns the command without the options by which pytest-xdist runs tests in parallel."""
     words = iter(command)
     kept: list[str] = []
     for word in words:

@@ -1,10 +1,9 @@
-"""Which test proves which promise: `make spec` prints `docs/internals/semantics_index.md` with its tests.
+"""Prints `docs/internals/semantics_index.md` with the tests of each promise (`make spec`).
 
-A test proves an id that its name begins with (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or that it is marked
-with (`@pytest.mark.spec("PQ-7")`); an id that a docstring mentions proves nothing. A row says in its last column why it
-has no test: because it does not apply, or `open: ...` because what it promises is not built. Exits 1 when a row has
-neither a test nor a reason, or both, or a test is marked with an id that the index does not have.
-`--counts` prints only the counts per section and the open rows.
+A test proves an id at the beginning of its name (`test_pq_7_...`, also `test_rd_13_14_cl_13_...`) or in its marker
+(`@pytest.mark.spec("PQ-7")`); ids in docstrings do not count. The last column of a row has the reason why there is no
+test: it does not apply, or `open: ...` for a promise that is not built. Exits 1 if a row has neither a test nor a
+reason, or both, or if a marker has an unknown id. `--counts` prints only the counts per section and the open rows.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-__all__ = ["Row", "cited", "main", "problems_of", "rows", "tests_by_id"]
 
 ROOT = Path(__file__).resolve().parent.parent
 OPEN = "open:"
@@ -34,11 +31,11 @@ class Row(NamedTuple):
     id: str
     promise: str
     reason: str
-    """Why there is no test; empty: there must be one."""
+    """Reason why there is no test; empty: a test is required."""
 
     @property
     def kind(self) -> str:
-        """`open`, `not applicable` or `missing`: what it is without a test."""
+        """State of a row without a test: `open`, `not applicable` or `missing`."""
         return "open" if self.reason.startswith(OPEN) else "not applicable" if self.reason else "missing"
 
 
@@ -47,15 +44,13 @@ KINDS = {"tested": "with tests", "not applicable": "not applicable", "open": "op
 
 
 def rows(text: str) -> list[Row]:
-    """The rows of the index, in its order."""
+    """Returns the rows of the index, in its order."""
     matches = (ROW.match(line) for line in text.splitlines())
     return [Row(f"{match[1]}-{match[2]}", match[3], match[4]) for match in matches if match]
 
 
 def cited(name: str, marked: Iterable[str], known: set[str]) -> set[str]:
-    """The ids that a test proves. In a name, numbers that follow each other count while they grow and are known; all of
-    a marker's ids count.
-    """
+    """Returns the ids that a test proves: all of its marker, and those in its name while numbers grow and are known."""
     ids = set(marked)
     leading = LEADING.match(name)
     for prefix, numbers in NAMED.findall(leading[1] if leading else ""):
@@ -70,7 +65,7 @@ def cited(name: str, marked: Iterable[str], known: set[str]) -> set[str]:
 
 
 def tests_by_id(folder: Path, known: set[str]) -> dict[str, list[str]]:
-    """Id to `path::test`, over all test files below the folder."""
+    """Returns `path::test` by id, for all test files below the folder."""
     table: dict[str, list[str]] = defaultdict(list)
     for path in sorted(folder.rglob("test_*.py")):
         for name, marked in _tests(path):
@@ -92,14 +87,14 @@ def _marked(decorator: ast.expr) -> list[str]:
 
 
 def problems_of(rows_of_index: Sequence[Row], table: Mapping[str, Sequence[str]]) -> list[str]:
-    """What is wrong, a sentence each."""
+    """Returns one sentence per problem."""
     problems = []
     for row in rows_of_index:
         tests = table.get(row.id, ())
         if not tests and not row.reason:
             problems.append(f"{row.id} has no test: {row.promise}")
         if tests and row.reason:
-            problems.append(f"{row.id} says why it has no test, but {tests[0]} proves it; take the reason out")
+            problems.append(f"{row.id} has a reason for no test, but {tests[0]} proves it; remove the reason")
     known = {row.id for row in rows_of_index}
     problems += [
         f"{tests[0]} is marked with {id_}, which the index does not have"
@@ -110,7 +105,7 @@ def problems_of(rows_of_index: Sequence[Row], table: Mapping[str, Sequence[str]]
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table; the number of problems decides the exit code."""
+    """Prints the table; returns 1 if there are problems."""
     index = rows(INDEX.read_text(encoding="utf-8"))
     table = tests_by_id(ROOT / "tests", {row.id for row in index})
     counts: dict[str, Counter[str]] = defaultdict(Counter)

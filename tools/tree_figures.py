@@ -1,9 +1,9 @@
-"""Figures of the shipped Python code: sizes, cycles of imports, names that stand twice, words that say little.
+"""Figures of the shipped Python code: sizes, import cycles, duplicate class names, vague variable names.
 
     python tools/tree_figures.py [ROOT]
 
-ROOT: the top of a copy of the project, this one by default; an older one: `git archive COMMIT | tar x -C DIR`.
-Stubs are left out. A cycle counts imports for type checkers too. Pure: core, model, allocation and filters.
+ROOT: the top folder of a copy of the project, by default this one; an older one: `git archive COMMIT | tar x -C DIR`.
+Stubs are left out. Cycles count imports for type checkers too. Pure code: core, model, allocation and filters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WHOLE_BROKER = re.compile(r"\bself\._broker\b(?!\.name)|(?<![\w.\"'`])broker\.(?
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Dotted name to file, of everything that is shipped."""
+    """Returns all shipped modules: file by dotted name."""
     found = {}
     for package, folder in PACKAGES.items():
         for path in (root / folder).rglob("*.py"):
@@ -44,7 +44,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imports(module: str, tree: ast.Module, known: Mapping[str, Path]) -> set[str]:
-    """The modules of ours that one module imports."""
+    """Returns the modules of the project that one module imports."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -55,7 +55,7 @@ def imports(module: str, tree: ast.Module, known: Mapping[str, Path]) -> set[str
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that reach each other, the largest first (Tarjan)."""
+    """Returns groups of modules that import each other, the largest first (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -83,25 +83,25 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def import_cycles(root: Path) -> list[list[str]]:
-    """The cycles of all that is shipped."""
+    """Returns the cycles of all shipped modules."""
     known = modules(root)
     return cycles({name: imports(name, ast.parse(path.read_text()), known) for name, path in known.items()})
 
 
 def spread(sizes: Sequence[int]) -> str:
-    """Median, 90th percentile and maximum."""
+    """Returns median, 90th percentile and maximum."""
     ordered = sorted(sizes)
     return f"{statistics.median(ordered):.0f} / {ordered[int(len(ordered) * 0.9)]} / {ordered[-1]}"
 
 
 def comments(text: str) -> int:
-    """Comments that say something to a reader."""
+    """Returns the number of comments other than markers of tools."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return sum(token.type == tokenize.COMMENT and not MARKS.match(token.string) for token in tokens)
 
 
 def bound(tree: ast.Module) -> Iterator[str]:
-    """Names of variables and parameters."""
+    """Yields names of variables and parameters."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -110,7 +110,7 @@ def bound(tree: ast.Module) -> Iterator[str]:
 
 
 def figures(root: Path) -> list[tuple[str, str]]:
-    """Name and value of each figure."""
+    """Returns name and value of each figure."""
     known = modules(root)
     texts = {name: path.read_text() for name, path in known.items()}
     trees = {name: ast.parse(text) for name, text in texts.items()}
@@ -139,7 +139,7 @@ def figures(root: Path) -> list[tuple[str, str]]:
         ("lines of a function, median / p90 / most", spread(functions)),
         ("mentions of the whole broker in its parts", str(sum(len(WHOLE_BROKER.findall(text)) for text in handed))),
         ("modules in cycles of imports", ", ".join(str(len(group)) for group in cycles(graph)) or "0"),
-        ("contracts of who imports whom", str(len(contracts))),
+        ("import contracts", str(len(contracts))),
         ("pure code", f"{sum(size for name, size in lines.items() if PURE.search(name)) / total:.0%}"),
         ("modules with one importer", str(sum(count == 1 for count in importers.values()))),
         ("class names in two modules", str(sum(len(names) > 1 for names in homes.values()))),

@@ -1,10 +1,10 @@
-"""Which version a package is that is built here: hatchling asks (`[tool.hatch.version]` in pyproject.toml).
+"""The version of a package that is built here, for hatchling (`[tool.hatch.version]` in pyproject.toml).
 
-- at a git tag vX.Y.Z: X.Y.Z, and `evenq.__version__` must say the same;
-- behind one: X.Y.(Z+1).devN+gHASH, N commits behind it;
+- at a git tag vX.Y.Z: X.Y.Z, and `evenq.__version__` must be equal;
+- N commits after a tag: X.Y.(Z+1).devN+gHASH;
 - without a tag, without git, or in an unpacked archive: `evenq.__version__`.
 
-Only the standard library: it runs where nothing is installed but hatchling.
+It uses only the standard library, because it runs where only hatchling is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DESCRIBED = re.compile(r"v(\d+)\.(\d+)\.(\d+)-(\d+)-g([0-9a-f]+)")
 
 
 def version(root: Path = ROOT) -> str:
-    """As PEP 440 writes it. Raises ValueError for a tag that disagrees with the code."""
+    """Returns the version by PEP 440. Raises ValueError if the tag and the code differ."""
     code = (root / PATH).read_text(encoding="utf-8")
     said = re.search(r'^__version__ = "(.+)"$', code, re.MULTILINE)
     if said is None:
@@ -33,13 +33,13 @@ def version(root: Path = ROOT) -> str:
     tagged = f"{major}.{minor}.{patch}"
     if tagged != said[1]:
         raise ValueError(
-            f"the tag says {tagged}, src/evenq/runtime/version.py {said[1]}: change the file, then tag again"
+            f"the tag is {tagged}, but src/evenq/runtime/version.py has {said[1]}: change the file, then tag again"
         )
     return tagged
 
 
 def described(root: Path) -> str:
-    """What git says of the checkout at `root` itself; empty if it is none, or has no tag."""
+    """Returns the description by git of the checkout at `root`; empty without a checkout or tag."""
     if not (root / ".git").exists():  # a parent folder may be another project's checkout
         return ""
     command = ["git", "-C", str(root), "describe", "--tags", "--long", "--match", "v[0-9]*"]

@@ -1,11 +1,11 @@
-"""What dividing costs, and how many queues a join and a leave move: every strategy, beside the fewest moves there are.
+"""Cost of a division by each strategy, and the queues that a join and a leave move, compared with the minimum.
 
 python benchmarks/micro/allocation.py [--members 1000] [--queues 10000] [--rounds 7]
 
 Prints for each strategy the ms of one division (median, fastest and slowest of the rounds, and the ratio to the floor,
-which deals the sorted queues with slices and checks nothing), then for one join to 99 members and one leave of 100:
-moved queues, their ratio to the fewest that any balanced division needs, and how far sizes differ. Strategies that
-lag drives (STICKY by weight) have no such minimum, theirs is the count of an even share.
+which slices the sorted queues without checks), then for one join to 99 members and one leave of 100: moved queues,
+their ratio to the minimum of any balanced division, and the difference of sizes. For strategies by lag (STICKY by
+weight) the minimum is the size of an even share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JOINED_MEMBERS = 100
 
 
 class Case(NamedTuple):
-    """A strategy with the facts that it is given beside the owners."""
+    """A strategy with its facts besides the owners."""
 
     title: str
     strategy: Strategy
@@ -59,7 +59,7 @@ def made(members: int, queues: int) -> tuple[list[str], list[MessageQueue]]:
 
 
 def facts(case: Case, ids: list[str], queues: list[MessageQueue], owners: Owners) -> Context:
-    """What a server knows in this case; weights are exponential, the same in each run."""
+    """Returns the facts of a server in this case; weights are exponential, the same in each run."""
     rng = random.Random(1)
     brokers = sorted({queue.broker_name for queue in queues})
     return Context(
@@ -86,12 +86,12 @@ def timed(call: Callable[[], object], rounds: int) -> list[float]:
 
 
 def floor(ids: list[str], queues: list[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """Dealing with slices."""
+    """Divides with slices."""
     return {own: queues[at :: len(ids)] for at, own in enumerate(ids)}
 
 
 def fewest(before: dict[str, list[MessageQueue]], ids: list[str], queues: int) -> int:
-    """Moves that every division with sizes within one of each other needs."""
+    """Returns the minimum of moves for sizes that differ by at most one."""
     size, larger = divmod(queues, len(ids))
     sizes = [len(before.get(own, ())) for own in ids]
     kept = sum(min(have, size) for have in sizes) + min(larger, sum(have > size for have in sizes))
@@ -99,7 +99,7 @@ def fewest(before: dict[str, list[MessageQueue]], ids: list[str], queues: int) -
 
 
 def moves(case: Case, ids: list[str], queues: list[MessageQueue], changed: list[str]) -> str:
-    """What going from `ids` to `changed` moves."""
+    """Prints the moves from `ids` to `changed`."""
     everybody = sorted({*ids, *changed})
     first = divide(case.strategy, "g", queues, ids, facts(case, everybody, queues, {}))
     before = owners_of(first)
@@ -114,7 +114,6 @@ def moves(case: Case, ids: list[str], queues: list[MessageQueue], changed: list[
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description="Time and moves of all allocate strategies.")
     parser.add_argument("--members", type=int, default=1000, help="members of the timed group")
     parser.add_argument("--queues", type=int, default=10_000, help=f"queues, on {BROKERS} brokers")

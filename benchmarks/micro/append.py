@@ -1,11 +1,11 @@
-"""What one append costs, against a floor that only packs, checksums and writes the same bytes.
+"""Cost of one append, compared with a floor that only packs, checksums and writes the same bytes.
 
 python benchmarks/micro/append.py [--seconds 1] [--rounds 5] [--folder DIR] [--json FILE] [--uvloop]
 
 Messages of 1 KiB; `in flight` senders each wait for one append of `size` messages. The floor packs a header, takes
 the CRC32C and calls `os.pwritev` in groups of the same size, on one thread, without places, futures or queues. The
-goal is for calls of 32 and more with asynchronous flush. `loop us` is the CPU time of the loop's thread a message, the
-sender's own included.
+goal is for calls of 32 and more with asynchronous flush. `loop us` is the CPU time of the loop's thread per message,
+including that of the sender.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ def floor(folder: Path, group: int, seconds: float) -> float:
 
 
 async def opened(folder: Path, flush: FlushMode) -> MessageStore:
-    """A new store."""
     return await MessageStore.open(
-        folder, StoreOptions(flush=flush), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
+        folder,
+        StoreOptions(flush=flush),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
         on_snapshot=lambda _: None,
-    )  # fmt: skip
+    )
 
 
 async def in_flight(store: MessageStore, senders: int, batch: int, seconds: float) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""What it costs a follower to copy a leader's log, and the leader to read it, in time of the processor.
+"""Processor time of a follower that copies its leader's log, and of the leader that reads it.
 
 python benchmarks/micro/copying.py [--mib 256] [--record 1024] [--piece 1048576] [--rounds 5] [--folder DIR]
 
@@ -31,9 +31,13 @@ HEADER_BYTES = 88
 
 async def write(folder: Path, size: int, record: int) -> int:
     store = await MessageStore.open(
-        folder, StoreOptions(segment_bytes=SEGMENT_BYTES, retention_ms=0), clock=SystemClock(), broker_name="bench",
-        on_state=lambda *_: None, on_snapshot=lambda _: None,
-    )  # fmt: skip
+        folder,
+        StoreOptions(segment_bytes=SEGMENT_BYTES, retention_ms=0),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
+    )
     head = bytes(record - HEADER_BYTES - 100)
     while store.stats.log_end < size:
         await asyncio.gather(

@@ -1,11 +1,11 @@
-"""What the rebalancer's decisions cost: time of one over a large group, of groups at rest, memory of what it keeps.
+"""Cost of the rebalancer's decisions: time for a large group and for groups at rest, and memory.
 
 python benchmarks/micro/decisions.py [--members 1000] [--queues 10000] [--groups 1000] [--trials 15]
 
-No network: an engine gets facts and settles, as one broker report after another would make it. Prints, for each
-strategy, the ms from a member's join to the decision (median and worst of the trials; the floor is copying the owner
-column once, in the same run), the same for a whole report with its translation, the share of a core that groups at
-rest cost, and bytes of memory for each member and each queue.
+No network: an engine gets facts and settles, as after broker reports. Prints, for each strategy, the ms from a member's
+join to the decision (median and worst of the trials; the floor is copying the owner column once, in the same run), the
+same for a whole report with its translation, the share of a core for groups at rest, and bytes of memory per member and
+per queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TICK_MS = 100
 
 
 class Facts:
-    """A engine with three brokers."""
+    """Returns an engine with three brokers."""
 
     def __init__(self) -> None:
         self.engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, members_max=100_000))
@@ -37,7 +37,7 @@ class Facts:
         self.known: dict[str, MemberFact] = {}
 
     def topic(self, topic: str, queues: int) -> None:
-        """Spread the topic's queues over the brokers."""
+        """Spreads the topic's queues over the brokers."""
         for number, name in enumerate(BROKERS, 1):
             count = queues // len(BROKERS) + (number <= queues % len(BROKERS))
             self.engine.reported(
@@ -53,7 +53,7 @@ class Facts:
             self.engine.reported(number, BrokerReport(broker_name=name, groups=(fact,)), now_ms=0)
 
     def settle(self) -> float:
-        """Ms that it takes."""
+        """Returns the ms of a call."""
         start = time.perf_counter()
         self.engine.settle(now_ms=0, wall_ms=0)
         return (time.perf_counter() - start) * 1_000
@@ -80,7 +80,7 @@ def joins(strategy: str, members: int, queues: int, trials: int) -> list[float]:
 
 
 def floor(queues: int, trials: int) -> float:
-    """Ms of going once over a column of owners."""
+    """Returns the ms of one pass over a column of owners."""
     owners, others = ["a"] * queues, ["b"] * queues
     took = []
     for _ in range(trials):

@@ -1,11 +1,11 @@
-"""What an SQL filter costs: messages/s held against a typical expression.
+"""Cost of an SQL filter: messages/s that a typical expression tests.
 
 python benchmarks/micro/filters.py [--seconds 1] [--rounds 5] [--properties 6] [--body 1024]
 
-The floor is the same test as a plain Python `lambda` over dicts that are already there; `decoded floor` is that lambda
-after the same decoding of the stored bytes, so what is between it and `filter` is the price of the compiled expression.
-Every line: messages/s (median of the rounds, in turns), the spread, and the ratio to the floor. Then the time to parse
-the expression, and the longest there may be.
+The floor is the same test as a plain Python `lambda` over decoded dicts; `decoded floor` is that lambda with the
+decoding of the stored bytes, so its difference to `filter` is the cost of the compiled expression. Each line has
+messages/s (median of the rounds, in turns), the spread, and the ratio to the floor. Then follow the times to parse the
+expression, and the longest allowed one.
 """
 
 from __future__ import annotations

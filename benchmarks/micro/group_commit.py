@@ -1,13 +1,12 @@
-"""How many messages share one fsync, against the disk's own fsyncs.
+"""Number of messages that share one fsync, compared with the fsyncs of the disk alone.
 
 python benchmarks/micro/group_commit.py [--seconds 1] [--rounds 5] [--folder DIR] [--json FILE] [--uvloop]
 
-64 senders, each with one message of 1 KiB under way, synchronous flush. The floor is what the disk could do: fsyncs
-a second of a file that grows by 32 such messages a time, measured in the same round, times 32. Goals: at least 32
-messages an fsync, and 0.8 x the floor. All 64 wait for the same fsync, so loop and disk take turns: a round is one
-fsync and 64 times what the loop needs a message (shown), and the ratio falls below 0.8 once an fsync is faster than
-two thirds of the latter. The last lines say what it would bring to write zeros ahead of the log, so that an fsync
-changes no metadata.
+64 senders, each with one message of 1 KiB in flight, synchronous flush. The floor is the limit of the disk: fsyncs per
+second of a file that grows by 32 such messages each time, measured in the same round, times 32. Goals: at least 32
+messages per fsync, and 0.8 x the floor. All 64 wait for the same fsync, so loop and disk take turns: a round is one
+fsync and 64 times the loop time of a message (shown). The ratio falls below 0.8 if an fsync is faster than two thirds
+of that time. The last lines show the gain of writing zeros ahead of the log, so that an fsync changes no metadata.
 """
 
 from __future__ import annotations
@@ -102,8 +101,10 @@ def main() -> None:
         lines.append(measure(Line(f"the disk alone, {ahead} ahead", "fsyncs/s"), options.rounds, warm, cold))
     report("group commit, messages of 1 KiB", lines, options.json)
     shared = statistics.median(together)
-    print(f"messages an fsync: {shared:.1f} ({min(together):.1f}..{max(together):.1f}), goal {TOGETHER}: "
-          f"{'yes' if shared >= TOGETHER else 'no'}")  # fmt: skip
+    print(
+        f"messages an fsync: {shared:.1f} ({min(together):.1f}..{max(together):.1f}), goal {TOGETHER}: "
+        f"{'yes' if shared >= TOGETHER else 'no'}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""What the loop of a broker spends on a message of the public protocol: own front, handlers and store in one process.
+"""CPU of a broker's loop per message of the public protocol: our front, handlers and store in one process.
 
     python benchmarks/micro/handlers.py [--rounds 7] [--messages 6000] [--profile FILE]
     python benchmarks/micro/handlers.py --base FOLDER    beside another checkout, in turns
 
-The bytes of a client (frames of HTTP/2 with requests that were made before) are given to the front as if a socket had
-them, and what it writes is counted and thrown away: no network, so only CPU of the loop's thread is measured, and that
-of the whole process beside it. SendMessage with 64 calls in flight, the same in batches of 32, Publish of blocks of 256
-with 4 in flight, ReceiveMessage of 32 and one AckMessage of them. Rounds are short and the smallest is shown beside the
-median: other work on the machine only ever adds. A yardstick, the same piece of Python beside each round, says how fast
-the machine is just now: compare runs by the quotient. With `--base` two processes measure round after round in turns,
-so that the machine is the same for both; shown are both medians, the median of the ratios of neighbouring rounds, and
-what each thread spends.
+The front gets the bytes of a client (HTTP/2 frames with prepared requests) as if from a socket, and its output is
+counted and dropped. Without a network only the CPU of the loop's thread and of the whole process is measured. Loads:
+SendMessage with 64 calls in flight, the same in batches of 32, Publish of blocks of 256 with 4 in flight, and
+ReceiveMessage of 32 with one AckMessage. Rounds are short and the minimum is shown beside the median, because other
+work on the machine only adds. A yardstick, the same piece of Python before each round, shows the present speed of the
+machine: compare runs by the quotient. With `--base` two processes measure round after round in turns on the same
+machine; shown are both medians, the median of the ratios of neighbouring rounds, and the CPU of each thread.
 `benchmarks/handlers.py` measures the same over sockets.
 """
 
@@ -55,15 +54,21 @@ import replay_requests as made
 SERVICE = b"/apache.rocketmq.v2.MessagingService/"
 PUBLISH = b"/evenq.v1.Data/Publish"
 FIELDS = (
-    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"127.0.0.1:8081"),
-    (b"content-type", b"application/grpc"), (b"user-agent", b"grpc-go/1.71.0"), (b"te", b"trailers"),
-    (b"x-mq-client-id", b"bench"), (b"x-mq-language", b"GO"), (b"x-mq-client-version", b"5.1.3"),
-    (b"x-mq-protocol", b"v2"), (b"x-mq-namespace", b""),
-)  # fmt: skip
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":authority", b"127.0.0.1:8081"),
+    (b"content-type", b"application/grpc"),
+    (b"user-agent", b"grpc-go/1.71.0"),
+    (b"te", b"trailers"),
+    (b"x-mq-client-id", b"bench"),
+    (b"x-mq-language", b"GO"),
+    (b"x-mq-client-version", b"5.1.3"),
+    (b"x-mq-protocol", b"v2"),
+    (b"x-mq-namespace", b""),
+)
 HEADERS = ("sdk", "deadline", "same")
-"""What changes from call to call: deadline and request id, as with most SDKs; the deadline alone, as with the load
-programs; nothing.
-"""
+"""Fields that change from call to call: deadline and request id, as with most SDKs; the deadline alone, as with the
+load programs; none."""
 NO_TABLE = f.settings({f.HEADER_TABLE_SIZE: 0})
 LOADS = ("unary", "batch", "publish", "receive", "nothing")
 BLOCK, BLOCKS_IN_FLIGHT = 256, 4
@@ -82,7 +87,7 @@ class Wire:
         self._goal = 0
         self._reached: asyncio.Future[None] | None = None
         self.answer: list[bytes] | None = None
-        """What is written; None: it is not kept."""
+        """Written bytes; None: not kept."""
         # By name: `checkout` may be one in which the class lives in the server's own module.
         address = vars(http2_server)["Address"]("127.0.0.1")
         address.connections = 1
@@ -95,7 +100,7 @@ class Wire:
         self._sent = 0
 
     def frames(self, method: bytes, request: bytes) -> bytes:
-        """One call, its header block as SDKs have it: from the second call on all references, but for the deadline."""
+        """One call with a header block as of SDKs: from the second call on only references, except for the deadline."""
         self._stream_id += 2
         size = (len(request) + 5).to_bytes(3, "big")
         stream = self._stream_id.to_bytes(4, "big")
@@ -114,7 +119,7 @@ class Wire:
         pseudo, rest = FIELDS[:3], FIELDS[3:]
         path = method if method.startswith(b"/") else SERVICE + method
         fields = [*pseudo[:2], (b":path", path), pseudo[2], *rest[:3]]
-        if self._headers != "same":  # what is left of it, in microseconds
+        if self._headers != "same":  # the time left, in microseconds
             self._left_us -= 7
             fields.append((b"grpc-timeout", b"%du" % self._left_us))
         fields += rest[3:]
@@ -124,11 +129,11 @@ class Wire:
         return self._encoder.encode(fields)
 
     def give(self, data: bytes) -> None:
-        """As if it came from the network: in a turn of the loop of its own, outside of all tasks."""
+        """Passes bytes as from the network: in a separate turn of the loop, outside of all tasks."""
         asyncio.get_running_loop().call_soon(self._protocol.data_received, data)
 
     async def answered(self, count: int) -> None:
-        """Wait until this number of further calls are answered than when this was called last."""
+        """Waits until this number of further calls are answered since the last call."""
         self._goal += count
         if self._done < self._goal:
             self._reached = asyncio.get_running_loop().create_future()
@@ -182,7 +187,7 @@ def messages_of(response: bytes) -> list[bytes]:
 
 
 async def send(wire: Wire, calls: list[bytes], in_flight: int = 64) -> None:
-    """All calls, `in_flight` at once; a turn of the loop begins what a turn of the network would bring."""
+    """Makes all calls, `in_flight` at the same time; a turn of the loop starts the calls of one turn of the network."""
     queue = iter(calls)
     first = list(itertools.islice(queue, in_flight))
     wire.give(b"".join(first))
@@ -202,8 +207,8 @@ async def fill(wire: Wire, topic: str, count: int) -> None:
 
 
 class Clocked:
-    """CPU since it was made, without what the benchmark itself does in between: of the loop's thread, of the process,
-    and of each other thread by its name.
+    """CPU since the object was made, without that of the benchmark: of the loop's thread, the process, and each other
+    thread by name.
     """
 
     def __init__(self) -> None:
@@ -297,7 +302,7 @@ async def _sent(wire: Wire, calls: list[bytes], in_flight: int, profile: cProfil
 
 
 def yardstick() -> float:
-    """Microseconds of a piece of Python like what is measured, now."""
+    """Returns the present microseconds of a piece of Python similar to the measured code."""
     start = time.thread_time()
     kept: dict[bytes, int] = {}
     data = bytearray()
@@ -315,11 +320,15 @@ YARDSTICK = 20_000
 
 @asynccontextmanager
 async def connected(folder: Path, *, headers: str) -> AsyncIterator[Wire]:
-    """A broker in this process, and a connection to its front."""
+    """Runs a broker in this process, with a connection to its front."""
     settings = BrokerSettings(
-        port=0, metrics_port=-1, front="http2", default_queues=8, default_start_from="FIRST",
+        port=0,
+        metrics_port=-1,
+        front="http2",
+        default_queues=8,
+        default_start_from="FIRST",
         store={"path": str(folder)},
-    )  # fmt: skip
+    )
     app = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=GrpcNet())
     await app.start()
     servers: Any = app._servers if hasattr(app, "_servers") else app._doors  # noqa: SLF001  an older checkout's name
@@ -329,7 +338,6 @@ async def connected(folder: Path, *, headers: str) -> AsyncIterator[Wire]:
 
 
 async def measured(folder: Path, options: argparse.Namespace) -> None:
-    """The table of this code alone."""
     profile = cProfile.Profile() if options.profile else None
     async with connected(folder, headers=options.headers) as wire:
         print("| load | loop us a message, least | median | process us, least | median | yardsticks | yardstick us |")
@@ -349,11 +357,11 @@ class Round:
     whole: float
     yard: float
     threads: dict[str, float]
-    """All but the loop's."""
+    """Returns all threads except that of the loop."""
 
 
 async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProfile.Profile | None) -> Round:
-    profile = profile if turn else None  # the first is for warming up
+    profile = profile if turn else None  # the first round warms up
     yard = yardstick()
     if name == "receive":
         topic, batches = f"receive-{turn}", max(1, messages // 128)
@@ -390,7 +398,7 @@ def _row(name: str, rounds: list[Round]) -> str:
 
 
 async def measured_on_request(folder: Path, options: argparse.Namespace) -> None:
-    """Measure a round for each line `LOAD TURN` that is read, and answer with it as JSON."""
+    """Measures a round for each line `LOAD TURN`, and answers with JSON."""
     async with connected(folder, headers=options.headers) as wire:
         while line := (await asyncio.to_thread(sys.stdin.readline)).split():
             one = await _round(wire, line[0], int(line[1]), options.messages, None)
@@ -398,7 +406,7 @@ async def measured_on_request(folder: Path, options: argparse.Namespace) -> None
 
 
 class Side:
-    """A process that measures on request."""
+    """Runs a process that measures on request."""
 
     def __init__(self, python: str, checkout: Path | None, options: argparse.Namespace) -> None:
         environment = dict(os.environ)
@@ -410,14 +418,21 @@ class Side:
             environment["PYTHONPATH"] = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._process = subprocess.Popen(
             [
-                python, __file__, "--on-request", "--messages", str(options.messages),
-                "--headers", options.headers,
+                python,
+                __file__,
+                "--on-request",
+                "--messages",
+                str(options.messages),
+                "--headers",
+                options.headers,
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
 
     def round(self, name: str, turn: int) -> Round:
-        """Have one round measured."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{name} {turn}\n")
@@ -428,14 +443,13 @@ class Side:
         return Round(**json.loads(line))
 
     def close(self) -> None:
-        """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def measured_in_turns(options: argparse.Namespace) -> None:
-    """The table of both, and the table of threads."""
+    """Prints the table of both, and the table of threads."""
     base = Side(options.base_python or sys.executable, options.base, options)
     ours = Side(sys.executable, None, options)
     print("| load | loop us: base, least, median | now | ratio (quartiles) | of least | all: base | now | ratio |")
@@ -476,7 +490,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=6_000, help="of one round of unary sends")
     parser.add_argument("--only", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--profile", default="", help="cProfile of what is measured; the figures mean nothing then")
+    parser.add_argument("--profile", default="", help="cProfile of the measured code; the figures are not valid then")
     parser.add_argument("--base", type=Path, default=None, help="checkout to measure beside this one, in turns")
     parser.add_argument("--base-python", default="", help="the Python to measure beside this one, in turns")
     parser.add_argument("--headers", choices=HEADERS, default="deadline", help="what of them changes with each call")

@@ -1,8 +1,8 @@
-"""What the message index costs and gives: building, its share of the append path, lookups.
+"""Cost and speed of the message index: building, its share of appends, lookups.
 
 python benchmarks/micro/index.py [--gib 1] [--seconds 3] [--rounds 3] [--folder DIR]
 
-Messages of 1 KiB, each with one key and one id of its own, keys as the broker encodes them. Prints messages/s of
+Messages of 1 KiB, each with one key and its own id, keys as the broker encodes them. Prints messages/s of
 building an index over a log of `--gib` against the floor (reading the same log and taking two checksums of 24 bytes a
 message), bytes of index a message, append rates without and with an index in turns, and the time of one `find` by an
 id, warm, over all files, against one plain `read` of one message from disk.
@@ -36,10 +36,16 @@ CALL = 256
 
 
 def system_of(number: int) -> bytes:
-    return b"".join((
-        text_field(1, "tag"), text_field(2, f"order-{number % 100_000:06d}"), text_field(3, key_of(number).decode()),
-        varint_field(6, 1), text_field(8, "producer-host-1"), text_field(10, "127.0.0.1:8081"),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            text_field(1, "tag"),
+            text_field(2, f"order-{number % 100_000:06d}"),
+            text_field(3, key_of(number).decode()),
+            varint_field(6, 1),
+            text_field(8, "producer-host-1"),
+            text_field(10, "127.0.0.1:8081"),
+        )
+    )
 
 
 def key_of(number: int) -> bytes:
@@ -48,9 +54,14 @@ def key_of(number: int) -> bytes:
 
 async def opened(folder: Path, keys: KeysOf | None, flush: FlushMode = FlushMode.ASYNC) -> MessageStore:
     return await MessageStore.open(
-        folder, StoreOptions(flush=flush), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
-        on_snapshot=lambda _: None, keys_of=keys,
-    )  # fmt: skip
+        folder,
+        StoreOptions(flush=flush),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
+        keys_of=keys,
+    )
 
 
 async def fill(folder: Path, log_bytes: int) -> int:
@@ -68,7 +79,7 @@ async def fill(folder: Path, log_bytes: int) -> int:
 
 
 def floor(folder: Path, count: int) -> float:
-    """Seconds to read the log once and to checksum as many keys as it has."""
+    """Returns the seconds to read the log once and to checksum as many keys as it has."""
     start = time.perf_counter()
     for path in sorted((folder / "commitlog").iterdir()):
         descriptor = os.open(path, os.O_RDONLY)
@@ -124,14 +135,12 @@ async def lookups(folder: Path, count: int) -> tuple[list[float], list[float], l
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of appends."""
-
     rate: float
     """Messages/s."""
     cpu_us: float
-    """CPU time of the process for each message, which others on the machine disturb less."""
+    """CPU time of the process per message, which other work on the machine disturbs less."""
     behind: int
-    """Log bytes that the index is behind at the end."""
+    """Log bytes that the index lags behind at the end."""
 
 
 async def append_run(folder: Path, keys: KeysOf | None, senders: int, batch: int, seconds: float) -> Run:
@@ -195,7 +204,7 @@ def main() -> None:
         at_once, idle = asyncio.run(build(folder))
         sizes = [path.stat().st_size for path in (folder / "index").iterdir()]
         print(
-            f"build {count:,} messages: {count / at_once:,.0f} messages/s at once "
+            f"build {count:,} messages: {count / at_once:,.0f} messages/s in one pass "
             f"(ratio to floor {base / at_once:.2f}), {count / idle:,.0f} in the background while idle; "
             f"floor {count / base:,.0f}"
         )

@@ -1,10 +1,10 @@
-"""What a million deliveries in flight cost: bytes for each, and the p99 of an ack, beside a group with a thousand.
+"""Cost of a million deliveries in flight: bytes for each, and the p99 of an ack, compared with a thousand.
 
     python benchmarks/micro/inflight.py [--count 1000000] [--batch 32] [--clients 0]
 
-Both groups are measured in one run, in turns, so the machine's mood is in both numbers. Targets: at most 300 bytes
-each, ack p99 at most twice that of the small group. `--batch 1` is the worst case: a timer of its own for each.
-`--clients`: this number of push consumers take turns, whose lives hold what they got; 0: only the deadline does.
+Both groups are measured in one run, in turns, so other work on the machine affects both. Targets: at most 300 bytes
+each, ack p99 at most twice that of the small group. `--batch 1` is the worst case: a separate timer for each.
+`--clients`: this number of push consumers take turns, and deliveries last as long as the client; 0: until a deadline.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Group:
             self.deliver(min(batch, count - start))
 
     def deliver(self, count: int) -> None:
-        """Give out the next messages, each batch at its own ms."""
+        """Delivers the next messages, each batch at another ms."""
         first = self.queue.next
         deadline_ms = NOW_MS + 60_000 + first // 5
         client_id = f"client{first // count % self.clients}" if self.clients else ""
@@ -48,7 +48,7 @@ class Group:
         )
 
     def choose(self) -> list[int]:
-        """What to acknowledge next."""
+        """Returns the next deliveries to acknowledge."""
         if self.order == "random":
             known = self.queue.next - self.queue.committed
             offsets: set[int] = set()
@@ -85,7 +85,7 @@ def p99(timings: list[int]) -> int:
 
 
 def main() -> int:
-    """Print the table; 1 if a target is missed."""
+    """Prints the table; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=32)

@@ -1,14 +1,14 @@
-"""Queues without a server beside others: 10 producers and 10 consumers in one process, messages of 1 KiB.
+"""Queues without a server compared with others: 10 producers and 10 consumers in one process, messages of 1 KiB.
 
 python benchmarks/micro/local_queues.py [--seconds 2] [--rounds 3] [--stored 20000] [--folder DIR] [--json FILE]
 
 Each one in turn, in rounds: producers send one message after the other as fast as they can, consumers take and finish
-them as they come; counted is what was finished within the time. Peers: `queue.Queue` (bounded), SQLite in WAL mode
+them; messages finished within the time are counted. Peers: `queue.Queue` (bounded), SQLite in WAL mode
 with synchronous=NORMAL (its kill -9 promise is that of ASYNC) and FULL (that of SYNC), `persist-queue`'s file queue.
 SQLite is used as such a queue is written: one insert and one commit a message, consumers read up to 32 rows behind
-their place and look again after 1 ms if there are none; each producer has a queue, each consumer reads one.
-Then a process stores N messages and is killed (-9): how many of those it was answered are stored are lost, and how long
-the next process takes until it can send and read.
+their position and read again after 1 ms if there are none; each producer has a queue, each consumer reads one.
+Then a process stores N messages and is killed (-9). Measured are acknowledged messages that are lost, and the time
+until the next process can send and read.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SYNCING = {"local sync", "embedded sync", "SQLite FULL"}
 
 
 class Peer(Protocol):
-    """Something with a sender and a receiver for each thread."""
+    """A queue with a sender and a receiver for each thread."""
 
     def sender(self, _number: int, /) -> Callable[[bytes], Any]: ...
 
     def receiver(self, _number: int, /) -> Callable[[], int]:
-        """A call that takes and finishes what is there, waiting for at most some ms: how many messages."""
+        """Returns a call that takes and finishes messages, with a wait of some ms at most, and returns their number."""
         ...
 
     def close(self) -> None: ...
@@ -240,7 +240,7 @@ def messages_per_second(name: str, folder: Path, seconds: float) -> float:
 
 
 def store_and_die(name: str, folder: str, count: int) -> None:
-    """The victim: store messages, say how many are stored, wait for the end."""
+    """The process to kill: stores messages, prints their number, waits for the end."""
     send = PEERS[name](Path(folder)).sender(0)
     step = max(1, count // 100)
     for number in range(1, count + 1):
@@ -316,9 +316,13 @@ def main() -> None:
         print(f"{name:16} {middle:11.0f} {spread:>17} {middle * len(BODY) / 1e6:7.1f} {tail}")
     if arguments.json:
         facts = {
-            "date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count(), "kernel": platform.release(),
-            "python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "seconds": arguments.seconds,
-        }  # fmt: skip
+            "date": time.strftime("%Y-%m-%d"),
+            "cores": os.cpu_count(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+            "seconds": arguments.seconds,
+        }
         arguments.json.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The send rate with 10,000 queues against 8, in turns in the same run.
+"""Send rate with 10,000 queues compared with 8, in turns in the same run.
 
 python benchmarks/micro/many_queues.py [--messages 10000000] [--queues 10000] [--groups 1000] [--rounds 3]
     [--folder DIR] [--uvloop]
@@ -36,8 +36,6 @@ def rss_mb() -> float:
 
 
 class Round:
-    """One folder filled."""
-
     def __init__(self, queues: int, messages: int, groups: int) -> None:
         self.queues = queues
         self.messages = messages
@@ -50,12 +48,17 @@ class Round:
 
     async def run(self, folder: Path) -> None:
         store = await MessageStore.open(
-            folder, StoreOptions(), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
-            on_snapshot=lambda _: None, snapshot_of=lambda: b"offset" * 4 * self.groups,
-        )  # fmt: skip
+            folder,
+            StoreOptions(),
+            clock=SystemClock(),
+            broker_name="bench",
+            on_state=lambda *_: None,
+            on_snapshot=lambda _: None,
+            snapshot_of=lambda: b"offset" * 4 * self.groups,
+        )
         await self._first_of_each(store)
         watch = asyncio.ensure_future(self._watch())
-        checkpoint = store._flusher.checkpoint  # noqa: SLF001  # the one thing that no counter tells
+        checkpoint = store._flusher.checkpoint  # noqa: SLF001  # no counter has this figure
 
         async def timed(*, clean: bool = False) -> None:
             before = time.perf_counter()

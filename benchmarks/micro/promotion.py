@@ -1,14 +1,14 @@
-"""How long a copy that never led needs until its log is open, with and without replays, and what replays cost it.
+"""Time until a copy that never led has opened its log, with and without replays, and the cost of replays.
 
 python benchmarks/micro/promotion.py [--messages 2000000] [--body 1024] [--since 300000] [--folder DIR]
 
 A store writes messages in calls of 32 to eight queues, each call followed by the broker's records of one delivery and
-one acknowledgement of all 32. Snapshots are taken as a broker's leader takes them. A `LogCopy` copies the log, and
-replays it at the leader's last snapshot, `--since` records before the end. Then the broker's ledger (store and state)
-opens both folders: the replayed one, and the log alone. Prints seconds and processor time of each, the records that
-were read, and processor time a record of copying, of replaying, and of the leader's store alone; and what the first
-reader of a follower waits for, the view of what was committed since the replay. Of the message index, which the copy
-files behind its replay: what that costs, and how long the first query by key waits after each log was opened.
+one acknowledgement of all 32. Snapshots are taken as by a leader. A `LogCopy` copies the log, and replays it at the
+leader's last snapshot, `--since` records before the end. Then the broker's ledger (store and state) opens both folders:
+the replayed one, and the log alone. Prints seconds and processor time of each, the records that were read, and the
+processor time per record of copying, replaying, and the leader's store alone. It also prints the wait of the first
+reader of a follower (the view of records committed since the replay), the cost of the message index, and the time of
+the first query by key after each start.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def write(folder: Path, messages: int, body: int, since: int) -> tuple[int
             number += CALL
         await asyncio.gather(*calls)
         if not saved and number + 2 * number // CALL >= records - since:
-            await store.save_snapshot(ledger._state())  # noqa: SLF001  # as the store asks for it
+            await store.save_snapshot(ledger._state())  # noqa: SLF001  # as the store does
             saved = True
     spent = time.process_time() - begun
     end = store.stats.log_end
@@ -115,9 +115,13 @@ async def copy(leader: Path, folder: Path, end: int) -> tuple[float, ...]:
     names = CopiedNames()
     begun, begun_wall = time.process_time(), time.perf_counter()
     view = await CommittedView.open(
-        log.replays, until=end, log_bytes_max=1 << 62, on_snapshot=names.apply, on_state=names.apply,
+        log.replays,
+        until=end,
+        log_bytes_max=1 << 62,
+        on_snapshot=names.apply,
+        on_state=names.apply,
         wanted=names_something,
-    )  # fmt: skip
+    )
     viewing = time.process_time() - begun, time.perf_counter() - begun_wall
     view.close()
     index, begun, begun_wall = CopyIndex(keys_of), time.process_time(), time.perf_counter()

@@ -1,13 +1,13 @@
-"""What reading one queue out of a hundred costs, from the page cache.
+"""Cost of reading one queue out of a hundred, from the page cache.
 
 python benchmarks/micro/reading.py [--rounds 5] [--folder DIR] [--json FILE] [--megabytes 256]
 
 A log in which a hundred queues take turns is read by one queue after the other, 32 or 256 messages a call, past the
 memory of the store: consume queue entries, preads, checksums, objects. The floor is `cat` of as many bytes of the same
-log. The goal is 500 MB/s of payload or half of `cat`, whichever is lower. Beside it stands what the language can do:
-the same frames by a bare loop of pread, unpack, CRC and one object each, with nothing around it; no reader that makes
-an object a message is faster. Then all queues, one call of each in turn, as consumers that catch up read them; then
-single messages by offset, at random. Each queue was read from once before the clock starts, so that its files are open.
+log. The goal is 500 MB/s of payload or half of `cat`, whichever is lower. For comparison, the limit of Python: the same
+frames by a bare loop of pread, unpack, CRC and one object each; no reader that makes one object per message is faster.
+Then all queues, one call of each in turn, as consumers read them that catch up; then single messages by offset, at
+random. Each queue is read once before the clock starts, so that its files are open.
 """
 
 from __future__ import annotations
@@ -38,13 +38,17 @@ GOAL = 0.5
 async def opened(folder: Path) -> MessageStore:
     """A store that keeps nothing in memory."""
     return await MessageStore.open(
-        folder, StoreOptions(cache_bytes=0), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
+        folder,
+        StoreOptions(cache_bytes=0),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
         on_snapshot=lambda _: None,
-    )  # fmt: skip
+    )
 
 
 async def ready(folder: Path) -> MessageStore:
-    """The same with its files open: opening one takes a thread, once in 300,000 messages of a queue."""
+    """Opens its files before: opening one takes a thread, once per 300,000 messages of a queue."""
     store = await opened(folder)
     for queue in range(QUEUES):
         await store.read(1, queue, 0, count_max=1, bytes_max=1)
@@ -157,10 +161,11 @@ def main() -> None:
         with folder_in(options.folder) as folder:
             asyncio.run(fill(folder, kib << 10, options.megabytes << 20))
             floor_of_language = measure(
-                Line(f"a bare loop, 1 of {QUEUES}, {kib} KiB", "MB/s"), options.rounds,
+                Line(f"a bare loop, 1 of {QUEUES}, {kib} KiB", "MB/s"),
+                options.rounds,
                 lambda folder=folder, size=kib << 10: bare(folder, size, options.seconds) / 1e6,
                 lambda folder=folder: cat(folder) / 1e6,
-            )  # fmt: skip
+            )
             for together in TOGETHER:
                 line = Line(f"1 of {QUEUES} queues, {kib} KiB, {together} a call", "MB/s", GOAL)
 
@@ -179,11 +184,12 @@ def main() -> None:
             lines.append(floor_of_language)
             lines.append(
                 measure(
-                    Line(f"all {QUEUES} in turn, {kib} KiB, 32 a call", "MB/s"), options.rounds,
+                    Line(f"all {QUEUES} in turn, {kib} KiB, 32 a call", "MB/s"),
+                    options.rounds,
                     lambda folder=folder: asyncio.run(in_turn(folder, 32, options.seconds)) / 1e6,
                     lambda folder=folder: cat(folder) / 1e6,
                 )
-            )  # fmt: skip
+            )
             times = asyncio.run(at_random(folder))
             singles.append(
                 f"{kib} KiB at random: p50 {times[len(times) // 2]:.0f} us, p99 {times[-len(times) // 100]:.0f} us"

@@ -1,11 +1,11 @@
-"""How long a start takes after kill -9, and whether that depends on the length of the log.
+"""Time of a start after kill -9, and its dependence on the length of the log.
 
 python benchmarks/micro/recovery.py [--gib 10] [--queues 100] [--rounds 3] [--folder DIR]
 
 A child process writes messages of 1 KiB to `--queues` queues, with a state record for every 100, and is killed with
 SIGKILL in the middle of its appends. Then, in a fresh process each: time of `open`, of the first append after it, and
 until one message from the start and one from the end of every queue was read; records scanned; RSS over that of a
-start of a short log. Between the rounds the child goes on and is killed again. Prints the same for 1/10 of the log.
+start of a short log. Between the rounds the child continues and is killed again. Prints the same for 1/10 of the log.
 """
 
 from __future__ import annotations
@@ -35,13 +35,18 @@ MORE_BYTES = 300 << 20  # what the child writes at least after each start: more 
 
 async def opened(folder: Path) -> MessageStore:
     return await MessageStore.open(
-        folder, StoreOptions(retention_ms=0), clock=SystemClock(), broker_name="bench", on_state=lambda *_: None,
-        on_snapshot=lambda _: None, snapshot_of=lambda: b"state" * 10_000,
-    )  # fmt: skip
+        folder,
+        StoreOptions(retention_ms=0),
+        clock=SystemClock(),
+        broker_name="bench",
+        on_state=lambda *_: None,
+        on_snapshot=lambda _: None,
+        snapshot_of=lambda: b"state" * 10_000,
+    )
 
 
 async def write(folder: Path, queues: int, end_bytes: int) -> None:
-    """Append until the log has this length, say so, and go on until killed."""
+    """Appends until the log has this length, prints a line, and continues until it is killed."""
     store = await opened(folder)
     reported = False
     number = 0
@@ -73,9 +78,13 @@ async def start(folder: Path, queues: int) -> dict[str, float]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stats = store.stats
     result = {
-        "gib": stats.log_bytes / (1 << 30), "open": ready - before, "append": accepted - before,
-        "readable": readable - before, "records": stats.recovered_records, "peak_mb": peak,
-    }  # fmt: skip
+        "gib": stats.log_bytes / (1 << 30),
+        "open": ready - before,
+        "append": accepted - before,
+        "readable": readable - before,
+        "records": stats.recovered_records,
+        "peak_mb": peak,
+    }
     await store.close()
     return result
 

@@ -1,7 +1,7 @@
-"""What the small benchmarks share: folders that go away, rounds with their spread, a table, a line in a JSON file.
+"""Common parts of the small benchmarks: temporary folders, rounds with their spread, a table, a line in a JSON file.
 
-A figure is taken in rounds, each beside its floor, so that a busy neighbour disturbs both; shown are the median and
-both ends. The collector is set as our servers set it (`evenq.serving.program.run`).
+Each round measures a figure and its floor, so that other work on the machine affects both; shown are median, minimum
+and maximum. The garbage collector is set as in our servers (`evenq.serving.program.run`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-__all__ = ["Line", "arguments", "folder_in", "measure", "report", "settle_collector"]
 
 
 @dataclass
@@ -53,7 +51,7 @@ def _span(values: list[float]) -> tuple[float, float, float]:
 
 
 def arguments(document: str | None, *, seconds: float) -> argparse.ArgumentParser:
-    """The options that all of them have."""
+    """Returns a parser with the common options."""
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=seconds, help="of one figure in one round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -65,7 +63,7 @@ def arguments(document: str | None, *, seconds: float) -> argparse.ArgumentParse
 
 @contextmanager
 def folder_in(root: Path | None) -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Makes a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="evenq-bench-", dir=root))
     try:
         yield folder
@@ -74,14 +72,14 @@ def folder_in(root: Path | None) -> Iterator[Path]:
 
 
 def settle_collector() -> None:
-    """The collector as our servers set it."""
+    """Sets the garbage collector as in our servers."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 def measure(line: Line, rounds: int, work: Callable[[], float], floor: Callable[[], float]) -> Line:
-    """Both in turn, the one first that was last before, so that neither always comes behind the other's dirty pages."""
+    """Runs both in turn in changing order, so that neither always follows the other's dirty pages."""
     for number in range(rounds):
         if number % 2:
             line.speeds.append(work())
@@ -93,7 +91,7 @@ def measure(line: Line, rounds: int, work: Callable[[], float], floor: Callable[
 
 
 def report(title: str, lines: list[Line], file: Path | None) -> None:
-    """Print the table; append it to `file`."""
+    """Prints the table and appends it to `file`."""
     print(f"{title}\n{'':<36}{'median':>12} {'':<11}{'floor':>12}{'ratio':>7} {'(spread)':<12}{'  goal':<12}")
     for line in lines:
         print(line.shown())

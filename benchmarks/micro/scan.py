@@ -1,14 +1,13 @@
-"""What a row costs the broker when Spark's workers scan it: CPU of its process, without Spark.
+"""CPU of the broker per row when Spark's workers scan it, without Spark.
 
     python benchmarks/micro/scan.py [--rows 400000] [--rounds 5] [--readers 2] [--block-bytes N] [--body-bytes N]
                                     [--front http2] [--together 100] [--profile FILE]
 
-A broker in a process of its own is filled as `benchmarks/spark.py` fills it: 1 KiB rows in four queues, `--together` of
-them in one piece of the log. As many reader processes as Spark has cores then take the queues from end to end by
-`cluster.scan`, as tasks do, and drop what they get. The floor is a gRPC server of ours in a process of its own that
-sends as many blocks of the same bytes, made once: what gRPC (or our own front) takes by itself. Both in turn, round by
-round. CPU time means something on a machine with other work, where rows a second do not. Goal: 1 us a row for the
-broker.
+A broker in its own process is filled as by `benchmarks/spark.py`: 1 KiB rows in four queues, `--together` of them in
+one piece of the log. Then as many reader processes as Spark has cores read the queues from end to end by
+`cluster.scan`, as tasks do, and drop the rows. The floor is a gRPC server of ours in its own process that sends as many
+blocks of the same prepared bytes: the cost of gRPC (or our own front) alone. Both in turn, round by round. CPU time is
+valid on a machine with other work, rows per second are not. Goal: 1 us per row for the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PARTS = {"all": (True, True), "headers": (False, False), "heads": (True, False)}
 
 
 def serve(front: Any, block: int, count: int) -> None:
-    """The floor's server: prints its port, answers each scan with `count` blocks of `block` bytes."""
+    """The floor's server: prints its port and answers each scan with `count` blocks of `block` bytes."""
     from evenq.runtime.clock import SystemClock
     from evenq.serving.front.grpc_server import open_grpc_server
     from evenq.serving.grpc_server_options import GrpcServerOptions
@@ -70,17 +69,23 @@ def serve(front: Any, block: int, count: int) -> None:
 
 def read(address: str, queue_id: int, rows: int, block_bytes: int, parts: tuple[bool, bool]) -> tuple[int, int]:
     """Blocks and bytes of one queue, in a reader's process."""
-    from pyspark_evenq import cluster
-    from pyspark_evenq.planner import OffsetRange
+    from pyspark_evenq.brokers import cluster
+    from pyspark_evenq.plan.planner import OffsetRange
 
     from evenq.model.queue import MessageQueue
 
     part = OffsetRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
     blocks = size = 0
     for block in cluster.scan(
-        address, part, uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
+        address,
+        part,
+        uid="",
+        tags="",
+        group="",
+        block_bytes=block_bytes,
+        timeout_ms=60_000,
         parts=cluster.RecordParts(*parts, verifies=True),
-    ):  # fmt: skip
+    ):
         blocks += 1
         size += len(block)
     return blocks, size
@@ -138,12 +143,16 @@ def main() -> int:
             floor_cpu, floor_took = measured(floor.pid, lambda: scanned(pool, floor.address, per_queue, options))
             costs.append(cpu / options.rows * 1e6)
             floors.append(floor_cpu / options.rows * 1e6)
-            print(f"  broker {costs[-1]:.2f} us/row ({options.rows / took:,.0f} rows/s), floor {floors[-1]:.2f} "
-                  f"({options.rows / floor_took:,.0f})")  # fmt: skip
+            print(
+                f"  broker {costs[-1]:.2f} us/row ({options.rows / took:,.0f} rows/s), floor {floors[-1]:.2f} "
+                f"({options.rows / floor_took:,.0f})"
+            )
     cost = statistics.median(costs)
-    print(f"{options.rows:,} rows, {blocks} blocks of {size // blocks:,} bytes, {options.front}, {options.readers} "
-          f"readers: broker {cost:.2f} us/row ({min(costs):.2f} to {max(costs):.2f}), floor "
-          f"{statistics.median(floors):.2f}; goal 1: {'yes' if cost <= 1 else 'no'}")  # fmt: skip
+    print(
+        f"{options.rows:,} rows, {blocks} blocks of {size // blocks:,} bytes, {options.front}, {options.readers} "
+        f"readers: broker {cost:.2f} us/row ({min(costs):.2f} to {max(costs):.2f}), floor "
+        f"{statistics.median(floors):.2f}; goal 1: {'yes' if cost <= 1 else 'no'}"
+    )
     return 0 if cost <= 1 else 1
 
 

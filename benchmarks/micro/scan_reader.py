@@ -1,12 +1,12 @@
-"""What a row costs one of Spark's workers: CPU of its process for each step of a scan, without Spark.
+"""CPU of one of Spark's workers per row, for each step of a scan, without Spark.
 
     python benchmarks/micro/scan_reader.py [--rows 200000] [--rounds 5] [--block-bytes N] [--steps fetch rows hand-over]
 
-A broker in a process of its own is filled as `benchmarks/spark.py` fills it. A reader process takes the queues from end
-to end, as tasks do, one after the other, and goes one step further in each round's turn: `fetch` drops the encoded
-blocks, `rows` makes Arrow batches of them, `hand-over` writes these as an Arrow stream into a socket whose other end a
-process of its own drains, as Spark's JVM does. So the cost of a step is the difference to the one before. CPU time
-means something on a machine with other work, where rows a second do not.
+A broker in its own process is filled as by `benchmarks/spark.py`. A reader process reads the queues from end to end,
+one after the other, as tasks do, with one more step in each turn: `fetch` drops the encoded blocks, `rows` makes Arrow
+batches of them, `hand-over` writes these as an Arrow stream into a socket that another process drains, as Spark's JVM
+does. So the cost of a step is the difference to the previous one. CPU time is valid on a machine with other work, rows
+per second are not.
 """
 
 from __future__ import annotations
@@ -46,18 +46,25 @@ def work(step: str, address: str, per_queue: int, block_bytes: int, drain: Any) 
 
 
 def _blocks(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterator[Any]:
-    from pyspark_evenq import cluster
+    from pyspark_evenq.brokers import cluster
 
     return cluster.scan(
-        address, _range(queue_id, rows), uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
+        address,
+        _range(queue_id, rows),
+        uid="",
+        tags="",
+        group="",
+        block_bytes=block_bytes,
+        timeout_ms=60_000,
         parts=cluster.RecordParts(head=True, system=True, verifies=True),
-    )  # fmt: skip
+    )
 
 
 def _batches(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterator[Any]:
-    from pyspark_evenq import cluster, scanning
-    from pyspark_evenq.arrow_schema import TYPES, OutputColumn
-    from pyspark_evenq.options import ReadOptions
+    from pyspark_evenq.brokers import cluster
+    from pyspark_evenq.options.source import ReadOptions
+    from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn
+    from pyspark_evenq.source import scanning
 
     given = {"endpoints": address, "subscribe": TOPIC, "blockBytes": str(block_bytes)}
     options = ReadOptions.parse(given, streaming=False)
@@ -67,7 +74,7 @@ def _batches(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterat
 
 
 def _range(queue_id: int, rows: int) -> Any:
-    from pyspark_evenq.planner import OffsetRange
+    from pyspark_evenq.plan.planner import OffsetRange
 
     from evenq.model.queue import MessageQueue
 
@@ -93,7 +100,7 @@ def _consume(batches: Iterator[Any], rows: int, step: str, drain: Any) -> None:
 
 
 def drained(listening: socket.socket) -> None:
-    """A process that reads what readers hand over."""
+    """A process that drains the sockets of readers."""
     room = bytearray(DRAIN_BYTES)
     while True:
         accepted, _ = listening.accept()
@@ -141,9 +148,11 @@ def main() -> int:
                     brokers[step].append((servers.cpu_s(server.pid) - before) / options.rows * 1e6)
     for step in options.steps:
         found = costs[step]
-        print(f"{step}: reader {statistics.median(found):.2f} us/row ({min(found):.2f} to {max(found):.2f}), "
-              f"{statistics.median(rates[step]):,.0f} rows/s, "
-              f"broker {statistics.median(brokers[step]):.2f} us/row")  # fmt: skip
+        print(
+            f"{step}: reader {statistics.median(found):.2f} us/row ({min(found):.2f} to {max(found):.2f}), "
+            f"{statistics.median(rates[step]):,.0f} rows/s, "
+            f"broker {statistics.median(brokers[step]):.2f} us/row"
+        )
     return 0
 
 

@@ -1,14 +1,14 @@
-"""What one `send` of the SDK costs beside the least that gRPC costs in Python, on both fronts and over both carriers.
+"""Cost of one `send` of the SDK compared with the minimum of gRPC in Python, on both fronts and transports.
 
     python benchmarks/micro/sdk_send.py [--seconds 3] [--rounds 5] [--only WORD ...] [--fronts http2 grpcio]
 
-The floor is a gRPC server of ours in a process of its own whose Publish reads nothing and answers the same bytes. It
-is called one call after another with ready bytes by `grpc` (threads), `grpc.aio`, and by the SDK's own blocking calls
-over sockets. `broker, threads` calls the broker so by `grpc`: a longer wait costs a client CPU as well. The SDK sends
-to a broker in a process of its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1
+The floor is a gRPC server of ours in its own process whose Publish parses nothing and answers the same bytes. It is
+called one by one with prepared bytes by `grpc` (threads), `grpc.aio`, and the blocking calls of the SDK over sockets.
+`broker, threads` calls the broker in this way by `grpc`, because a longer wait also costs a client CPU. The SDK sends
+to a broker in its own process: data on disk, asynchronous flush, default settings, eight queues, messages of 1
 KiB. All take turns, round by round, with a broker for each front; `send_async` waits for its answers at the end of its
 round only, `send_async + flush` and `send_batch` after each thousand. `client CPU` is user and system time of the
-client's process for each message: it means something on a machine with other work, where calls a second do not. Goals:
+client's process per message: it is valid on a machine with other work, calls per second are not. Goals:
 3,000 sends a second and 250 us on a calm machine with `http2` and sockets, `send_batch` not slower than `send_async`.
 Ratios are those of each front; its floor is `floor, grpc threads`.
 """
@@ -42,7 +42,7 @@ BODY = bytes(range(256)) * 4
 BATCH = 1_000
 
 Work = Callable[[float], int]
-"""Works for this number of seconds; how many messages that were."""
+"""Works for this number of seconds and returns the number of messages."""
 
 
 def serve(front: Front) -> None:
@@ -54,8 +54,10 @@ def serve(front: Front) -> None:
 
     answer = data_pb2.PublishResponse(
         status=definition_pb2.Status(code=definition_pb2.OK, message="OK"),
-        queue=common_pb2.Queue(topic="bench", broker_name="floor", queue_id=1), first_offset=1, store_ms=1,
-    ).SerializeToString()  # fmt: skip
+        queue=common_pb2.Queue(topic="bench", broker_name="floor", queue_id=1),
+        first_offset=1,
+        store_ms=1,
+    ).SerializeToString()
 
     async def publish(_request: bytes, _context: RpcContext) -> bytes:
         return answer
@@ -109,7 +111,7 @@ def raw_sockets(port: int) -> Work:
 
 
 def raw_broker(endpoint: str) -> Work:
-    """The same to the broker, each message with an id of its own."""
+    """Sends the same to the broker, each message with its own id."""
     call = grpc.insecure_channel(endpoint).unary_unary(METHOD)
     decoded = data_pb2.PublishRequest.FromString(request())
     decoded.queue.broker_name = ""
@@ -193,7 +195,7 @@ def send_async(producer: evenq.Producer) -> Work:
 
 
 def send_async_and_flush(producer: evenq.Producer) -> Work:
-    """As `send_batch` waits: everything is answered before the next thousand."""
+    """Waits as `send_batch` does: all are answered before the next thousand."""
 
     def work(seconds: float) -> int:
         count, until = 0, time.perf_counter() + seconds
@@ -232,7 +234,7 @@ def main() -> None:
 
 
 def opened(stack: contextlib.ExitStack, front: Front) -> dict[str, Work]:
-    """What is measured on one front."""
+    """Returns the works that are measured on one front."""
     command = [sys.executable, str(Path(__file__)), "--serve", front]
     floor = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     stack.callback(floor.terminate)
@@ -290,7 +292,7 @@ def compare(fronts: list[dict[str, Work]], options: argparse.Namespace) -> None:
 
 
 def ratio_of(rounds: list[tuple[float, float]], others: list[tuple[float, float]], at: int) -> float:
-    """The median over the rounds, each beside its own; 0 without others."""
+    """Returns the median of the ratios of the rounds; 0 without others."""
     return statistics.median(
         one[at] / other[at] if other[at] else 0.0 for one, other in zip(rounds, others, strict=True)
     )

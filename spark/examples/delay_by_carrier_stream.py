@@ -1,10 +1,10 @@
-"""Mean departure delay per carrier, as a streaming job that ends when it has read what the topic held at its start.
+"""Mean departure delay per carrier, as a streaming job over all messages that the topic held at the start.
 
     python spark/examples/delay_by_carrier_stream.py --endpoint 127.0.0.1:8081 --topic flights --group spark \
         --checkpoint checkpoints/delays --out delays.json
 
-Run again with the same checkpoint it reads only what is new and updates the means: each message counts exactly once.
-The group's progress shows at the brokers (`evenq group show`). Everything else is as in `delay_by_carrier.py`.
+A run with the same checkpoint reads only new messages and updates the means: each message counts exactly once. Brokers
+show the group's progress (`evenq group show`). For messages and results see `delay_by_carrier.py`.
 """
 
 # ruff: noqa: INP001  scripts, not a package
@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 def delay_by_carrier_stream(
     spark: SparkSession, *, endpoint: str, topic: str, group: str, checkpoint: Path, out: Path, batch_max: int
 ) -> int:
-    """Read to the end, in batches of at most `batch_max` messages. Gives the number of batches."""
+    """Reads to the end in batches of at most `batch_max` messages and returns the number of batches."""
     flights = (
         spark.readStream.format("evenq")
         .schema(COLUMNS)
@@ -34,7 +34,7 @@ def delay_by_carrier_stream(
     )
 
     def replace(means: DataFrame, _batch: int) -> None:
-        write(means.collect(), out)  # the whole answer each time, so a repeated batch changes nothing
+        write(means.collect(), out)  # the whole result each time: a repeated batch changes nothing
 
     query = (
         by_carrier(flights)
@@ -49,11 +49,10 @@ def delay_by_carrier_stream(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--endpoint", required=True, help="host:port of a broker")
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True, help="consumer group whose progress the brokers show")
+    parser.add_argument("--group", required=True, help="consumer group of the query; brokers show its progress")
     parser.add_argument("--checkpoint", required=True, type=Path, help="folder of the query's state")
     parser.add_argument("--out", required=True, type=Path, help="JSON file to write")
     parser.add_argument("--batch-max", type=int, default=150_000, help="messages in one micro-batch")

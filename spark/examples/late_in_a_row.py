@@ -1,11 +1,11 @@
-"""Carriers with three late flights in a row, found with state that lives over micro-batches (`transformWithState`).
+"""Carriers with three late flights in a row, found with state across micro-batches (`transformWithState`).
 
     spark-submit spark/examples/late_in_a_row.py --endpoints 127.0.0.1:8081 --source flights --target alarms \
         --group alarm-desk --checkpoint checkpoints/alarms --once
 
-"In a row" needs an order: send the flights with their carrier as message group, so that each carrier's are in one
-queue. Spark keeps the state in the checkpoint beside the offsets, and the sink writes each alarm once. Options and
-message bodies are as in `late_flights.py`; Spark Connect works as well.
+"In a row" needs an order: send flights with the carrier as message group, so that all flights of a carrier are in one
+queue. Spark keeps the state and the offsets in the checkpoint, and the sink writes each alarm once. Options and message
+bodies are those of `late_flights.py`; Spark Connect works too.
 """
 
 # ruff: noqa: INP001  scripts, not a package
@@ -26,30 +26,29 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 class LateInARow(StatefulProcessor):
-    """Counts a carrier's late flights; one that is on time begins anew."""
+    """A counter of a carrier's late flights; a flight on time resets it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark at the beginning of each task."""
         self._late = handle.getValueState("late", "flights int")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  Spark's names
-        """The rows of one carrier in one micro-batch."""
+        """Yields alarms for the rows of one carrier in one micro-batch."""
         late = self._late.get()[0] if self._late.exists() else 0
-        for row in sorted(rows, key=lambda row: row.queueOffset):  # a shuffle keeps no order
+        for row in sorted(rows, key=lambda row: row.queueOffset):  # a shuffle does not keep the order
             late = late + 1 if row.delay is not None and row.delay >= LATE_MINUTES else 0
             if late == IN_A_ROW:
                 yield Row(body=f"{key[0]}: {IN_A_ROW} late flights in a row", tag=key[0])
         self._late.update((late,))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing; the interface requires it."""
 
 
 def start(
     spark: SparkSession, calls: Mapping[str, str], *, source: str, target: str, group: str, checkpoint: str, once: bool
 ) -> StreamingQuery:
-    """Start the query. `calls`: how brokers are called, for the source and the sink alike."""
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)  # the one that transformWithState needs
+    """Starts the query. `calls`: options of source and sink for calls to brokers."""
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)  # transformWithState requires it
     flights = (
         spark.readStream.format("evenq")
         .schema("tag string, queueOffset long, body binary")
@@ -76,18 +75,15 @@ def start(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name in ("endpoints", "source", "target", "group", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--once", action="store_true", help="end when all that is there now is written")
+    parser.add_argument("--once", action="store_true", help="end when all present flights are processed")
     given = parser.parse_args(arguments)
     builder: SparkSession.Builder = SparkSession.builder
-    query = start(
-        builder.appName("late-in-a-row").getOrCreate(), {"endpoints": given.endpoints}, source=given.source,
-        target=given.target, group=given.group, checkpoint=given.checkpoint, once=given.once,
-    )  # fmt: skip
-    query.awaitTermination()
+    spark = builder.appName("late-in-a-row").getOrCreate()
+    names = {name: getattr(given, name) for name in ("source", "target", "group", "checkpoint")}
+    start(spark, {"endpoints": given.endpoints}, **names, once=given.once).awaitTermination()
     return 0
 
 

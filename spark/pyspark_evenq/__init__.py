@@ -1,18 +1,18 @@
-"""The Spark source and sink of evenq: `spark.read.format("evenq")`, `df.write.format("evenq")` and their streams;
-`to_dlq` and `send_back` for rows that a job cannot process; and `EvenqProgressListener` for what streams do.
+"""The Spark source and sink of evenq, for batches and streams: format `evenq`.
 
-Spark imports every top-level module named `pyspark_*` in each session that touches a Python source, and registers its
-`DefaultSource`. So this import stays light (no grpc, protobuf or pyarrow) and never raises: on a Spark older than
-4.2, which lacks admission control, `DefaultSource` is one that says so when it is used; without any Python sources
-there is none, and Spark says that it knows no source named evenq.
+Also `to_dlq` and `send_back` for rows that a job cannot process, and `EvenqProgressListener` for metrics of streams.
+
+Spark imports every top-level module named `pyspark_*` in each session that uses a Python source, and registers its
+`DefaultSource`. So this import is light (no grpc, protobuf or pyarrow) and never raises. Spark before 4.2 lacks
+admission control: there `DefaultSource` only raises an error with the reason. Without Python sources there is none.
 """
 
 from contextlib import suppress
 
 try:
-    from pyspark_evenq.listener import EvenqProgressListener
-    from pyspark_evenq.sink_letters import send_back, to_dlq
-    from pyspark_evenq.source import DefaultSource
+    from pyspark_evenq.data_source import DefaultSource
+    from pyspark_evenq.figures.listener import EvenqProgressListener
+    from pyspark_evenq.sink.dead_letters import send_back, to_dlq
 except ImportError:  # no pyspark, or one older than 4.2
     __all__: list[str] = []
     with suppress(ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""What stands for the source on a Spark that is too old for it: it says so when it is used.
+"""A replacement of the source on a Spark that is too old for it: its use raises an error with the reason.
 
-Imported by the package only there. Spark 4.0 and 4.1 have Python sources, but no limits for streams.
+The package imports it only there. Spark 4.0 and 4.1 have Python sources, but no limits for streams.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from pyspark.sql.datasource import DataSource
 
 from evenq.errors import Unsupported
 
-__all__ = ["OLDEST", "DefaultSource", "is_too_old"]
-
 OLDEST = (4, 2)
 
 
 def is_too_old() -> bool:
-    """Whether this PySpark lacks what the source needs."""
+    """Returns whether this PySpark is older than the source supports."""
     return tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST
 
 
 class DefaultSource(DataSource):
-    """The format `evenq`, refused."""
+    """The format `evenq`; always raises Unsupported."""
 
     def __init__(self, options: Mapping[str, str]) -> None:  # noqa: ARG002  Spark's signature
         raise Unsupported(

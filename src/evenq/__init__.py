@@ -1,7 +1,11 @@
 """evenq: a message queue that keeps the load even.
 
-The names of the Python SDK's sync face; `evenq.aio` has the same ones for asyncio. They load at their first use,
-because every server and tool imports this package on its way to another room.
+The names of the Python SDK with sync calls; `evenq.aio` has the same names for asyncio.
+
+    with evenq.Producer(endpoint="127.0.0.1:8081") as producer:
+        producer.send(evenq.Message(topic="orders", body=b"..."))
+
+Each name is imported at its first use, because every server and tool imports this package and must stay light.
 """
 
 from importlib import import_module
@@ -12,6 +16,11 @@ from evenq.runtime.version import __version__
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
+    from evenq.client.codecs.avro_codec import AvroCodec
+    from evenq.client.codecs.codec import Codec
+    from evenq.client.codecs.decoding import Decoded, decoded
+    from evenq.client.codecs.json_codec import JsonCodec
+    from evenq.client.codecs.pydantic_codec import PydanticCodec
     from evenq.client.core.lite.events import Suspend
     from evenq.client.core.reading.outcome import Retry
     from evenq.client.core.sending.requests import reply_to
@@ -41,10 +50,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Admin": "evenq.client.admin",
+    "AvroCodec": "evenq.client.codecs.avro_codec",
+    "Codec": "evenq.client.codecs.codec",
     "Credentials": "evenq.wire.credentials",
+    "Decoded": "evenq.client.codecs.decoding",
     "Error": "evenq.errors",
     "FilterExpression": "evenq.model",
     "FilterType": "evenq.model",
+    "JsonCodec": "evenq.client.codecs.json_codec",
     "LiteOptions": "evenq.client.options",
     "LitePushConsumer": "evenq.client.lite_consumer",
     "LiteSimpleConsumer": "evenq.client.lite_consumer",
@@ -58,6 +71,7 @@ _HOMES = {
     "PullOptions": "evenq.client.options",
     "PushConsumer": "evenq.client.push_consumer",
     "PushOptions": "evenq.client.options",
+    "PydanticCodec": "evenq.client.codecs.pydantic_codec",
     "QueueOffset": "evenq.model",
     "ReceivedMessage": "evenq.model",
     "Retry": "evenq.client.core.reading.outcome",
@@ -68,15 +82,20 @@ _HOMES = {
     "Suspend": "evenq.client.core.lite.events",
     "Tls": "evenq.wire.tls",
     "TransactionResolution": "evenq.model",
+    "decoded": "evenq.client.codecs.decoding",
     "reply_to": "evenq.client.core.sending.requests",
 }
 
 __all__ = [
     "Admin",
+    "AvroCodec",
+    "Codec",
     "Credentials",
+    "Decoded",
     "Error",
     "FilterExpression",
     "FilterType",
+    "JsonCodec",
     "LiteOptions",
     "LitePushConsumer",
     "LiteSimpleConsumer",
@@ -90,6 +109,7 @@ __all__ = [
     "PullOptions",
     "PushConsumer",
     "PushOptions",
+    "PydanticCodec",
     "QueueOffset",
     "ReceivedMessage",
     "Retry",
@@ -101,13 +121,14 @@ __all__ = [
     "Tls",
     "TransactionResolution",
     "__version__",
+    "decoded",
     "errors",
     "reply_to",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name in {"errors", "aio"}:
+    if name in {"errors", "aio", "otel"}:
         return import_module(f"evenq.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -1,5 +1,5 @@
-"""The asyncio face of the SDK: the same names and arguments as `evenq`, with `await`. Each client belongs to the
-loop that made it.
+"""The asyncio API of the SDK: the names and arguments of `evenq`, with `await`. A client belongs to the event loop in
+which it was created.
 
     async with evenq.aio.Producer(endpoint="127.0.0.1:8081") as producer:
         result = await producer.send(evenq.Message(topic="orders", body=b"..."))

@@ -1,8 +1,8 @@
-"""One tree of errors, shared by the servers, the SDK and the command line.
+"""Errors of the servers, the SDK and the command line, as one tree of classes.
 
-The class carries the policy: the wire code, whether a retry can help, whether the route should be refreshed first. Call
-sites ask the class and never match on text. `evenq.wire.status` is the one table between these classes and the codes of
-`apache.rocketmq.v2.Code`; a message is one human sentence that names the offending value, its limit and the fix.
+The class carries the policy: the wire code, whether a retry can help, and whether to refresh the route first. Callers
+test the class and never match on text. `evenq.wire.status` maps the classes to codes of `apache.rocketmq.v2.Code`. A
+text is one sentence that names the value, its limit and the fix.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import ClassVar
 
 
 class Error(Exception):
-    """Root of everything evenq raises on purpose."""
+    """Root of all errors that evenq raises on purpose."""
 
     code: ClassVar[int] = 50001
-    """Number of `apache.rocketmq.v2.Code` that travels on the wire."""
+    """Number of `apache.rocketmq.v2.Code` on the wire."""
     retryable: ClassVar[bool] = False
-    """True if the same call may succeed later without any change."""
+    """True if the same call may succeed later without a change."""
     refresh_route: ClassVar[bool] = False
-    """True if a client should fetch the topic's route again before it retries."""
+    """True if a client should query the topic's route again before it retries."""
 
     @property
     def message(self) -> str:
-        """The sentence meant for people."""
+        """The text: one sentence for people."""
         return str(self)
 
 
@@ -63,7 +63,7 @@ class IllegalMessageKey(BadRequest):
 
 
 class IllegalMessageGroup(BadRequest):
-    """A message group is blank or 64 bytes and longer."""
+    """A message group is blank or longer than 63 bytes."""
 
     code = 40006
 
@@ -75,7 +75,7 @@ class IllegalPropertyKey(BadRequest):
 
 
 class InvalidTransactionId(BadRequest):
-    """The transaction id is empty, forged or of another topic, or the transaction was given up."""
+    """The transaction id is empty, forged or of another topic, or the broker gave the transaction up."""
 
     code = 40008
 
@@ -87,7 +87,7 @@ class IllegalMessageId(BadRequest):
 
 
 class IllegalFilterExpression(BadRequest):
-    """A filter expression does not parse or is of a kind the server does not know."""
+    """A filter expression does not parse, or the server does not support its type."""
 
     code = 40010
 
@@ -111,7 +111,7 @@ class IllegalLiteTopic(BadRequest):
 
 
 class InvalidReceiptHandle(BadRequest):
-    """A receipt handle is forged, malformed, expired, or of a delivery that is over."""
+    """A receipt handle is forged, malformed or expired, or its delivery has ended."""
 
     code = 40013
 
@@ -141,7 +141,7 @@ class ClientIdRequired(BadRequest):
 
 
 class IllegalOffset(BadRequest):
-    """A queue offset lies outside the readable range. Read on at `min_offset`, or wait at `max_offset`."""
+    """A queue offset is outside the readable range. Continue at `min_offset`, or wait at `max_offset` (-1: unknown)."""
 
     code = 40019
 
@@ -164,15 +164,15 @@ class Unauthorized(Error):
 
 
 class Forbidden(Error):
-    """The caller is known but may not do this, or the queue does not take the operation."""
+    """The caller is known but lacks the grant, or the queue does not accept the operation."""
 
     code = 40300
 
 
 class QueueClosed(Forbidden):
-    """The queue, not the caller, is why nothing is taken: its topic was closed or shrunk, or its broker is drained.
+    """The queue accepts no messages: its topic was closed or shrunk, or its broker is drained.
 
-    Nothing was stored. Another queue of the topic may take the message; a producer looks for one by itself.
+    Nothing was stored. Another queue of the topic may accept the message; producers choose one automatically.
     """
 
 
@@ -183,7 +183,7 @@ class NotFound(Error):
 
 
 class MessageNotFound(NotFound):
-    """Nothing to deliver within the time asked for."""
+    """No message was available within the requested time, or the requested message is not stored."""
 
     code = 40401
     retryable = True
@@ -216,13 +216,13 @@ class RequestTimeout(Error):
 
 
 class PayloadTooLarge(BadRequest):
-    """The request is larger than the server reads."""
+    """The request is larger than the server accepts."""
 
     code = 41300
 
 
 class BodyTooLarge(PayloadTooLarge):
-    """A message body is over its limit."""
+    """A message body exceeds its limit."""
 
     code = 41301
 
@@ -233,24 +233,28 @@ class BodyEmpty(BadRequest):
     code = 41302
 
 
+class InvalidBody(BadRequest):
+    """A codec cannot decode the body of a message, and never will. Raised by the SDK, never sent."""
+
+
 class PreconditionFailed(Error):
-    """The state that the call names is not the present one: an old generation, a lock that another member holds."""
+    """The call names a state that is not current: an old generation, or a lock that another member holds."""
 
     code = 42800
     refresh_route = True
 
 
 class QueueReplaced(PreconditionFailed):
-    """The queue was deleted and created again: its offsets count other messages than the caller's. Take it anew."""
+    """The queue was deleted and created again: its offsets count other messages than the caller's. Start it anew."""
 
     def __init__(self, message: str, *, uid: str = "") -> None:
         super().__init__(message)
         self.uid = uid
-        """What the queue's offsets count now."""
+        """Id of the present numbering of the offsets; it changes each time the topic is created."""
 
 
 class DuplicateClientId(PreconditionFailed):
-    """Another living member of the group has this client id. The SDK joins again under an id of its own."""
+    """Another live member of the group has this client id. The SDK joins again with an id of its own."""
 
 
 class TooManyRequests(Error):
@@ -261,14 +265,14 @@ class TooManyRequests(Error):
 
 
 class LiteTopicQuotaExceeded(TooManyRequests):
-    """A topic, or a broker, has as many lite topics as it may. Idle ones expire."""
+    """A topic or a broker has reached its limit of lite topics. Idle ones expire."""
 
     code = 42901
     retryable = False
 
 
 class LiteSubscriptionQuotaExceeded(TooManyRequests):
-    """A client is subscribed to as many lite topics as it may be."""
+    """A client has reached its limit of subscriptions to lite topics."""
 
     code = 42902
     retryable = False
@@ -281,14 +285,14 @@ class PropertiesTooLarge(BadRequest):
 
 
 class InternalError(Error):
-    """A fault in the server, or stored data that is damaged. The id in the text finds it in the server's log."""
+    """A fault in the server, or damaged stored data. The id in the text leads to the entry in the server's log."""
 
     code = 50001
     retryable = True
 
 
 class HaNotAvailable(Error):
-    """Too few replicas are in sync, or another one becomes the leader. Nothing was written."""
+    """Too few copies are in sync, or the leader is changing. Nothing was written."""
 
     code = 50002
     retryable = True
@@ -296,7 +300,7 @@ class HaNotAvailable(Error):
 
 
 class NotImplementedYet(Error):
-    """The server knows the call and does not serve it."""
+    """The server recognizes the call but does not serve it."""
 
     code = 50100
 
@@ -309,34 +313,31 @@ class PersistenceTimeout(Error):
 
 
 class Unsupported(Error):
-    """The peer speaks a version that this side cannot serve."""
+    """The peer's version, or the state of the client, does not support the call."""
 
     code = 50500
 
 
-# Raised below the wire: by the store, by settings, by a start. They reach clients as InternalError or as noted.
+# Raised below the wire: by the store, settings or a start. Clients receive InternalError, or the code of the class.
 
 
 class StoreError(Error):
-    """The store cannot serve."""
+    """The store cannot serve the call."""
 
 
 class StoreFull(StoreError):
-    """The disk passed its watermark: no new messages until space is free. Reading, acks and offsets go on."""
+    """The disk is above its watermark: new messages are refused until space is free; reads and acks are accepted."""
 
     code = 42900
     retryable = True
 
 
 class StorePoisoned(StoreError):
-    """A write or fsync failed, so what is on disk is unknown. The process stops acknowledging and must restart."""
+    """A write or fsync failed, so the content of the disk is unknown. Nothing more is acknowledged until a restart."""
 
 
 class StoreCorrupted(StoreError):
-    """A file holds bytes that no recovery rule explains. The text names file and offset.
-
-    `log_offset`: where in the commit log, if that is known; else -1.
-    """
+    """A file holds bytes that no recovery rule explains. `log_offset`: position in the commit log, -1 if unknown."""
 
     def __init__(self, message: str, *, log_offset: int = -1) -> None:
         super().__init__(message)
@@ -344,16 +345,11 @@ class StoreCorrupted(StoreError):
 
 
 class WithinRecord(StoreError):
-    """A log offset that should lie between two groups of records lies within one. The log itself is whole there, so who
-    named the offset has another log.
-    """
+    """A log offset lies within a group of records. The log itself is whole, so the offset belongs to another log."""
 
 
 class RecordsDamaged(StoreError):
-    """Bytes of another broker's log are not as that one wrote them, or do not go on where they should. None was stored.
-
-    `log_offset`: the first record that is not right.
-    """
+    """Bytes of another broker's log are damaged or not continuous. `log_offset`: the first bad record."""
 
     def __init__(self, message: str, *, log_offset: int = -1) -> None:
         super().__init__(message)
@@ -365,15 +361,15 @@ class StoreLocked(StoreError):
 
 
 class SettingsError(Error):
-    """A setting is unknown or out of bounds."""
+    """A setting is unknown, out of bounds, or contradicts another one."""
 
 
 class PortInUse(Error):
-    """The port to listen on is taken."""
+    """The port to listen on is in use."""
 
 
 class ConnectionFailed(Error):
-    """No server answers at the address. The text names it and what to try."""
+    """No server answers at the address. The text names the address and what to try."""
 
     code = 50400
     retryable = True
@@ -381,10 +377,8 @@ class ConnectionFailed(Error):
 
 
 class TlsFailed(ConnectionFailed):
-    """A server listens at the address, but TLS with it fails: wrong scheme, authority, name or certificate. Retryable,
-    because certificates are replaced; the text names what to change if they are not.
-    """
+    """TLS with the server fails: wrong scheme, authority, name or certificate. Retryable: certificates are replaced."""
 
 
 class InvalidTransition(Error):
-    """A state machine was asked for a move that cannot be; carries the object's short history."""
+    """A state machine received an event that its state does not allow. The text shows the object's state or history."""

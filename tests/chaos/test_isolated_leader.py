@@ -11,11 +11,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.group_faults.proxy import ProxyLoop
 from evenq_proofs.group_faults.shapes import SHAPES
 from evenq_proofs.group_faults.stage import Stage
 from evenq_proofs.replicated_group import listens
+from evenq_proofs.v2_requests import v2_message
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error
@@ -105,24 +106,22 @@ def test_clients_go_on_at_the_next_leader_while_the_old_one_can_be_reached(tmp_p
         traffic = Traffic(";".join(node.address for node in stage.brokers))
         traffic.start()
         try:
-            wait_for(lambda: len(traffic.sent & traffic.pushed & traffic.received) > 20, "traffic", seconds=60)
+            until(lambda: len(traffic.sent & traffic.pushed & traffic.received) > 20, "traffic", seconds=60)
             old = stage.state()
             SHAPES["leader-alone"].breaks(stage, old.leader)
-            wait_for(lambda: stage.state().epoch > old.epoch, "another leader", seconds=30)
+            until(lambda: stage.state().epoch > old.epoch, "another leader", seconds=30)
             before = len(traffic.sent)
-            wait_for(lambda: len(traffic.sent) > before + 50, "sends that go on", seconds=GOES_ON_S)
-            wait_for(lambda: len(traffic.sent & traffic.pushed) > before + 50, "pushes that go on", seconds=GOES_ON_S)
-            wait_for(
-                lambda: len(traffic.sent & traffic.received) > before + 50, "receives that go on", seconds=GOES_ON_S
-            )
+            until(lambda: len(traffic.sent) > before + 50, "sends that go on", seconds=GOES_ON_S)
+            until(lambda: len(traffic.sent & traffic.pushed) > before + 50, "pushes that go on", seconds=GOES_ON_S)
+            until(lambda: len(traffic.sent & traffic.received) > before + 50, "receives that go on", seconds=GOES_ON_S)
             leader = stage.brokers[old.leader]
-            wait_for(lambda: not leader._ready(), "an old leader that is not ready", seconds=30)
+            until(lambda: not leader._ready(), "an old leader that is not ready", seconds=30)
             assert "nor does the place of the group record" in refusal_at(leader.address)
-            assert "messages are refused" not in stage.brokers[stage.state().leader].log_text()
+            assert "messages are rejected" not in stage.brokers[stage.state().leader].log_text()
             stage.mend()
             stage.wait_in_sync()
             traffic.send_no_more()
-            wait_for(lambda: traffic.sent <= traffic.pushed & traffic.received, "all that was acknowledged", seconds=60)
+            until(lambda: traffic.sent <= traffic.pushed & traffic.received, "all that was acknowledged", seconds=60)
         finally:
             traffic.stop()
         assert stage.problems() == []
@@ -156,10 +155,7 @@ class LoadBalancer(Closing):
 
 def is_taken(channel: grpc.Channel, number: int) -> bool:
     """A message that a client of RocketMQ sends, which has one channel to one address and asks for no other."""
-    message = definition_pb2.Message(body=b"%d" % number)
-    message.topic.name = "t"
-    message.system_properties.message_id = f"01{number:032X}"
-    message.system_properties.message_type = definition_pb2.NORMAL
+    message = v2_message("t", f"01{number:032X}", b"%d" % number, message_type=definition_pb2.NORMAL)
     send = channel.unary_unary(
         "/apache.rocketmq.v2.MessagingService/SendMessage",
         request_serializer=service_pb2.SendMessageRequest.SerializeToString,
@@ -185,13 +181,13 @@ def test_a_client_with_one_connection_through_a_load_balancer_is_led_to_the_next
     with Stage(tmp_path, random.Random(1)) as stage:
         stage.wait_in_sync()
         with LoadBalancer(stage) as balancer, grpc.insecure_channel(balancer.address) as channel:
-            wait_for(lambda: is_taken(channel, 1), "a message that is taken", seconds=60)
+            until(lambda: is_taken(channel, 1), "a message that is taken", seconds=60)
             old = stage.state()
             SHAPES["leader-alone"].breaks(stage, old.leader)
-            wait_for(lambda: not stage.brokers[old.leader]._ready(), "an old leader that is not ready", seconds=30)
+            until(lambda: not stage.brokers[old.leader]._ready(), "an old leader that is not ready", seconds=30)
             assert not is_taken(channel, 2), "its connection still leads to the old leader"
             assert health_of(stage.brokers[old.leader].address) == NOT_SERVING
-            wait_for(lambda: is_taken(channel, 3), "a message that the next leader takes", seconds=GOES_ON_S)
+            until(lambda: is_taken(channel, 3), "a message that the next leader takes", seconds=GOES_ON_S)
             assert stage.state().epoch > old.epoch
             stage.mend()
             stage.wait_in_sync()

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.kill_loop.verifying import verified
+from evenq_proofs.nets import open_net
 from evenq_proofs.tolerance import tolerances
 from evenq_proofs.waiting import until
+from flight_demo.flights import flights
+from flight_demo.members import MemberProcess
+from flight_demo.publishing import Published, publish
 
-from evenq.cli.demo.flights import flights
-from evenq.cli.demo.members import MemberProcess
-from evenq.cli.demo.publishing import Published, publish
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, check
 from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
-from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
 ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
@@ -116,19 +116,15 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
 
 
 async def lag(endpoint: str) -> int:
-    net = GrpcNet()
-    try:
+    async with open_net() as net:
         request = admin_pb2.DescribeGroupRequest(group=GROUP).SerializeToString()
         answer = await net.unary(endpoint, "/evenq.v1.Admin/DescribeGroup", request, timeout_ms=60_000)
         return int(admin_pb2.DescribeGroupResponse.FromString(answer).summary.lag)
-    finally:
-        await net.close()
 
 
 async def scan_all(cluster: LocalCluster, recorder: Recorder) -> None:
     """Read every queue from its first to its last offset, as the truth about what is stored."""
-    net = GrpcNet()
-    try:
+    async with open_net() as net:
         for broker in cluster.brokers:
             for queue_id in range(4):
                 queue = common_pb2.Queue(topic=TOPIC, broker_name=broker.name, queue_id=queue_id)
@@ -144,5 +140,3 @@ async def scan_all(cluster: LocalCluster, recorder: Recorder) -> None:
                 offsets = [offset for _, offset, _, _ in found]
                 assert offsets == list(range(len(offsets))), "queue offsets are dense"
                 recorder.ok(operation, messages=found, offset=0)
-    finally:
-        await net.close()

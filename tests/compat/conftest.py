@@ -23,6 +23,7 @@ from evenq.testing import LocalCluster
 
 NODE = Path(__file__).with_name("node")
 NODE_MIN = 18
+ASYNCAPI_SPECS = "6.11.1"
 
 USERS = (
     """
@@ -100,6 +101,24 @@ def missing(why: str) -> NoReturn:
 def lacking() -> Callable[[str], NoReturn]:
     """Says why a test cannot run here: it is skipped, or fails where everything must run."""
     return missing
+
+
+@pytest.fixture(scope="session")
+def asyncapi_schemas() -> Path:
+    """The folder with the JSON schemas of AsyncAPI."""
+    home = cache_of("asyncapi", "EVENQ_ASYNCAPI_CACHE") / ASYNCAPI_SPECS
+    schemas = home / "node_modules" / "@asyncapi" / "specs" / "schemas"
+    if not schemas.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            missing("npm, which brings the schemas of AsyncAPI, is not installed")
+        home.mkdir(parents=True, exist_ok=True)
+        command = [npm, "install", "--prefix", str(home), "--ignore-scripts", "--no-audit", "--no-fund"]
+        command.append(f"@asyncapi/specs@{ASYNCAPI_SPECS}")
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+        if not schemas.exists():
+            missing(f"npm install @asyncapi/specs failed: {done.stderr.strip()[-300:]}")
+    return schemas
 
 
 @pytest.fixture(scope="session")

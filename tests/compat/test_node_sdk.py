@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import run_evenq
 from evenq_proofs.peer import Peer, wait_for_all
 
 from evenq.testing import LocalCluster
@@ -62,9 +63,8 @@ def peer(tmp_path: Path, modules: Path, cluster: LocalCluster, keep: Callable[[P
     return start
 
 
-def evenq(cluster: LocalCluster, *words: str) -> str:
-    command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+def evenq(cluster: LocalCluster, *words: str, **variables: str) -> str:
+    return run_evenq(*words, endpoint=cluster.endpoint, **variables)
 
 
 def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., NodePeer]) -> None:
@@ -319,10 +319,9 @@ def test_a_namespace_is_a_wall_and_its_clients_notice_nothing_of_it(
     tmp_path: Path, modules: Path, signed: LocalCluster, keep: Callable[[Peer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This SDK tells its namespace with a message only; everywhere else it stands in the header alone (contract 2.4)."""
-    for name, value in {"ACCESS_KEY": "root", "SECRET_KEY": "secret-of-root"}.items():
-        monkeypatch.setenv(f"EVENQ_{name}", value)
+    keys = {"EVENQ_ACCESS_KEY": "root", "EVENQ_SECRET_KEY": "secret-of-root"}
     for topic in ("orders", "shop%orders"):
-        evenq(signed, "topic", "create", topic)
+        evenq(signed, "topic", "create", topic, **keys)
     for name, value in {"ACCESS_KEY": "tenant", "SECRET_KEY": "secret-of-tenant", "NAMESPACE": "shop"}.items():
         monkeypatch.setenv(f"PEER_{name}", value)
 
@@ -341,6 +340,6 @@ def test_a_namespace_is_a_wall_and_its_clients_notice_nothing_of_it(
     pushed = peer()
     pushed.do("push", endpoint=signed.endpoint, group="shipping", topic="orders", fail="never")
     wait_for_all([pushed], set(range(20)))
-    listed = json.loads(evenq(signed, "topic", "list", "--json"))
+    listed = json.loads(evenq(signed, "topic", "list", "--json", **keys))
     stored = {one["topic"]: one["messages"] for one in listed}
     assert (stored["orders"], stored["shop%orders"]) == (0, 20)

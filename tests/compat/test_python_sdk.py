@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import run_evenq
+from evenq_proofs.nets import open_net
 from evenq_proofs.peer import Peer, wait_for_all
 
 import evenq
 from evenq.testing import LocalCluster
-from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
@@ -76,8 +77,7 @@ def test_a_simple_consumer_gets_a_message_again_after_its_changed_invisible_time
 def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
     cluster: LocalCluster, peer: Callable[..., Peer]
 ) -> None:
-    command = ["topic", "create", "compat-delay", "--type", "DELAY", "--endpoint", cluster.endpoint]
-    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+    run_evenq("topic", "create", "compat-delay", "--type", "DELAY", endpoint=cluster.endpoint)
     client = peer("delay", "compat-delay", "compat-delay-group")
     client.wait_done()
     assert client.numbers("recalled") == [True]
@@ -93,8 +93,7 @@ def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
     """Wire contract 8: 25. Of each three messages one is committed, one rolled back, one left open by a producer that
     ends; a producer that never sent anything is asked about those: it commits the odd ones.
     """
-    command = ["topic", "create", "compat-transaction", "--type", "transaction", "--endpoint", cluster.endpoint]
-    subprocess.run([sys.executable, "-m", "evenq.cli", *command], check=True, capture_output=True)
+    run_evenq("topic", "create", "compat-transaction", "--type", "transaction", endpoint=cluster.endpoint)
     living = peer("checker", "compat-transaction")
     living.wait(lambda said: any("ready" in s for s in said))
     sender = peer("transact", "compat-transaction", 0, 12)
@@ -199,11 +198,8 @@ def owners_of(cluster: LocalCluster, name: str) -> list[str]:
     request = assignment_pb2.ExplainRequest(group=name, topic=name).SerializeToString()
 
     async def ask() -> list[str]:
-        net = GrpcNet()
-        try:
+        async with open_net() as net:
             raw = await net.unary(cluster.endpoint, "/evenq.v1.Assignment/Explain", request, timeout_ms=60_000)
-        finally:
-            await net.close()
         response = assignment_pb2.ExplainResponse.FromString(raw)
         return [queue.owner for queue in response.queues]
 

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.peer import Peer
-from evenq_proofs.replicated_group import FAST, OneAddress, in_sync, members_of, readiness
+from evenq_proofs.replicated_group import OneAddress, in_sync, members_of, nodes_at_one_address, readiness
 from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing.free_ports import FreePorts
-from evenq.testing.node import Node
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, NAME = "grows", "broker-a"
@@ -33,25 +32,10 @@ pytestmark = [pytest.mark.timeout(400)]
 def growing(folder: Path) -> Iterator[OneAddress]:
     """Copy 0 runs alone; the others are made, and not started."""
     with FreePorts() as ports:
-        port, links, page = (ports.take() for _ in range(3))
-        hosts = [f"127.0.0.{number + 1}" for number in range(3)]
-        members = ",".join(f"{number}={host}:{links}" for number, host in enumerate(hosts))
-        nodes = []
-        for number, host in enumerate(hosts):
-            own = {
-                **FAST, "HOST": host, "PORT": str(port), "METRICS_PORT": str(page), "BROKER_NAME": NAME,
-                "ADVERTISE": f"{host}:{port},any-copy={hosts[1]}:{port}",
-                "STORE__PATH": str(folder / f"copy-{number}"), "STORE__SEGMENT_BYTES": "1048576",
-                "STORE__DISK_FREE_MIN_BYTES": "0", "STORE__DISK_USED_MAX_RATIO": "1",
-                "REPLICATION__MEMBERS": members, "REPLICATION__BROKER_ID": str(number),
-                "REPLICATION__RECORD": f"file:{folder / 'record'}", "REPLICATION__FORWARD_CLIENTS": "true",
-                "REPLICATION__FROM_ONE_COPY": "true", "REPLICATION__MIN_IN_SYNC": "2",
-            }  # fmt: skip
-            node = Node(
-                "evenq_broker", name=f"copy-{number}", port=port, metrics_port=page, peer_port=links, host=host,
-                log_path=folder / f"copy-{number}.log", environment={PREFIX + key: one for key, one in own.items()},
-            )  # fmt: skip
-            nodes.append(node)
+        more = {
+            "STORE__SEGMENT_BYTES": "1048576", "REPLICATION__FROM_ONE_COPY": "true", "REPLICATION__MIN_IN_SYNC": "2",
+        }  # fmt: skip
+        nodes = nodes_at_one_address(ports, folder, **more)
         first = nodes[0]
         copied = dict(first.environment)
         for key in copied:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = "127.0.0.1:8081"
 """The access point that the pages print."""
-CLIENT = re.compile(r"(evenq\.(?:aio\.)?(?:Producer|PushConsumer|SimpleConsumer)\()")
+CLIENT = re.compile(r"(evenq\.(?:aio\.)?(?:Admin|Producer|PullConsumer|PushConsumer|SimpleConsumer)\()")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def shell(endpoint: str, tmp_path: Path) -> Callable[[str], str]:
     """Types one line as a reader would, with the quick start as the default access point; returns what it prints."""
-    environment = {**os.environ, "EVENQ_ENDPOINT": endpoint}
+    environment = {**os.environ, "EVENQ_ENDPOINT": endpoint, "XDG_CONFIG_HOME": str(tmp_path / "config")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
 
     def type_in(line: str) -> str:

@@ -38,7 +38,7 @@ def test_the_first_minute_works_as_printed(blocks, endpoint, shell, start):
     assert "hello" in produced
     assert "[greeting]" in consumed
     assert re.search(r"hello\s+broker-a", shown)
-    assert "no member reads now" not in shown
+    assert "no member is connected" not in shown
     lines_until(reader, "from the shell")
 
     output, _ = reader.communicate("\n", timeout=60)
@@ -48,7 +48,7 @@ def test_the_first_minute_works_as_printed(blocks, endpoint, shell, start):
 
 def test_the_installation_is_the_one_of_a_clone(blocks):
     commands = [command for block in blocks(PAGE, "") for command in block.commands()]
-    assert commands.count('pip install ".[server]"') == 1
+    assert commands.count('pip install ".[server,console]"') == 1
     assert commands.count("evenq up") == 1
 
 

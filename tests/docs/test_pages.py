@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from evenq_proofs.make_targets import make_targets
 
 from evenq.cli.parser import make_parser
 
@@ -23,6 +24,7 @@ MACHINE = re.compile(r"(?<![\w./])/(?:work|root|tmp)/")
 INLINE = re.compile(r"`(evenq [^`]+)`")
 COMMANDS = {
     "up",
+    "console",
     "topic",
     "group",
     "broker",
@@ -35,6 +37,11 @@ COMMANDS = {
     "message",
     "client",
     "verify",
+    "context",
+    "completion",
+    "top",
+    "bench",
+    "auth",
 }
 
 
@@ -68,7 +75,7 @@ def anchors(text):
 def test_every_test_and_make_target_that_a_page_names_is_there(all_pages):
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     known = {f"`{name}`" for name in re.findall(r"def (test_\w+)", tests)}
-    known |= {f"`make {name}" for name in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    known |= {f"`make {name}" for name in make_targets()}
     named = [
         (page, name)
         for page in all_pages

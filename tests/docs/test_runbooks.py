@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from evenq_proofs.programs_by_path import load_program
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "helm" / "evenq" / "alerts"
@@ -23,12 +23,7 @@ SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    spec = importlib.util.spec_from_file_location("gen_reference", ROOT / "tools" / "gen_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(ROOT / "tools" / "gen_reference.py")
 
 
 def rules() -> dict[str, list[dict[str, Any]]]:

@@ -32,7 +32,7 @@ def text_of(node: ast.expr) -> str:
 
 def raised() -> Iterator[tuple[str, str]]:
     """Where, and the text of each error that is made in the package."""
-    for path in sorted(PACKAGE.glob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue

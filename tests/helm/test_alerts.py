@@ -7,7 +7,6 @@ fetched if the machine has none (`tools/promtool.py`); where that cannot be, the
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from evenq_proofs.programs_by_path import load_program
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = sorted((ROOT / "helm" / "evenq" / "alerts").glob("*.yaml"))
@@ -29,11 +29,7 @@ Series = dict[str, str]
 
 @pytest.fixture(scope="module")
 def promtool() -> Path:
-    spec = importlib.util.spec_from_file_location("promtool", ROOT / "tools" / "promtool.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_program(ROOT / "tools" / "promtool.py")
     found = module.promtool()
     if isinstance(found, Path):
         return found

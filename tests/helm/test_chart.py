@@ -28,7 +28,7 @@ EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 OPTIONAL = {
     "global",
     "broker.nodePort",
-    *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer")),
+    *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer", "console")),
 } | {f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")}
 SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
 COPIES = ["--set", "broker.groups=2,broker.replicas=3"]
@@ -49,7 +49,7 @@ def test_every_example_renders(helm: str, example: Path) -> None:
 
 
 def test_every_pod_keeps_the_restricted_security_standard(helm: str) -> None:
-    for pod in pods(render(helm, "--set", "rebalancer.replicas=2")):
+    for pod in pods(render(helm, "--set", "rebalancer.replicas=2,console.enabled=true")):
         assert pod["automountServiceAccountToken"] is ("rebalancer" in pod.get("serviceAccountName", "")), "who asks"
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -390,6 +390,27 @@ def test_policies_and_metrics_can_be_narrowed_and_switched_off(helm: str) -> Non
     assert "dns" in refusal(helm, "networkPolicy.dns=[]", flag="--set-json"), "no peer means every peer to Kubernetes"
 
 
+def test_the_console_reaches_brokers_only_and_is_reached_by_those_who_are_let_in(helm: str) -> None:
+    on = ("--set", "console.enabled=true")
+    near = {"broker", "nameserver", "rebalancer", "client"}
+    policies = [
+        (on, near),
+        ((*on, "--set", "networkPolicy.consoleNamespaces={shop}"), {*near, "other namespace"}),
+        ((*on, "--set", "networkPolicy.clientNamespaces={shop}"), near),
+        ((*on, "--set", "console.service.type=NodePort,console.behindHttps=true"), {*near, "outside"}),
+    ]
+    for values, sources in policies:
+        documents = render(helm, *values)
+        assert {source for source in PEERS if lets_in(documents, "console", "http", source)} == sources
+    assert lets_out(documents, "console", 8081, "broker")
+    assert lets_out(documents, "console", 53, "other namespace")
+    assert not lets_out(documents, "console", 9876, "nameserver")
+    assert not lets_out(documents, "console", 443, "outside")
+    assert lets_in(documents, "broker", 8081, "console")
+    assert not lets_in(documents, "nameserver", 9876, "console")
+    assert lets_out(render(helm, *on, *TLS), "console", 8443, "broker")
+
+
 COMMANDS = ("--set", "broker.groups=1,broker.replicas=3,broker.replication.fromOneCopy=true", "--set-string")
 COMMANDS += ("broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=536870912",)
 
@@ -558,7 +579,7 @@ def test_a_kind_that_the_cluster_does_not_know_is_refused_in_words(
     cluster = ["--set", values, "-a", "apps/v1/StatefulSet"]
     with pytest.raises(subprocess.CalledProcessError) as refused:
         render(helm, *cluster)
-    assert f"{value} needs the kind {kind}, which this cluster does not know" in refused.value.stderr
+    assert f"{value} needs the kind {kind}, which this cluster does not have" in refused.value.stderr
     assert render(helm, *cluster, "-a", kind)
 
 

@@ -45,7 +45,7 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         wait_until(lambda: copies.record()["min_isr"] == 2, 60, "two copies are needed")
         assert copies.claim(FIRST) == volume, "copy 0 is the broker from before, with its volume"
         assert "keep broker.replication.fromOneCopy=true" in copies.refused(*THREE)
-        assert "founded with 3" in copies.refused(*grown, "broker.replicas=2")
+        assert "created with 3" in copies.refused(*grown, "broker.replicas=2")
         assert "needs broker.replicas 2 or 3" in copies.refused(*grown, "broker.replicas=1")
         assert "keep broker.replication.fromOneCopy=true" in copies.refused(*ONE)
         back = kubernetes.tried("helm", "-n", "grown", "rollback", "evenq", "1", "--timeout", "3m", timeout=240)
@@ -77,8 +77,8 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         said, before = copies.refused(*larger), copies.ready()
         assert "the volumes of StatefulSet evenq-broker have 1Gi" in said
         assert "patch pvc CLAIM" in said
-        assert "volumes do not shrink" in copies.refused(*grown, "broker.storage.size=512Mi")
-        assert "that stays" in copies.refused(*grown, "broker.storage.className=other")
+        assert "volumes cannot shrink" in copies.refused(*grown, "broker.storage.size=512Mi")
+        assert "which cannot change" in copies.refused(*grown, "broker.storage.className=other")
         ours = "app.kubernetes.io/instance=evenq,app.kubernetes.io/component=broker"
         assert f"delete statefulset -l {ours} --cascade=orphan" in said
         kubernetes.run("kubectl", "-n", "grown", "delete", "statefulset", "-l", ours, "--cascade=orphan")

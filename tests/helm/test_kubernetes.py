@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_helm.console import ConsoleBrowser
 from evenq_helm.desk import MEMBERS, Desk, explain, make_pods, sizes
 from evenq_helm.kubernetes import CHART, NODE, REGISTRY, TAG, Kubernetes, installed, values, wait_until
 from evenq_helm.outside import Outside
@@ -135,7 +136,7 @@ def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages_and_comes_back_fr
         kubernetes.run("helm", "-n", "small", "uninstall", "evenq", "--wait")
         restore = [*install, "--set", "restore.existingClaim=backups"]
         refused = kubernetes.tried(*restore)
-        assert "the claim data-evenq-broker-0 is there already" in refused.stderr
+        assert "the claim data-evenq-broker-0 exists already" in refused.stderr
         kubernetes.run(*here, "delete", "pvc", "data-evenq-broker-0", "--timeout=60s")
         kubernetes.run(*restore, timeout=200)
         read = (*read[:3], "again", *read[4:])
@@ -156,7 +157,7 @@ def test_fewer_brokers_are_refused_until_those_that_go_are_read_empty(release: R
     refused = kubernetes.tried(*wish, timeout=240)
     assert refused.returncode != 0
     output = refused.stdout + refused.stderr
-    assert "Refused: broker.groups 2 -> 1 would end evenq-broker-1 before they are read empty" in output
+    assert "Refused: broker.groups 2 -> 1 would remove evenq-broker-1 before all of their messages are read" in output
     assert "exec evenq-broker-0 -- evenq broker drain evenq-broker-1 --wait 3600" in output
     assert "broker.scaleIn=unchecked" in output
     assert "evenq-broker-1: not yet." in output, "the table of what is left, too"
@@ -230,7 +231,7 @@ def test_three_minutes_after_the_installation_no_probe_has_killed_anything(relea
     assert {name: now.get(name) for name in servers} == {name: release.pods[name] for name in servers}
 
 
-def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_other(
+def test_a_release_with_tls_has_no_plain_port_and_its_servers_and_console_reach_each_other(
     release: Release, tmp_path: Path
 ) -> None:
     """Two of everything, with a certificate of a CA that no other knows, made as docs/operating/kubernetes.md says."""
@@ -240,7 +241,7 @@ def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_oth
     try:
         files = [f"--from-file={file.name}={file}" for file in pair]
         kubernetes.run("kubectl", "-n", "secure", "create", "secret", "generic", "pair", *files)
-        wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2")
+        wish = values("tls.enabled=true", "tls.existingSecret=pair", "rebalancer.replicas=2", "console.enabled=true")
         kubernetes.run("helm", "-n", "secure", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
 
         def all_answer() -> bool:
@@ -255,6 +256,17 @@ def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_oth
             plain = ("evenq", "topic", "list", "--endpoint", f"{address}:{port}")
             refused = kubernetes.tried("kubectl", "exec", "ada", "--", *plain)
             assert refused.returncode != 0, f"plain text came through port {port}"
+        kubernetes.run(*kubernetes.evenq("topic", "create", "orders", "--queues", "2", namespace="secure"))
+        keys = kubernetes.secret("evenq-user-demo", "secure")
+        with (
+            kubernetes.forwarded("service/evenq-console", 8080, "secure") as port,
+            ConsoleBrowser(f"http://127.0.0.1:{port}") as browser,
+        ):
+            assert "Access key" in browser.page("/"), "nobody comes in without keys"
+            assert not browser.sign_in(keys["access_key"], "somebody-elses")
+            assert browser.sign_in(keys["access_key"], keys["secret_key"])
+            assert "evenq-broker-1" in browser.page("/")
+            assert "orders" in browser.page("/topics")
         assert set(restarts(kubernetes, "secure").values()) == {0}
     finally:
         kubernetes.run("helm", "-n", "secure", "uninstall", "evenq", "--wait", check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from evenq_broker.settings import BrokerSettings
 from evenq_helm.chart import CHART, environment, find, pods, refusal, render, standing
+from evenq_proofs.programs_by_path import load_program
 
 from evenq.cli.parser import make_parser
 from evenq.serving.program.settings import load
@@ -265,9 +265,9 @@ def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[
         (["broker.groups=1", "broker.replicas=4"], "1, 2 or 3 copies"),
         (
             ["broker.groups=1", "broker.replicas=3", "networkPolicy.followerReads=true", "auth.enabled=false"],
-            "any program that reaches broker.replication.port could speak for a copy",
+            "any program that reaches broker.replication.port could act as a copy",
         ),
-        (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "no more than 2 can be in sync"),
+        (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "at most 2 can be in sync"),
         (["broker.groups=1", "broker.replicas=3", "broker.replication.port=8081"], "another port of the broker"),
         (
             [
@@ -277,7 +277,7 @@ def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[
                 "external.host=h",
                 "external.doorPort=8084",
             ],
-            "external.doorPort 8084 is broker.replication.port as well",
+            "external.doorPort 8084 is also broker.replication.port",
         ),
         (["broker.replication.fromOneCopy=true"], "it needs broker.replicas 2 or 3"),
         (
@@ -286,7 +286,7 @@ def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[
         ),
         (
             ["broker.groups=1", "broker.replicas=3", "broker.settings.EVENQ_BROKER_REPLICATION__MODE=memory"],
-            "the chart says it itself",
+            "the chart sets it",
         ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -415,11 +415,7 @@ class FakeApi:
 
 
 def test_brokers_restart_once_the_service_leads_to_copies_that_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("restart_first", CHART / "files" / "restart_first.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = load_program(CHART / "files" / "restart_first.py")
     monkeypatch.setattr(program, "LOOK_S", 0)
     monkeypatch.setattr(program, "ROUTED_S", 0)
     api = FakeApi()

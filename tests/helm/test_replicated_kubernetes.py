@@ -59,9 +59,9 @@ def test_a_group_of_three_copies_is_ready_passes_its_test_and_stays_as_it_was_fo
     shown = copies.kubernetes.run("helm", "-n", SPACE, "test", "evenq", "--timeout", "3m", timeout=240)
     assert "Succeeded" in shown
     for change, words in (
-        ("broker.replicas=2", "founded with 3"),
-        ("broker.replicas=1", "founded with 3"),
-        ("broker.replication.minInSync=1", "founded with 2"),
+        ("broker.replicas=2", "created with 3"),
+        ("broker.replicas=1", "created with 3"),
+        ("broker.replication.minInSync=1", "created with 2"),
         ("broker.replication.fromOneCopy=true", "fromOneCopy"),
     ):
         assert words in copies.refused(*WISH, change)

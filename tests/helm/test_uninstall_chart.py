@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 from typing import Any
 
 import pytest
 from evenq_helm.chart import CHART, find, render, standing
+from evenq_proofs.programs_by_path import load_program
 
 from evenq.errors import NotFound
 
@@ -16,12 +16,7 @@ COPIES = ("--set", "broker.groups=2,broker.replicas=3,rebalancer.replicas=2")
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("remove_leftovers", CHART / "files" / "remove_leftovers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(CHART / "files" / "remove_leftovers.py")
 
 
 class FakeApi:

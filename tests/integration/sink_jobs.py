@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from pyspark_evenq import sink_staging, sink_writer
-from pyspark_evenq.arrow_schema import TYPES, OutputColumn
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
-from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_staging import TaskAttempt
+from pyspark_evenq.options.sink import WriteOptions
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn
+from pyspark_evenq.sink import staging as sink_staging
+from pyspark_evenq.sink import writer as sink_writer
+from pyspark_evenq.sink.staging import TaskAttempt
+from pyspark_evenq.source.reader import BatchReader
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster

@@ -402,6 +402,10 @@ class Stage:
         if variant:
             m.topic, m.local = "", True
 
+    def _admin_list_scheduled(self, m: Any, n: Naming, variant: str) -> None:
+        if variant:
+            m.topic = ""
+
     def _admin_find_messages(self, m: Any, n: Naming, variant: str) -> None:
         m.ClearField("queue")
         m.ClearField("positions")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 import evenq
@@ -13,11 +11,9 @@ from evenq.model import BalancePolicy, FilterExpression
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.mark.slow
-def test_a_program_resizes_topics_drains_brokers_and_asks_why() -> None:
+async def test_a_program_resizes_topics_drains_brokers_and_asks_why() -> None:
     with LocalCluster(brokers=2, rebalancer=True) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=2)
         admin.create_group("billing", strategy="STICKY", start_from="FIRST", balance=BalancePolicy(moves_max=3))
@@ -45,21 +41,17 @@ def test_a_program_resizes_topics_drains_brokers_and_asks_why() -> None:
             )
             assert all(view.done for view in admin.scale_topic("orders", queues=1, wait_ms=30_000))
             producer.send(evenq.Message(topic="orders", body=b"last"))
-
-        async def later() -> None:
-            async with aio.Admin(endpoint=cluster.endpoint) as other:
-                name = (await other.describe_topic("orders")).queues[0].queue.broker_name
-                assert (await other.drain_broker(name)).draining
-                assert not (await other.resume_broker(name)).draining
-                await other.create_group("billing", balance=BalancePolicy(moves_max=5))
-                assert (await other.describe_group("billing")).summary.balance.moves_max == 5
-                assert await other.simulate_group("billing", members=3)
-                holding = (await other.describe_group("billing")).queues
-                name = next(one.queue.broker_name for one in holding if one.lag)
-                with pytest.raises(RequestTimeout, match="billing 1"):
-                    await other.drain_broker(name, wait_ms=600)
-
-        asyncio.run(later())
+        async with aio.Admin(endpoint=cluster.endpoint) as other:
+            name = (await other.describe_topic("orders")).queues[0].queue.broker_name
+            assert (await other.drain_broker(name)).draining
+            assert not (await other.resume_broker(name)).draining
+            await other.create_group("billing", balance=BalancePolicy(moves_max=5))
+            assert (await other.describe_group("billing")).summary.balance.moves_max == 5
+            assert await other.simulate_group("billing", members=3)
+            holding = (await other.describe_group("billing")).queues
+            name = next(one.queue.broker_name for one in holding if one.lag)
+            with pytest.raises(RequestTimeout, match="billing 1"):
+                await other.drain_broker(name, wait_ms=600)
 
 
 @pytest.mark.slow
@@ -127,7 +119,7 @@ def test_a_program_looks_at_messages_clients_and_offsets() -> None:
         }
 
 
-def test_a_program_replays_dead_letters_in_both_faces() -> None:
+async def test_a_program_replays_dead_letters_in_both_faces() -> None:
     with LocalCluster(brokers=1) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=1)
         admin.create_group("billing", start_from="FIRST", max_attempts=1)
@@ -150,13 +142,9 @@ def test_a_program_replays_dead_letters_in_both_faces() -> None:
             (done,) = admin.replay_dead_letters("billing", filter=FilterExpression.sql("region = 'first'"))
             assert (done.replayed, done.left_out, done.failed, done.done) == (1, 1, 0, True)
             assert [one.body for one in consumer.receive(2, invisible_ms=30_000, wait_ms=5_000)] == [b"first"]
-
-        async def later() -> None:
-            seen: list[int] = []
-            async with aio.Admin(endpoint=cluster.endpoint) as other:
-                (view,) = await other.replay_dead_letters("billing", on_progress=lambda at: seen.append(at.replayed))
-                assert view.replayed == 1
-                assert seen[-1] == 1
-                assert not (await other.list_dead_letters("billing", waiting=True)).letters
-
-        asyncio.run(later())
+        seen: list[int] = []
+        async with aio.Admin(endpoint=cluster.endpoint) as other:
+            (view,) = await other.replay_dead_letters("billing", on_progress=lambda at: seen.append(at.replayed))
+            assert view.replayed == 1
+            assert seen[-1] == 1
+            assert not (await other.list_dead_letters("billing", waiting=True)).letters

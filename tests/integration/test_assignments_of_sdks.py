@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import receive_frames
 from evenq_proofs.waiting import until_async
 
 import evenq
@@ -81,14 +83,9 @@ class Sdk:
             set_duration_ms(request.invisible_duration, 30_000)
         set_duration_ms(request.long_polling_timeout, poll_ms)
         address = queue.broker.endpoints.addresses[0]
-        stream = self._net.stream(
-            f"{address.host}:{address.port}",
-            V2 + "ReceiveMessage",
-            request.SerializeToString(),
-            timeout_ms=poll_ms + 60_000,
-            metadata=self._metadata,
+        frames = await receive_frames(
+            self._net, f"{address.host}:{address.port}", request, timeout_ms=poll_ms + 60_000, metadata=self._metadata
         )
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
         return frames[0].status.code, [frame.message.body for frame in frames if frame.HasField("message")]
 
     async def _call(self, name: str, request: Any, response: Any, address: str) -> Any:
@@ -161,36 +158,29 @@ async def parked(cluster: LocalCluster, count: int) -> bool:
     return sum(float(line.rpartition(" ")[2]) for line in lines) == count
 
 
-def play(cluster: LocalCluster, name: str, story: Callable[[Stage], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def a_stage(cluster: LocalCluster, name: str) -> AsyncIterator[Stage]:
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic(name, queues=4)
         admin.create_group(name, strategy="STICKY", start_from="FIRST")
-
-    async def body() -> None:
-        net = GrpcNet()
-        stage = Stage(cluster, net, name)
-        try:
-            await story(stage)
-        finally:
-            for sdk in stage.sdks:
-                await sdk.die()
-            await net.close()
-
-    asyncio.run(body())
+    net = GrpcNet()
+    stage = Stage(cluster, net, name)
+    try:
+        yield stage
+    finally:
+        for sdk in stage.sdks:
+            await sdk.die()
+        await net.close()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Any:
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
-def test_each_client_gets_queues_of_its_own_and_a_join_moves_only_what_the_newcomer_gets(
+async def test_each_client_gets_queues_of_its_own_and_a_join_moves_only_what_the_newcomer_gets(
     cluster: LocalCluster,
 ) -> None:
     """Wire contract 6.3: real ids, per client, sticky."""
-
-    async def story(stage: Stage) -> None:
+    async with a_stage(cluster, "sticky-sdks") as stage:
         one, two = await stage.join("one"), await stage.join("two")
         before = await stage.until_shared(one, two)
         assert [len(share) for share in before] == [4, 4]
@@ -204,12 +194,10 @@ def test_each_client_gets_queues_of_its_own_and_a_join_moves_only_what_the_newco
         assert after[0] <= again[0]
         assert after[1] <= again[1]
 
-    play(cluster, "sticky-sdks", story)
-
 
 @pytest.mark.slow
-def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_comes(cluster: LocalCluster) -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_comes(cluster: LocalCluster) -> None:
+    async with a_stage(cluster, "moved-sdks") as stage:
         one = await stage.join("one")
         await stage.until_shared(one)
         places = await one.assigned()
@@ -234,11 +222,9 @@ def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_come
         for task in polls.values():
             task.cancel()
 
-    play(cluster, "moved-sdks", story)
 
-
-def test_simple_consumers_are_not_bound_to_the_queue_they_name(cluster: LocalCluster) -> None:
-    async def story(stage: Stage) -> None:
+async def test_simple_consumers_are_not_bound_to_the_queue_they_name(cluster: LocalCluster) -> None:
+    async with a_stage(cluster, "simple-sdks") as stage:
         one = await stage.join("one")
         await stage.until_shared(one)
         place = (await one.assigned())["broker-b", 0]
@@ -246,11 +232,9 @@ def test_simple_consumers_are_not_bound_to_the_queue_they_name(cluster: LocalClu
         simple = Sdk(cluster, stage._net, "simple", stage.name, stage.name)
         assert (await simple.receive(place, poll_ms=50_000, push=False))[1] == [b"in queue 3"]
 
-    play(cluster, "simple-sdks", story)
 
-
-def test_a_client_whose_streams_broke_loses_its_queues_within_the_grace(cluster: LocalCluster) -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_client_whose_streams_broke_loses_its_queues_within_the_grace(cluster: LocalCluster) -> None:
+    async with a_stage(cluster, "dead-sdks") as stage:
         one, two = await stage.join("one"), await stage.join("two")
         await stage.until_shared(one, two)
         began = time.monotonic()
@@ -258,14 +242,11 @@ def test_a_client_whose_streams_broke_loses_its_queues_within_the_grace(cluster:
         await stage.until_shared(one)
         assert time.monotonic() - began < 60, "not after 120 s of silence"
 
-    play(cluster, "dead-sdks", story)
-
 
 @pytest.mark.slow
-def test_trouble_with_the_rebalancer_is_no_error_and_moves_nothing(cluster: LocalCluster) -> None:
+async def test_trouble_with_the_rebalancer_is_no_error_and_moves_nothing(cluster: LocalCluster) -> None:
     """XO-3, wire contract 6.1: Go drops everything on an error."""
-
-    async def story(stage: Stage) -> None:
+    async with a_stage(cluster, "trouble-sdks") as stage:
         one, two = await stage.join("one"), await stage.join("two")
         before = await stage.until_shared(one, two)
         assert cluster.rebalancer is not None
@@ -281,5 +262,3 @@ def test_trouble_with_the_rebalancer_is_no_error_and_moves_nothing(cluster: Loca
         for _ in range(10):
             assert await stage.shares(one, two) == before
             await asyncio.sleep(0.1)
-
-    play(cluster, "trouble-sdks", story)

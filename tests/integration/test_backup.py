@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_json, run_evenq
 from evenq_proofs.waiting import until
 
 import evenq
@@ -24,21 +25,7 @@ SEGMENT = {"STORE__SEGMENT_BYTES": str(1 << 20)}
 WAIT_S = 60
 
 
-def tool(*words: object, code: int = 0) -> Any:
-    """`evenq backup ...`: the answer, or the error's text where it fails."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "evenq.cli", "backup", *map(str, words), "--json"],
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert ran.returncode == code, (ran.stdout, ran.stderr)
-    return ran.stderr if code and not ran.stdout else json.loads(ran.stdout)
-
-
-def assert_clean(folder: Path) -> None:
-    """A stranger looks at a folder before its first start, or between two, and must not be notified of damage."""
-    command = [sys.executable, "-m", "evenq.cli", "store", "verify", str(folder)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+tool = partial(evenq_json, "backup")
 
 
 class Sender(threading.Thread):
@@ -124,7 +111,7 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
     folder = tmp_path / "new" / "broker-a"
     done = tool("restore", target, "--broker", "broker-a", "--data", folder)
     assert (done["until"], done["epoch"]) == (again["until"], 2)
-    assert_clean(folder)
+    run_evenq("store", "verify", folder)
     with LocalCluster(rebalancer=False, folder=tmp_path / "new", broker_settings=SEGMENT) as new:
         got = read(new.endpoint, "orders", "fresh", lambda bodies: set(bodies) >= set(between), ack=False)
         assert set(got) <= set(sender.acknowledged) | {f"order {len(sender.acknowledged) + 1}"}
@@ -136,8 +123,8 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
             producer.send(evenq.Message(topic="orders", body=b"the first new one"))
     earlier = tmp_path / "earlier" / "broker-a"
     tool("restore", target, "--until", made["until"], "--data", earlier)
-    assert_clean(earlier)
-    assert_clean(folder)
+    run_evenq("store", "verify", earlier)
+    run_evenq("store", "verify", folder)
     with LocalCluster(rebalancer=False, folder=tmp_path / "earlier", broker_settings=SEGMENT) as new:
         got = read(new.endpoint, "orders", "fresh", lambda bodies: set(bodies) >= set(before), ack=False)
         assert not set(between[-100:]) & set(got), "what was stored behind the place is not there"
@@ -166,9 +153,9 @@ def test_a_group_of_three_is_backed_up_and_begins_anew_from_one_restored_copy(tm
         [second] = tool("create", "--to", target, "--endpoint", old.endpoints.replace(";", ","))
         assert 0 < second["copied_bytes"] == second["until"] - first["until"], "the other copy's log is the same"
     for node in old.brokers:
-        assert_clean(tmp_path / "old" / node.name)
+        run_evenq("store", "verify", tmp_path / "old" / node.name)
     done = tool("restore", target, "--data", tmp_path / "new" / "broker-a-0")
-    assert_clean(tmp_path / "new" / "broker-a-0")
+    run_evenq("store", "verify", tmp_path / "new" / "broker-a-0")
     assert done["epoch"] >= 3, "above both leaders'"
     with LocalCluster(replicas=3, rebalancer=False, folder=tmp_path / "new", broker_settings=SEGMENT) as new:
         until(lambda: serves(new.brokers[0].address), "the restored copy leads")

@@ -7,11 +7,12 @@ may use. The other tenant knows every handle and every client id, as if it had r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
 
 import evenq
 from evenq.runtime.clock import SystemClock
@@ -45,31 +46,23 @@ FILE = "\n".join(
 )
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    folder: Path = tmp_path_factory.mktemp("borrowed")
-    users = folder / "users.toml"
-    users.write_text(FILE)
-    users.chmod(0o600)
-    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(users)}
-    with LocalCluster(
-        brokers=1,
-        folder=folder / "cluster",
-        broker_settings={**on, "DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false"},
-        nameserver_settings=on,
-        rebalancer_settings=on,
-    ) as running:
-        root = evenq.Credentials(access_key="root", secret_key="secret-of-root")
-        with evenq.Admin(endpoint=running.endpoint, credentials=root) as admin:
-            for name in ("ann-plain", "ann-questions", "ben-plain", "shared", "evenq-replies"):
-                admin.create_topic(name, queues=1)
-            for name in ("ann-half", "ben-half"):
-                admin.create_topic(name, queues=1, message_type="TRANSACTION")
-            for name in ("ann-later", "ben-later"):
-                admin.create_topic(name, queues=1, message_type="DELAY")
-            for name in ("ann-readers", "ben-readers", "shared"):
-                admin.create_group(name)
-        yield running
+def prepare(admin: evenq.Admin) -> None:
+    for name in ("ann-plain", "ann-questions", "ben-plain", "shared", "evenq-replies"):
+        admin.create_topic(name, queues=1)
+    for name in ("ann-half", "ben-half"):
+        admin.create_topic(name, queues=1, message_type="TRANSACTION")
+    for name in ("ann-later", "ben-later"):
+        admin.create_topic(name, queues=1, message_type="DELAY")
+    for name in ("ann-readers", "ben-readers", "shared"):
+        admin.create_group(name)
+
+
+pytestmark = pytest.mark.cluster(
+    users=FILE,
+    broker_settings={"DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false"},
+    admin=evenq.Credentials(access_key="root", secret_key="secret-of-root"),
+    prepare=prepare,
+)
 
 
 @pytest.fixture
@@ -144,19 +137,14 @@ class Tenant:
             await frames.aclose()
 
 
-def story(endpoint: str, tell: Callable[[Tenant, Tenant], Awaitable[None]]) -> None:
-    async def run() -> None:
-        net = GrpcNet()
-        try:
-            await tell(Tenant(net, endpoint, "ann"), Tenant(net, endpoint, "ben"))
-        finally:
-            await net.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def story(endpoint: str) -> AsyncIterator[tuple[Tenant, Tenant]]:
+    async with open_net() as net:
+        yield Tenant(net, endpoint, "ann"), Tenant(net, endpoint, "ben")
 
 
-def test_a_transaction_is_ended_by_those_who_may_publish_to_its_topic(endpoint: str) -> None:
-    async def tell(ann: Tenant, ben: Tenant) -> None:
+async def test_a_transaction_is_ended_by_those_who_may_publish_to_its_topic(endpoint: str) -> None:
+    async with story(endpoint) as (ann, ben):
         half = await ann.send("ann-half", message_type=d.TRANSACTION)
 
         async def end(who: Tenant, topic: str) -> int:
@@ -171,11 +159,9 @@ def test_a_transaction_is_ended_by_those_who_may_publish_to_its_topic(endpoint: 
         ]  # fmt: skip
         assert await end(ann, "ann-half") == OK
 
-    story(endpoint, tell)
 
-
-def test_a_recall_handle_is_of_its_topic(endpoint: str) -> None:
-    async def tell(ann: Tenant, ben: Tenant) -> None:
+async def test_a_recall_handle_is_of_its_topic(endpoint: str) -> None:
+    async with story(endpoint) as (ann, ben):
         later_ms = SystemClock().now_ms() + 600_000
         sent = await ann.send("ann-later", message_type=d.DELAY, delivery_ms=later_ms)
 
@@ -188,11 +174,9 @@ def test_a_recall_handle_is_of_its_topic(endpoint: str) -> None:
         ]  # fmt: skip
         assert await recall(ann, "ann-later") == OK
 
-    story(endpoint, tell)
 
-
-def test_a_receipt_handle_is_of_its_group_and_topic(endpoint: str) -> None:
-    async def tell(ann: Tenant, ben: Tenant) -> None:
+async def test_a_receipt_handle_is_of_its_group_and_topic(endpoint: str) -> None:
+    async with story(endpoint) as (ann, ben):
         await ann.send("ann-plain")
         (handle,) = [
             frame.message.system_properties.receipt_handle
@@ -224,11 +208,9 @@ def test_a_receipt_handle_is_of_its_group_and_topic(endpoint: str) -> None:
         await ben.call("ForwardMessageToDeadLetterQueue", bury, s.ForwardMessageToDeadLetterQueueResponse)
         assert await ack(ann, "ann-plain", "ann-readers") == OK
 
-    story(endpoint, tell)
 
-
-def test_a_client_id_is_its_users_also_in_a_group_that_both_may_use(endpoint: str) -> None:
-    async def tell(ann: Tenant, ben: Tenant) -> None:
+async def test_a_client_id_is_its_users_also_in_a_group_that_both_may_use(endpoint: str) -> None:
+    async with story(endpoint) as (ann, ben):
         queue = common_pb2.Queue(topic="shared", broker_name="broker-a", queue_id=0)
         assert (await ann.session("shared", ann.client_id, incarnation=7)).HasField("welcome")
         lock = groups_pb2.LockQueuesRequest(group="shared", client_id=ann.client_id, queues=[queue])
@@ -254,10 +236,8 @@ def test_a_client_id_is_its_users_also_in_a_group_that_both_may_use(endpoint: st
         assert [frame.status.code for frame in frames] == [FORBIDDEN]
         assert (await ben.session("shared", ben.client_id)).HasField("welcome")
 
-    story(endpoint, tell)
 
-
-def test_replies_reach_who_asked_and_nobody_else(endpoint: str) -> None:
+async def test_replies_reach_who_asked_and_nobody_else(endpoint: str) -> None:
     """A right to `consume` the topic of replies showed every tenant's replies to each."""
     keys = evenq.Credentials(access_key="ann", secret_key="secret-of-ann")
 
@@ -278,16 +258,13 @@ def test_replies_reach_who_asked_and_nobody_else(endpoint: str) -> None:
     ):
         question = evenq.Message(topic="ann-questions", body=b"?")
         assert producer.request(question, timeout_ms=60_000).body == b"the answer"
-
-    async def tell(_: Tenant, ben: Tenant) -> None:
+    async with story(endpoint) as (_, ben):
         for tag, code in (("*", FORBIDDEN), ("", FORBIDDEN), (f"reply-{0:024x}", NOTHING_NEW)):
             pull = data_pb2.PullRequest(client_id=ben.client_id, batch_max=32, committed=-1)
             pull.queue.topic, pull.queue.broker_name = "evenq-replies", "broker-a"
             pull.filter.expression = tag
             answer = await ben.call("/evenq.v1.Data/Pull", pull, data_pb2.PullResponse)
             assert (answer.status.code, len(answer.messages)) == (code, 0), tag
-
-    story(endpoint, tell)
 
 
 def test_what_servers_write_is_their_owners_alone(cluster: LocalCluster) -> None:

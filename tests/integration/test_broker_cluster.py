@@ -5,10 +5,12 @@ leave.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
 from evenq_proofs.waiting import until_async
 
 from evenq.testing import LocalCluster
@@ -43,18 +45,13 @@ class Session:
             yield await self._requests.get()
 
 
-def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]], *, rebalancer: bool = False) -> None:
-    async def body() -> None:
-        async with LocalCluster(
-            brokers=2, rebalancer=rebalancer, nameserver_settings=FAST, broker_settings=SESSIONS
-        ) as cluster:
-            net = GrpcNet()
-            try:
-                await story(cluster, net)
-            finally:
-                await net.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(*, rebalancer: bool = False) -> AsyncIterator[tuple[LocalCluster, GrpcNet]]:
+    async with (
+        LocalCluster(brokers=2, rebalancer=rebalancer, nameserver_settings=FAST, broker_settings=SESSIONS) as cluster,
+        open_net() as net,
+    ):
+        yield cluster, net
 
 
 async def call(net: GrpcNet, address: str, method: str, request: Any, response: Any) -> Any:
@@ -77,10 +74,9 @@ async def is_route(net: GrpcNet, address: str, topic: str, queues: list[tuple[st
 
 
 @pytest.mark.slow
-def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_until_it_is_back() -> None:
+async def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_until_it_is_back() -> None:
     """TQ-2, RT-10, NS-8."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         first, second = cluster.brokers
         request = admin_pb2.CreateTopicRequest(topic="flights", queues=2)
         created = await call(net, first.address, "/evenq.v1.Admin/CreateTopic", request, admin_pb2.CreateTopicResponse)
@@ -102,12 +98,10 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
         second.stop()
         assert await route(net, first.address, "flights") == both[:2], "who says goodbye is gone at once"
 
-    run(story)
-
 
 @pytest.mark.slow  # brokers go and come back
-def test_a_broker_that_was_down_while_groups_were_changed_has_their_settings_when_it_is_back() -> None:
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+async def test_a_broker_that_was_down_while_groups_were_changed_has_their_settings_when_it_is_back() -> None:
+    async with running() as (cluster, net):
         first, second = cluster.brokers
 
         async def change(group: str, **settings: Any) -> None:
@@ -134,18 +128,14 @@ def test_a_broker_that_was_down_while_groups_were_changed_has_their_settings_whe
             one.restart()
         assert await there("billing") == ("", 5)
 
-    run(story)
 
-
-def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() -> None:
+async def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() -> None:
     """TQ-9, RG-5."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         address = cluster.brokers[0].address
         create = admin_pb2.CreateTopicRequest(topic="flights", queues=1)
         await call(net, address, "/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
-        other = GrpcNet()
-        try:
+        async with open_net() as other:
             one, two = Session(net, address, "one"), Session(other, address, "two")
             assert (await one.next()).HasField("welcome")
             assert (await two.next()).HasField("welcome")
@@ -168,17 +158,12 @@ def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() ->
                     if [m.client_id for m in event.members_changed.members] == ["one"]:
                         break
             await one.close()
-        finally:
-            await other.close()
-
-    run(story)
 
 
 @pytest.mark.slow
-def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() -> None:
+async def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() -> None:
     """LP-3, OF-1, CL: what was acknowledged is there after `kill -9`."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         broker = cluster.brokers[1]
         queue = common_pb2.Queue(topic="flights", broker_name="broker-b", queue_id=1)
         request = data_pb2.PublishRequest(queue=queue)
@@ -218,14 +203,11 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
         response = await call(net, broker.address, "/evenq.v1.Data/QueryOffsets", asked, data_pb2.QueryOffsetsResponse)
         assert (response.offsets[0].max_offset, response.offsets[0].committed) == (400, 123)
 
-    run(story)
-
 
 @pytest.mark.slow  # waits for a rebalancer that is gone
-def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer_dies() -> None:
+async def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer_dies() -> None:
     """SR-1, XO-3, XO-7: one versioned answer per group at every broker; trouble on the way changes no owner."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running(rebalancer=True) as (cluster, net):
         first, second = (broker.address for broker in cluster.brokers)
         create = admin_pb2.CreateTopicRequest(topic="flights", queues=2)
         await call(net, first, "/evenq.v1.Admin/CreateTopic", create, admin_pb2.CreateTopicResponse)
@@ -270,5 +252,3 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
         await until_async(shared)
         for session in (*ones, *twos):
             await session.close()
-
-    run(story, rebalancer=True)

@@ -21,16 +21,22 @@ from typing import Any
 import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import BrokerSettings
+from evenq_proofs.v2_requests import (
+    ack_request,
+    consumer_settings,
+    messages_of,
+    nack_request,
+    receive_frames,
+    receive_request,
+    v2_message,
+)
 from evenq_proofs.waiting import until_async
 
 from evenq.errors import Error, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.testing.free_ports import FreePorts
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
-
-pytestmark = pytest.mark.integration
 
 PORTS = FreePorts()
 M = "/apache.rocketmq.v2.MessagingService/"
@@ -66,42 +72,33 @@ class Talk:
         self, topic: str = "orders", group: str = "g", *, batch: int = 32, poll_ms: int = 0, invisible_ms: int = 10_000,
         auto_renew: bool = False, tags: str = "*", queue_id: int = -1, timeout_ms: int = 120_000,
     ) -> list[service_pb2.ReceiveMessageResponse]:  # fmt: skip
-        request = service_pb2.ReceiveMessageRequest(batch_size=batch, auto_renew=auto_renew)
-        request.group.name = group
-        request.message_queue.topic.name = topic
-        request.message_queue.id = queue_id
-        request.filter_expression.type = definition_pb2.TAG
-        request.filter_expression.expression = tags
-        set_duration_ms(request.long_polling_timeout, poll_ms)
-        if not auto_renew:
-            set_duration_ms(request.invisible_duration, invisible_ms)
-        stream = self.net.stream(
-            self.address,
-            M + "ReceiveMessage",
-            request.SerializeToString(),
-            timeout_ms=timeout_ms,
-            metadata=self.metadata,
+        request = receive_request(
+            group,
+            topic,
+            queue=queue_id,
+            poll_ms=poll_ms,
+            invisible_ms=None if auto_renew else invisible_ms,
+            tags=tags,
+            batch_size=batch,
+            auto_renew=auto_renew,
         )
-        return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return await receive_frames(self.net, self.address, request, timeout_ms=timeout_ms, metadata=self.metadata)
 
     async def receive(self, *args: Any, **options: Any) -> list[definition_pb2.Message]:
-        return [frame.message for frame in await self.frames(*args, **options) if frame.HasField("message")]
+        return messages_of(await self.frames(*args, **options))
 
     async def code(self, *args: Any, **options: Any) -> int:
         return (await self.frames(*args, **options))[0].status.code
 
     async def ack(self, *handles: str, topic: str = "orders", group: str = "g") -> service_pb2.AckMessageResponse:
-        request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = group, topic
+        request = ack_request(group, topic)
         for handle in handles:
             request.entries.add(message_id="id", receipt_handle=handle)
         answer: service_pb2.AckMessageResponse = await self.call("AckMessage", request, service_pb2.AckMessageResponse)
         return answer
 
     async def change(self, handle: str, invisible_ms: int, topic: str = "orders", group: str = "g") -> Any:
-        request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle)
-        request.group.name, request.topic.name = group, topic
-        set_duration_ms(request.invisible_duration, invisible_ms)
+        request = nack_request(group, topic, handle, invisible_ms)
         return await self.call("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
 
     async def forward(self, handle: str, message_id: str = "", topic: str = "orders", group: str = "g") -> Any:
@@ -113,10 +110,9 @@ class Talk:
 
 
 def message(number: int = 0, *, topic: str = "orders", body: bytes = b"hello", tag: str = "", lane: str = "") -> Any:
-    made = definition_pb2.Message(body=body)
-    made.topic.name = topic
-    made.system_properties.message_id = f"01{number:032X}"
-    made.system_properties.message_type = definition_pb2.FIFO if lane else definition_pb2.NORMAL
+    made = v2_message(
+        topic, f"01{number:032X}", body, message_type=definition_pb2.FIFO if lane else definition_pb2.NORMAL
+    )
     if tag:
         made.system_properties.tag = tag
     if lane:
@@ -509,10 +505,7 @@ async def test_telemetry_answers_each_settings_with_ok_and_the_same_shape(talk: 
         )  # fmt: skip
         return [service_pb2.TelemetryCommand.FromString(frame) async for frame in stream]
 
-    push = service_pb2.TelemetryCommand()
-    push.settings.client_type = definition_pb2.PUSH_CONSUMER
-    push.settings.subscription.group.name = "g"
-    push.settings.subscription.subscriptions.add().topic.name = "orders"
+    push = consumer_settings(definition_pb2.PUSH_CONSUMER, "g", "orders")
     for language in ("JAVA", "HTTP"):
         answers = await ask(push, language)
         assert len(answers) == 3
@@ -603,33 +596,29 @@ async def test_namespaces_are_part_of_the_name(talk: Talk, app: BrokerApp) -> No
 
 
 @pytest.mark.slow
-async def test_after_kill_9_acknowledged_messages_and_acks_are_there(tmp_path: Path) -> None:
-    net = GrpcNet()
-    try:
-        process, talk = await _process(tmp_path, net)
-        await begun(talk)
-        sent = [message(number, body=str(number).encode()) for number in range(50)]
-        for one in sent:
-            assert (await talk.send(one)).status.code == OK
-        got = await talk.receive(batch=20, invisible_ms=60_000)
-        assert len(got) == 20
-        assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-        process, talk = await _process(tmp_path, net)
-        assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK  # twice is OK
-        assert (await talk.ack(*map(handle_of, got[10:15]))).status.code == OK  # handles survive
-        seen = {one.body for one in await talk.receive(batch=32)}
-        assert seen == {one.body for one in sent} - {one.body for one in got}
-        [again, *_] = [(await talk.change(handle_of(one), 0)).status.code for one in got[15:]]
-        assert again == OK
-        rest = await talk.receive(batch=32)
-        assert {one.body for one in rest} == {one.body for one in got[15:]}
-        assert {one.system_properties.delivery_attempt for one in rest} == {2}
-        process.terminate()
-        assert process.wait(60) == 0
-    finally:
-        await net.close()
+async def test_after_kill_9_acknowledged_messages_and_acks_are_there(tmp_path: Path, net: GrpcNet) -> None:
+    process, talk = await _process(tmp_path, net)
+    await begun(talk)
+    sent = [message(number, body=str(number).encode()) for number in range(50)]
+    for one in sent:
+        assert (await talk.send(one)).status.code == OK
+    got = await talk.receive(batch=20, invisible_ms=60_000)
+    assert len(got) == 20
+    assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    process, talk = await _process(tmp_path, net)
+    assert (await talk.ack(*map(handle_of, got[:10]))).status.code == OK  # twice is OK
+    assert (await talk.ack(*map(handle_of, got[10:15]))).status.code == OK  # handles survive
+    seen = {one.body for one in await talk.receive(batch=32)}
+    assert seen == {one.body for one in sent} - {one.body for one in got}
+    [again, *_] = [(await talk.change(handle_of(one), 0)).status.code for one in got[15:]]
+    assert again == OK
+    rest = await talk.receive(batch=32)
+    assert {one.body for one in rest} == {one.body for one in got[15:]}
+    assert {one.system_properties.delivery_attempt for one in rest} == {2}
+    process.terminate()
+    assert process.wait(60) == 0
 
 
 async def _process(folder: Path, net: GrpcNet) -> tuple[subprocess.Popen[bytes], Talk]:

@@ -18,6 +18,7 @@ from evenq.client.core.admin.broker_group_views import BrokerCopyView, BrokerGro
 from evenq.errors import Error, NotFound, PreconditionFailed
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
+from tests.integration.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +71,10 @@ def copy_of(view: BrokerGroupView, number: int) -> BrokerCopyView:
     return next(one for one in view.copies if one.copy == number)
 
 
-class Sender(threading.Thread):
-    """Sends numbered messages until it is stopped, each until it is acknowledged."""
+class PatientSender(Sender):
+    """Sends each message until it is acknowledged."""
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(name="sender", daemon=True)
-        self._endpoint, self._ended = endpoint, threading.Event()
-        self.acknowledged: list[str] = []
-        self.gap_s = 0.0
+    gap_s = 0.0
 
     def run(self) -> None:
         with evenq.Producer(endpoint=self._endpoint) as producer:
@@ -92,18 +89,6 @@ class Sender(threading.Thread):
                 self.acknowledged.append(body)
                 now = time.monotonic()
                 self.gap_s, last = max(self.gap_s, now - last), now
-
-    def wait_for(self, count: int) -> None:
-        goal, end = len(self.acknowledged) + count, time.monotonic() + 60
-        while len(self.acknowledged) < goal:
-            assert time.monotonic() < end, f"{len(self.acknowledged)} of {goal} acknowledged"
-            time.sleep(0.02)
-
-    def stop(self) -> list[str]:
-        self._ended.set()
-        self.join(60)
-        assert not self.is_alive()
-        return self.acknowledged
 
 
 class Scraper(threading.Thread):
@@ -148,7 +133,7 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
     with group(tmp_path, REPLICATION__SUSPECT_MS="4000") as cluster:  # a busy machine's pauses move no leader
         in_sync(cluster, 3)
         admin = admin_of(cluster.endpoints)
-        sender, scraper = Sender(cluster.endpoints), Scraper(cluster)
+        sender, scraper = PatientSender(cluster.endpoints, TOPIC), Scraper(cluster)
         sender.start()
         scraper.start()
         sender.wait_for(20)

@@ -209,9 +209,7 @@ def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_o
         record.write_text(json.dumps({"token": "1", **others}))
         first.start()
         until(lambda: not first.alive, first.log_text)
-        assert "holds the record of one already, whose copies are 0" in first.log_text(), (
-            "it joins no other group (R19)"
-        )
+        assert "holds the record of a group with the copies 0" in first.log_text(), "it joins no other group (R19)"
         assert not (tmp_path / "broker-a" / "replica").exists(), "it is still the folder of a broker that is alone"
         record.unlink()
         first.start()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.errors import Error, InternalError
@@ -43,13 +43,6 @@ def full_files(folder: Path) -> dict[str, bytes]:
     """The log without its last file."""
     paths = sorted((folder / "commitlog").iterdir())
     return {path.name: path.read_bytes() for path in paths[:-1]}
-
-
-def wait_for(comes: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 120
-    while not comes():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
 
 
 def read(endpoint: str, name: str, *, until_error: bool) -> tuple[int, str]:
@@ -108,7 +101,8 @@ def test_with_copies_damage_is_repaired_while_its_readers_wait_and_told_to_none(
         assert read(cluster.endpoints, "readers", until_error=True) == (COUNT, "")
         assert leader_of(cluster) is damaged
         assert full_files(tmp_path / damaged.name) == whole
-        wait_for(lambda: full_files(tmp_path / others[0].name) == whole, "what was asked for, and damaged there, too")
+        same = "what was asked for, and damaged there, too"
+        until(lambda: full_files(tmp_path / others[0].name) == whole, same, seconds=120)
         assert figure(damaged, REPAIRED) >= 6
         assert figure(damaged, DAMAGED) == 0
         assert "repaired from copy" in damaged.log_text()

@@ -7,10 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.v2_requests import receive_messages, receive_request, send_request
 
 from evenq.testing import LocalCluster
 from evenq.wire.convert import set_duration_ms
@@ -22,16 +25,10 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
 V2 = "/apache.rocketmq.v2.MessagingService/"
 
 
-def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]]) -> None:
-    async def body() -> None:
-        async with LocalCluster(brokers=2, rebalancer=False) as cluster:
-            net = GrpcNet()
-            try:
-                await story(cluster, net)
-            finally:
-                await net.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[LocalCluster, GrpcNet]]:
+    async with LocalCluster(brokers=2, rebalancer=False) as cluster, open_net() as net:
+        yield cluster, net
 
 
 async def call(net: GrpcNet, address: str, method: str, request: Any, response: Any) -> Any:
@@ -43,16 +40,9 @@ async def call(net: GrpcNet, address: str, method: str, request: Any, response: 
 
 
 async def receive(net: GrpcNet, address: str, *, poll_ms: int, batch: int = 16) -> list[Any]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=batch)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "billing", "orders", -1
-    set_duration_ms(request.long_polling_timeout, poll_ms)
-    set_duration_ms(request.invisible_duration, 30_000)
+    request = receive_request("billing", "orders", queue=-1, poll_ms=poll_ms, invisible_ms=30_000, batch_size=batch)
     headers = {"x-mq-client-id": "client", "x-mq-language": "JAVA"}
-    stream = net.stream(
-        address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=poll_ms + 3_000, metadata=headers
-    )
-    frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-    return [frame.message for frame in frames if frame.HasField("message")]
+    return await receive_messages(net, address, request, timeout_ms=poll_ms + 3_000, metadata=headers)
 
 
 async def evenq(endpoint: str, *words: str, code: int = 0) -> Any:
@@ -69,19 +59,15 @@ async def evenq(endpoint: str, *words: str, code: int = 0) -> Any:
 
 
 @pytest.mark.slow
-def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> None:
+async def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> None:
     """Checklist 41, 40: delivered `max_attempts` times, then in the dead-letter topic with its origin; RD-19."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         first, second = (broker.address for broker in cluster.brokers)
         retry = groups_pb2.RetryPolicy(kind="CUSTOMIZED", delays_ms=[100])
         group = admin_pb2.CreateGroupRequest(group="billing", max_attempts=2, start_from="FIRST", retry=retry)
         await call(net, first, "/evenq.v1.Admin/CreateGroup", group, admin_pb2.CreateGroupResponse)
         for address in (first, second):
-            send = service_pb2.SendMessageRequest()
-            message = send.messages.add(body=b"poison")
-            message.topic.name = "orders"
-            message.system_properties.message_id = f"from-{address}"
+            send = send_request("orders", f"from-{address}", b"poison")
             await call(net, address, V2 + "SendMessage", send, service_pb2.SendMessageResponse)
         attempts = []
         for _ in range(4):
@@ -118,5 +104,3 @@ def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> N
         assert {one.system_properties.message_id for one in again} == {f"from-{first}", f"from-{second}"}
         assert {one.system_properties.delivery_attempt for one in again} == {1}
         assert (await evenq(second, "replay", "billing", "--yes"))["replayed"] == 0
-
-    run(story)

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.v2_requests import ack_request, nack_request, receive_messages, receive_request
 
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-pytestmark = pytest.mark.integration
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, INVALID = 20000, 40013
@@ -64,29 +63,27 @@ class Talk:
     async def receiving(
         self, *, push: bool = False, batch: int = 32, poll_ms: int = 0, invisible_ms: int = 10_000, attempt: str = ""
     ) -> list[Any]:
-        request = s.ReceiveMessageRequest(batch_size=batch, auto_renew=push, attempt_id=attempt)
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-        set_duration_ms(request.long_polling_timeout, poll_ms)
-        if not push:
-            set_duration_ms(request.invisible_duration, invisible_ms)
-
-        stream = self.net.stream(
-            "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=self.headers
+        request = receive_request(
+            "g",
+            "t",
+            queue=-1,
+            poll_ms=poll_ms,
+            invisible_ms=None if push else invisible_ms,
+            batch_size=batch,
+            auto_renew=push,
+            attempt_id=attempt,
         )
-        frames = [s.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [frame.message for frame in frames if frame.HasField("message")]
+
+        return await receive_messages(self.net, "a:8081", request, metadata=self.headers)
 
     async def ack(self, *handles: str) -> Any:
-        request = s.AckMessageRequest()
-        request.group.name, request.topic.name = "g", "t"
+        request = ack_request("g", "t")
         for handle in handles:
             request.entries.add(message_id="id", receipt_handle=handle)
         return await self.call("AckMessage", request, s.AckMessageResponse)
 
     async def change(self, handle: str, invisible_ms: int) -> Any:
-        request = s.ChangeInvisibleDurationRequest(receipt_handle=handle)
-        request.group.name, request.topic.name = "g", "t"
-        set_duration_ms(request.invisible_duration, invisible_ms)
+        request = nack_request("g", "t", handle, invisible_ms)
         return await self.call("ChangeInvisibleDuration", request, s.ChangeInvisibleDurationResponse)
 
     async def forward(self, handle: str, message_id: str = "") -> int:
@@ -107,27 +104,25 @@ class Talk:
             await self.beat()
 
 
-def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group: Any) -> None:
-    async def body() -> None:
-        clock = FakeClock()
-        net = LoopNet(clock)
-        result = BrokerSettings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
-        broker = Broker(result, clock=clock, rng=random.Random(1), net=net)
-        await broker.open()
-        net.serve("a:8081", broker.rpcs())
-        talk = Talk(broker, net, clock)
-        await talk.clock.during(broker.start([BrokerAddress("default", "a", 8081)]))
-        kind = MessageType.FIFO if fifo else MessageType.NORMAL
-        await talk.clock.during(broker.catalog.create_topic("t", queues=2, message_type=kind))
-        await talk.clock.during(broker.catalog.create_group("g", ordered=fifo, **group))
-        try:
-            await story(talk)
-            broker.ledger.progress.check()
-            broker.long_polls.table.check()
-        finally:
-            await talk.clock.during(broker.close())
-
-    asyncio.run(body())
+@asynccontextmanager
+async def a_talk(*, fifo: bool = False, **group: Any) -> AsyncIterator[Talk]:
+    clock = FakeClock()
+    net = LoopNet(clock)
+    result = BrokerSettings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
+    broker = Broker(result, clock=clock, rng=random.Random(1), net=net)
+    await broker.open()
+    net.serve("a:8081", broker.rpcs())
+    talk = Talk(broker, net, clock)
+    await talk.clock.during(broker.start([BrokerAddress("default", "a", 8081)]))
+    kind = MessageType.FIFO if fifo else MessageType.NORMAL
+    await talk.clock.during(broker.catalog.create_topic("t", queues=2, message_type=kind))
+    await talk.clock.during(broker.catalog.create_group("g", ordered=fifo, **group))
+    try:
+        yield talk
+        broker.ledger.progress.check()
+        broker.long_polls.table.check()
+    finally:
+        await talk.clock.during(broker.close())
 
 
 def message_of(broker: Broker) -> Append:
@@ -144,10 +139,9 @@ def bodies(messages: list[Any]) -> list[str]:
     return [message.body.decode() for message in messages]
 
 
-def test_33_a_receive_whose_answer_was_lost_is_answered_again() -> None:
+async def test_33_a_receive_whose_answer_was_lost_is_answered_again() -> None:
     """Checklist 33: the same attempt id gets the same messages, as the same delivery."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1", "2", "3")
         lost = await talk.receive(push=True, batch=3, attempt="x")
         again = await talk.receive(push=True, batch=3, attempt="x")
@@ -155,13 +149,10 @@ def test_33_a_receive_whose_answer_was_lost_is_answered_again() -> None:
         assert {one.system_properties.delivery_attempt for one in again} == {1}
         assert await talk.other("another").receive(attempt="x") == []
 
-    run(story)
 
-
-def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
+async def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
     """Checklist 33: nothing is lost with a poll that its client gave up."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         for answered in (False, True):
             poll = asyncio.ensure_future(talk.receiving(poll_ms=10_000, attempt="x"))
             await talk.clock.advance(50)
@@ -176,15 +167,12 @@ def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
             assert got.system_properties.delivery_attempt == 1
             assert talk.clock.monotonic_ms() - began_ms <= 1_000
 
-    run(story)
-
 
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.slow
-def test_35_a_push_consumer_that_works_for_twenty_minutes_keeps_its_message(fifo: bool) -> None:
+async def test_35_a_push_consumer_that_works_for_twenty_minutes_keeps_its_message(fifo: bool) -> None:
     """Checklist 35: standard, and FIFO in a local retry; the rest of its message group waits with it."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk(fifo=fifo) as talk:
         await talk.send("1", "2", lane="lane" if fifo else "")
         got = await talk.receive(push=True)
         assert len(got) == (1 if fifo else 2)
@@ -194,13 +182,10 @@ def test_35_a_push_consumer_that_works_for_twenty_minutes_keeps_its_message(fifo
         assert (await talk.ack(*map(handle, got))).status.code == OK
         assert bodies(await talk.receive(push=True)) == (["2"] if fifo else [])
 
-    run(story, fifo=fifo)
 
-
-def test_36_a_killed_push_consumers_messages_come_again_and_a_stopped_ones_within_two_seconds() -> None:
+async def test_36_a_killed_push_consumers_messages_come_again_and_a_stopped_ones_within_two_seconds() -> None:
     """Checklist 36."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1")
         assert len(await talk.other("killed").receive(push=True)) == 1
         await talk.clock.advance(12_500)
@@ -217,13 +202,10 @@ def test_36_a_killed_push_consumers_messages_come_again_and_a_stopped_ones_withi
         assert got.system_properties.delivery_attempt == 3
         assert talk.clock.monotonic_ms() - began_ms <= 2_000
 
-    run(story)
 
-
-def test_37_acks_are_final_idempotent_and_good_with_an_earlier_handle_of_the_delivery() -> None:
+async def test_37_acks_are_final_idempotent_and_good_with_an_earlier_handle_of_the_delivery() -> None:
     """Checklist 37."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1")
         [got] = await talk.receive()
         changed = await talk.change(handle(got), 30_000)
@@ -234,13 +216,10 @@ def test_37_acks_are_final_idempotent_and_good_with_an_earlier_handle_of_the_del
         await talk.clock.advance(MINUTE)
         assert await talk.receive() == []
 
-    run(story)
 
-
-def test_38_an_expired_or_malformed_handle_is_invalid_at_both_levels_and_ok_for_rust() -> None:
+async def test_38_an_expired_or_malformed_handle_is_invalid_at_both_levels_and_ok_for_rust() -> None:
     """Checklist 38."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1")
         [got] = await talk.receive(invisible_ms=1_000)
         await talk.clock.advance(1_500)
@@ -250,13 +229,10 @@ def test_38_an_expired_or_malformed_handle_is_invalid_at_both_levels_and_ok_for_
             rust = await talk.other("r", "RUST").ack(bad)
             assert (rust.status.code, rust.entries[0].status.code) == (OK, OK), bad
 
-    run(story)
 
-
-def test_39_a_refused_change_echoes_the_handle_of_the_request() -> None:
+async def test_39_a_refused_change_echoes_the_handle_of_the_request() -> None:
     """Checklist 39."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1")
         [got] = await talk.receive(invisible_ms=1_000)
         too_long = await talk.change(handle(got), 99 * 3_600_000)
@@ -266,13 +242,10 @@ def test_39_a_refused_change_echoes_the_handle_of_the_request() -> None:
             answer = await talk.change(bad, 1_000)
             assert (answer.status.code, answer.receipt_handle) == (INVALID, bad)
 
-    run(story)
 
-
-def test_40_an_invisible_time_of_0_and_of_1_ms_means_now() -> None:
+async def test_40_an_invisible_time_of_0_and_of_1_ms_means_now() -> None:
     """Checklist 40; and redelivery is exact to the ms for any other time."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("1")
         for attempt, pause_ms in enumerate((0, 1, 700, 12_345), start=1):
             [got] = await talk.receive(poll_ms=20_000)
@@ -282,19 +255,14 @@ def test_40_an_invisible_time_of_0_and_of_1_ms_means_now() -> None:
             [got] = await talk.receive(poll_ms=20_000)
             waited_ms = talk.clock.monotonic_ms() - began_ms
             assert pause_ms - 10 <= waited_ms <= pause_ms + 15
-            request = s.ChangeInvisibleDurationRequest(receipt_handle=handle(got), suspend=True)
-            request.group.name, request.topic.name = "g", "t"
-            set_duration_ms(request.invisible_duration, 0)
+            request = nack_request("g", "t", handle(got), 0, suspend=True)
             answer = await talk.call("ChangeInvisibleDuration", request, s.ChangeInvisibleDurationResponse)
             assert answer.status.code == OK, "a suspended delivery does not count"
 
-    run(story)
 
-
-def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead_letter() -> None:
+async def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead_letter() -> None:
     """Checklist 41; RD-3, RD-19: with `dead_letter_queue` set, and its origin in properties."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk() as talk:
         await talk.send("poison")
         attempts = []
         while got := await talk.receive(push=True):
@@ -310,13 +278,10 @@ def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead
         response = definition_pb2.Message.FromString(letter.head).user_properties
         assert (response["DLQ_REASON"], response["DLQ_ATTEMPTS"]) == ("attempts", "17")
 
-    run(story)
 
-
-def test_42_the_next_of_a_message_group_comes_only_after_a_forward() -> None:
+async def test_42_the_next_of_a_message_group_comes_only_after_a_forward() -> None:
     """Checklist 42: also a forward without a handle, as C++ sends it; one that is gone is OK."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk(fifo=True) as talk:
         await talk.send("1", "2", "3", lane="lane")
         [first] = await talk.receive(push=True)
         await talk.works_for(5)
@@ -328,13 +293,10 @@ def test_42_the_next_of_a_message_group_comes_only_after_a_forward() -> None:
         assert await talk.forward("nonsense") == OK
         assert bodies([first, second, *(await talk.receive(push=True))]) == ["1", "2", "3"]
 
-    run(story, fifo=True)
 
-
-def test_42_acknowledged_ones_of_a_batch_never_come_again_and_order_survives_redelivery_and_restart() -> None:
+async def test_42_acknowledged_ones_of_a_batch_never_come_again_and_order_survives_redelivery_and_restart() -> None:
     """Checklist 42, contract 9.4: redelivery restarts at the failed message only; other message groups go on."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk(fifo=True) as talk:
         lanes = ("a", "b", "c")
         for number in range(4):
             for lane in lanes:
@@ -359,13 +321,10 @@ def test_42_acknowledged_ones_of_a_batch_never_come_again_and_order_survives_red
                 await talk.clock.advance(2_000)
         assert done == {lane: [f"{lane}{number}" for number in range(4)] for lane in lanes}
 
-    run(story, fifo=True)
 
-
-def test_43_a_failing_node_consumer_waits_the_groups_policy_between_tries() -> None:
+async def test_43_a_failing_node_consumer_waits_the_groups_policy_between_tries() -> None:
     """Checklist 43: 10 s and then more, not 10 ms."""
-
-    async def story(talk: Talk) -> None:
+    async with a_talk(retry=RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=10000, max_ms=20000)) as talk:
         node = talk.other("n", "HTTP")
         await talk.send("1")
         [got] = await node.receive(push=True)
@@ -377,5 +336,3 @@ def test_43_a_failing_node_consumer_waits_the_groups_policy_between_tries() -> N
                 found = await node.receive(push=True, poll_ms=10_000)
             [got] = found
             assert pause_ms <= talk.clock.monotonic_ms() - began_ms <= pause_ms + 50
-
-    run(story, retry=RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=10_000, max_ms=20_000))

@@ -6,14 +6,16 @@ Raw calls of `apache.rocketmq.v2`, as unmodified SDKs make them: a stream and he
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.v2_requests import consumer_settings, receive_frames, receive_request, send_request
 
 import evenq.aio
 from evenq.testing import LocalCluster
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -34,10 +36,7 @@ class Consumer:
         opened = asyncio.Event()
 
         async def requests() -> AsyncIterator[bytes]:
-            command = service_pb2.TelemetryCommand()
-            command.settings.client_type = definition_pb2.PUSH_CONSUMER
-            command.settings.subscription.group.name = "g"
-            command.settings.subscription.subscriptions.add().topic.name = "orders"
+            command = consumer_settings(definition_pb2.PUSH_CONSUMER, "g", "orders")
             yield command.SerializeToString()
             await asyncio.Event().wait()
 
@@ -71,39 +70,24 @@ class Consumer:
 
     async def receive(self, address: str, *, poll_ms: int = 1_000) -> list[str]:
         """Message ids."""
-        request = service_pb2.ReceiveMessageRequest(batch_size=16, auto_renew=True)
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "orders", 0
-        set_duration_ms(request.long_polling_timeout, poll_ms)
-        stream = self._net.stream(
-            address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=self._metadata
-        )
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        request = receive_request("g", "orders", queue=0, poll_ms=poll_ms, batch_size=16, auto_renew=True)
+        frames = await receive_frames(self._net, address, request, metadata=self._metadata)
         return [frame.message.system_properties.message_id for frame in frames if frame.HasField("message")]
 
 
-def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]]) -> None:
-    async def body() -> None:
-        settings = {"ATTEMPT_KEEP_MS": "0"}  # so that only the client's life holds a message over a restart
-        async with LocalCluster(
-            brokers=2, rebalancer=False, nameserver_settings=FAST, broker_settings=settings
-        ) as cluster:
-            async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin:
-                await admin.create_topic("orders", queues=1)
-                await admin.create_group("g", start_from="FIRST")
-            net = GrpcNet()
-            try:
-                await story(cluster, net)
-            finally:
-                await net.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[LocalCluster, GrpcNet]]:
+    settings = {"ATTEMPT_KEEP_MS": "0"}  # so that only the client's life holds a message over a restart
+    async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST, broker_settings=settings) as cluster:
+        async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin:
+            await admin.create_topic("orders", queues=1)
+            await admin.create_group("g", start_from="FIRST")
+        async with open_net() as net:
+            yield cluster, net
 
 
 async def send(net: GrpcNet, address: str) -> None:
-    request = service_pb2.SendMessageRequest()
-    message = request.messages.add(body=b"hello")
-    message.topic.name = "orders"
-    message.system_properties.message_id = "id"
+    request = send_request("orders", "id", b"hello")
     await net.unary(address, V2 + "SendMessage", request.SerializeToString(), timeout_ms=60_000)
 
 
@@ -118,10 +102,10 @@ async def comes_again(net: GrpcNet, address: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("restarted", [True, False])
-def test_messages_of_a_departed_member_come_again_at_a_broker_that_saw_only_its_receives(
+async def test_messages_of_a_departed_member_come_again_at_a_broker_that_saw_only_its_receives(
     clean: bool, restarted: bool
 ) -> None:
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         first, second = cluster.brokers
         consumer: Any = Consumer(net, "departing")
         await consumer.start(first.address)
@@ -133,5 +117,3 @@ def test_messages_of_a_departed_member_come_again_at_a_broker_that_saw_only_its_
         if restarted:
             second.restart()
         await comes_again(net, second.address)
-
-    run(story)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_json, evenq_process
+from evenq_proofs.nets import open_net
 from evenq_proofs.waiting import until
 
 import evenq
@@ -27,11 +28,7 @@ LARGE_EU = "region = 'eu' AND amount BETWEEN 50 AND 1e2"
 BAD = "region LIKE 'e%'"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    settings = {"DEFAULT_START_FROM": "FIRST", "DEFAULT_QUEUES": "2"}
-    with LocalCluster(brokers=2, broker_settings=settings) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2, broker_settings={"DEFAULT_START_FROM": "FIRST", "DEFAULT_QUEUES": "2"})
 
 
 QUEUES = 8
@@ -103,8 +100,7 @@ async def _through_the_stubs(
     addresses: list[str], topic: str, expression: str
 ) -> tuple[list[int], list[bytes], list[bytes]]:
     """Codes of a bad expression; bodies by PullMessage and by Pull, of all queues of all brokers."""
-    net = GrpcNet()
-    try:
+    async with open_net() as net:
         receive = service_pb2.ReceiveMessageRequest(batch_size=8)
         receive.group.name, receive.message_queue.topic.name, receive.message_queue.id = "sql-stub", topic, -1
         receive.filter_expression.type, receive.filter_expression.expression = definition_pb2.SQL, BAD
@@ -123,8 +119,6 @@ async def _through_the_stubs(
             data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
             by_evenq += [message.body for message in data_pb2.PullResponse.FromString(data).messages]
         return [frame.status.code for frame in bad], by_v2, by_evenq
-    finally:
-        await net.close()
 
 
 def test_the_stubs_of_both_protocols_get_the_same(cluster: LocalCluster) -> None:
@@ -141,10 +135,8 @@ def test_the_command_line_consumes_what_an_expression_wants(cluster: LocalCluste
     expected = fill(cluster, "sql-cli")
 
     def consume(expression: str, *options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "evenq.cli", "consume", "sql-cli", "--group", "sql-cli", "--sql", expression]
-        return subprocess.run(
-            [*command, *options, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=False
-        )
+        words = ("consume", "sql-cli", "--group", "sql-cli", "--sql", expression, *options)
+        return evenq_process(*words, endpoint=cluster.endpoint)
 
     output = consume(LARGE_EU, "--from", "first", "--max", str(len(expected)), "--json")
     assert {json.loads(line)["body"].encode() for line in output.stdout.splitlines()} == expected, output.stderr
@@ -165,9 +157,9 @@ def test_members_that_differ_are_shown(cluster: LocalCluster) -> None:
         )
 
     def shown() -> list[dict[str, str]]:
-        command = [sys.executable, "-m", "evenq.cli", "group", "show", "sql-differ", "--json"]
-        output = subprocess.run([*command, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=True)
-        rows: list[dict[str, str]] = json.loads(output.stdout)["differing_filters"]
+        rows: list[dict[str, str]] = evenq_json("group", "show", "sql-differ", endpoint=cluster.endpoint)[
+            "differing_filters"
+        ]
         return rows
 
     with member("amount > 1"):

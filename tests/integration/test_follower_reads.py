@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
 from evenq_proofs.replicated_group import FAST, figure, group, in_sync, leader_of
 from evenq_proofs.waiting import until
 
@@ -75,11 +76,8 @@ def pulled(
     )  # fmt: skip
 
     async def ask() -> bytes:
-        net = GrpcNet()
-        try:
+        async with open_net() as net:
             return await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=20_000)
-        finally:
-            await net.close()
 
     return data_pb2.PullResponse.FromString(asyncio.run(ask()))
 

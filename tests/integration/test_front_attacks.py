@@ -26,8 +26,6 @@ from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.hpack import encode
 
-pytestmark = pytest.mark.integration
-
 log = logging.getLogger(__name__)
 
 SERVER = Path(__file__).parents[1] / "compat" / "interop_server.py"

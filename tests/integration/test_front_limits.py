@@ -1,7 +1,6 @@
 """The bounds of the front as settings of real servers: each keeps the one it was given, and tells that it was reached."""
 
 import urllib.request
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -13,11 +12,7 @@ CHECK = "/grpc.health.v1.Health/Check"
 BOUND = {"FRONT_LIMITS__HEADER_LIST_BYTES_MAX": "4096"}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    bounds = {"broker_settings": BOUND, "nameserver_settings": BOUND, "rebalancer_settings": BOUND}
-    with LocalCluster(front="http2", **bounds) as running:  # type: ignore[arg-type]  # each is a mapping of texts
-        yield running
+pytestmark = pytest.mark.cluster(front="http2", settings={"FRONT_LIMITS__HEADER_LIST_BYTES_MAX": "4096"})
 
 
 def asked(node: Node, header: str) -> None:

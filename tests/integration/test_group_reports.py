@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_process
 from evenq_proofs.waiting import until
 
 from evenq import Admin, Message, Producer, PushConsumer
@@ -18,24 +16,16 @@ from evenq.client.options import PushOptions
 from evenq.testing.local_cluster import LocalCluster
 
 DEADLINE_S = 60
-EVENQ = [sys.executable, "-m", "evenq.cli"]
 Shell = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 def shell_of(endpoint: str) -> Shell:
     def run(*words: str, code: int | None = 0) -> Any:
-        environment = {**os.environ, "EVENQ_ENDPOINT": endpoint}
-        done = subprocess.run(
-            [*EVENQ, *words], capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False
-        )
+        done = evenq_process(*words, endpoint=endpoint)
         assert code in {done.returncode, None}, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
         return json.loads(done.stdout) if "--json" in words else done.stdout + done.stderr
 
     return run

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -51,11 +50,7 @@ time.sleep(600)
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1) as running, evenq.Admin(endpoint=running.endpoint) as admin:
-        admin.create_topic("t", queues=4)
-        yield running
+pytestmark = pytest.mark.cluster(prepare=lambda admin: admin.create_topic("t", queues=4))
 
 
 def publish(endpoint: str, *bodies: str) -> None:

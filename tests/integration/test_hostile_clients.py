@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.v2_requests import ack_request, consumer_settings, nack_request, receive_request
 
 import evenq
 from evenq.model import BrokerAddress, MessageType
@@ -34,12 +35,9 @@ from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 from evenq.wire.stubs.evenq.v1 import data_pb2, dead_letters_pb2
-
-pytestmark = pytest.mark.integration
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +97,16 @@ class Hall:
         self, topic: str = "t", group: str = "g", *, poll_ms: int = 0, invisible_ms: int = 10_000, push: bool = False,
         client: str = "c", batch: int = 32, attempt: str = "",
     ) -> Any:  # fmt: skip
-        request = s.ReceiveMessageRequest(batch_size=batch, auto_renew=push, attempt_id=attempt)
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = group, topic, -1
-        set_duration_ms(request.long_polling_timeout, poll_ms)
-        if not push:
-            set_duration_ms(request.invisible_duration, invisible_ms)
+        request = receive_request(
+            group,
+            topic,
+            queue=-1,
+            poll_ms=poll_ms,
+            invisible_ms=None if push else invisible_ms,
+            batch_size=batch,
+            auto_renew=push,
+            attempt_id=attempt,
+        )
         headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
         result = request.SerializeToString()
         stream = self.net.stream("a:8081", V2 + "ReceiveMessage", result, timeout_ms=120_000, metadata=headers)
@@ -119,8 +122,7 @@ class Hall:
         return found
 
     async def ack(self, *handles: str, topic: str = "t", group: str = "g", client: str = "c", to: str = "a") -> int:
-        request = s.AckMessageRequest()
-        request.group.name, request.topic.name = group, topic
+        request = ack_request(group, topic)
         for handle in handles:
             request.entries.add(message_id="id", receipt_handle=handle)
         answer = await self.call("AckMessage", request, s.AckMessageResponse, client=client, to=to)
@@ -128,9 +130,7 @@ class Hall:
         return int(answer.status.code)
 
     async def nack(self, handle: str, *, topic: str = "t", group: str = "g", client: str = "c") -> int:
-        request = s.ChangeInvisibleDurationRequest(receipt_handle=handle)
-        request.group.name, request.topic.name = group, topic
-        set_duration_ms(request.invisible_duration, 0)
+        request = nack_request(group, topic, handle, 0)
         answer = await self.call("ChangeInvisibleDuration", request, s.ChangeInvisibleDurationResponse, client=client)
         return int(answer.status.code)
 
@@ -148,85 +148,76 @@ def bodies(received: list[Any]) -> list[str]:
     return [one.body.decode() for one in received]
 
 
-def run(story: Callable[[Hall], Awaitable[None]]) -> None:
-    async def body() -> None:
-        hall = Hall()
-        try:
-            await story(hall)
-            for broker in hall.brokers:
-                broker.ledger.progress.check()
-        finally:
-            for broker in hall.brokers:
-                await hall.during(broker.close())
-
-    asyncio.run(body())
+@pytest.fixture
+async def hall() -> AsyncIterator[Hall]:
+    hall = Hall()
+    try:
+        yield hall
+        for broker in hall.brokers:
+            broker.ledger.progress.check()
+    finally:
+        for broker in hall.brokers:
+            await hall.during(broker.close())
 
 
 # ------------------------------------------------------------------------------------------------ who never finishes
 
 
 @pytest.mark.slow
-def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on() -> None:
-    async def story(hall: Hall) -> None:
-        broker = await hall.open(inflight_max=50)
-        await hall.during(broker.catalog.create_topic("t", queues=1))
-        for start in range(0, 200, 50):
-            await hall.send(*(str(number) for number in range(start, start + 50)))
-        held: list[Any] = []
-        while got := await hall.receive(invisible_ms=HOUR):
-            held += got
-        assert len(held) == 50
-        topic, group = broker.catalog.topics.get("t"), broker.catalog.groups.get("g")
-        assert topic is not None
-        assert group is not None
-        assert broker.ledger.progress.inflight(group.group_id, topic.topic_id, 0) == 50
-        taken: list[str] = []
-        while got := await hall.receive(group="diligent"):
-            taken += bodies(got)
-            assert await hall.ack(*map(handle, got), group="diligent") == OK
-        assert sorted(taken, key=int) == [str(number) for number in range(200)], "the other group sees everything"
-        waiting = asyncio.ensure_future(hall.receiving(poll_ms=30_000))
-        await hall.clock.advance(100)
-        assert not waiting.done()
-        assert await hall.ack(handle(held[7])) == OK
-        assert bodies(await hall.during(waiting)) == ["50"], "one ack, one more message, at once"
-        await hall.clock.advance(HOUR)
-        assert len(await hall.receive()) == 32, "the rest comes again in the end"
-
-    run(story)
+async def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on(hall: Hall) -> None:
+    broker = await hall.open(inflight_max=50)
+    await hall.during(broker.catalog.create_topic("t", queues=1))
+    for start in range(0, 200, 50):
+        await hall.send(*(str(number) for number in range(start, start + 50)))
+    held: list[Any] = []
+    while got := await hall.receive(invisible_ms=HOUR):
+        held += got
+    assert len(held) == 50
+    topic, group = broker.catalog.topics.get("t"), broker.catalog.groups.get("g")
+    assert topic is not None
+    assert group is not None
+    assert broker.ledger.progress.inflight(group.group_id, topic.topic_id, 0) == 50
+    taken: list[str] = []
+    while got := await hall.receive(group="diligent"):
+        taken += bodies(got)
+        assert await hall.ack(*map(handle, got), group="diligent") == OK
+    assert sorted(taken, key=int) == [str(number) for number in range(200)], "the other group sees everything"
+    waiting = asyncio.ensure_future(hall.receiving(poll_ms=30_000))
+    await hall.clock.advance(100)
+    assert not waiting.done()
+    assert await hall.ack(handle(held[7])) == OK
+    assert bodies(await hall.during(waiting)) == ["50"], "one ack, one more message, at once"
+    await hall.clock.advance(HOUR)
+    assert len(await hall.receive()) == 32, "the rest comes again in the end"
 
 
-def test_every_ack_but_the_right_one_changes_nothing() -> None:
+async def test_every_ack_but_the_right_one_changes_nothing(hall: Hall) -> None:
     """Another group's, topic's, queue's and broker's handle, forged ones, and the right one twice."""
-
-    async def story(hall: Hall) -> None:
-        broker = await hall.open()
-        for topic in ("t", "u"):
-            await hall.during(broker.catalog.create_topic(topic, queues=2))
-            for number in range(4):
-                await hall.send(f"{topic}{number}", topic=topic)
-        mine, theirs = await hall.receive(batch=4), await hall.receive(group="other", batch=4)
-        elsewhere = await hall.receive("u", batch=4)
-        good = handle(mine[0])
-        before = [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
-        prefix, _, digits = good.rpartition(".")
-        fields, checksum = digits[:-32], digits[-32:]
-        other = handle(mine[1]).rpartition(".")[2]
-        for bad in (
-            handle(theirs[0]), handle(elsewhere[0]), good.replace(".a.", ".b."), good.replace(".a.", ".nowhere."),
-            f"{prefix}.{other[:-32]}{checksum}", f"{prefix}.{fields}{other[-32:]}", f"{prefix}.{fields[::-1]}{checksum}",
-            f"{prefix}.{'0' * len(digits)}", f"{prefix}.{'f' * len(digits)}", f"{prefix}.", good + "00", good.upper(), "",
-            " " + good, good + "\n", "e1.a.é", "e1.." + digits,
-        ):  # fmt: skip
-            assert await hall.ack(bad) == INVALID, bad
-            assert await hall.nack(bad) == INVALID, bad
-        assert await hall.ack(handle(theirs[0]), group="nobody") == INVALID
-        assert before == [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
-        assert [await hall.ack(good), await hall.ack(good), await hall.nack(good)] == [OK, OK, INVALID]
-        await hall.clock.advance(10_001)
-        assert len(await hall.receive()) == 3
-
-    run(story)
+    broker = await hall.open()
+    for topic in ("t", "u"):
+        await hall.during(broker.catalog.create_topic(topic, queues=2))
+        for number in range(4):
+            await hall.send(f"{topic}{number}", topic=topic)
+    mine, theirs = await hall.receive(batch=4), await hall.receive(group="other", batch=4)
+    elsewhere = await hall.receive("u", batch=4)
+    good = handle(mine[0])
+    before = [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
+    prefix, _, digits = good.rpartition(".")
+    fields, checksum = digits[:-32], digits[-32:]
+    other = handle(mine[1]).rpartition(".")[2]
+    for bad in (
+        handle(theirs[0]), handle(elsewhere[0]), good.replace(".a.", ".b."), good.replace(".a.", ".nowhere."),
+        f"{prefix}.{other[:-32]}{checksum}", f"{prefix}.{fields}{other[-32:]}", f"{prefix}.{fields[::-1]}{checksum}",
+        f"{prefix}.{'0' * len(digits)}", f"{prefix}.{'f' * len(digits)}", f"{prefix}.", good + "00", good.upper(), "",
+        " " + good, good + "\n", "e1.a.é", "e1.." + digits,
+    ):  # fmt: skip
+        assert await hall.ack(bad) == INVALID, bad
+        assert await hall.nack(bad) == INVALID, bad
+    assert await hall.ack(handle(theirs[0]), group="nobody") == INVALID
+    assert before == [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
+    assert [await hall.ack(good), await hall.ack(good), await hall.nack(good)] == [OK, OK, INVALID]
+    await hall.clock.advance(10_001)
+    assert len(await hall.receive()) == 3
 
 
 # ------------------------------------------------------------------------------------------------ circles of retries
@@ -237,142 +228,124 @@ def letters(hall: Hall, group: str = "g") -> int:
     return 0 if topic is None else hall.brokers[0].ledger.store.queue_range(topic.topic_id, 0)[1]
 
 
-def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time_is_stopped() -> None:
+async def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time_is_stopped(hall: Hall) -> None:
     """RD-3, RD-5: also when it consumes its own retry topic."""
-
-    async def story(hall: Hall) -> None:
-        broker = await hall.open(delay_levels="1s 1s 1s 1s")
-        await hall.during(broker.catalog.create_group("g", max_attempts=4))
-        await hall.send("poison")
-        request = data_pb2.SendBackRequest(group="g", attempts=0)
-        request.queue.topic = "t"
-        retries = "%RETRY%g"
-        for turn in range(10):
-            answer = await hall.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
-            assert answer.status.code == OK, answer.status.message
-            if answer.dead_lettered:
-                break
-            await hall.until(lambda: broker.catalog.topics.get(retries) is not None)
-            topic = broker.catalog.topics.get(retries)
-            assert topic is not None
-            number, count = topic.topic_id, turn + 1
-            await hall.until(lambda: broker.ledger.store.queue_range(number, 0)[1] == count)  # noqa: B023  of this turn
-            request.queue.topic, request.queue_offset = retries, turn
-        assert (turn, letters(hall)) == (3, 1)
-
-    run(story)
+    broker = await hall.open(delay_levels="1s 1s 1s 1s")
+    await hall.during(broker.catalog.create_group("g", max_attempts=4))
+    await hall.send("poison")
+    request = data_pb2.SendBackRequest(group="g", attempts=0)
+    request.queue.topic = "t"
+    retries = "%RETRY%g"
+    for turn in range(10):
+        answer = await hall.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
+        assert answer.status.code == OK, answer.status.message
+        if answer.dead_lettered:
+            break
+        await hall.until(lambda: broker.catalog.topics.get(retries) is not None)
+        topic = broker.catalog.topics.get(retries)
+        assert topic is not None
+        number, count = topic.topic_id, turn + 1
+        await hall.until(lambda: broker.ledger.store.queue_range(number, 0)[1] == count)  # noqa: B023  of this turn
+        request.queue.topic, request.queue_offset = retries, turn
+    assert (turn, letters(hall)) == (3, 1)
 
 
 @pytest.mark.slow
-def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits() -> None:
-    async def story(hall: Hall) -> None:
-        broker = await hall.open()
-        pauses = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(10,))
-        await hall.during(broker.catalog.create_group("g", max_attempts=2, retry=pauses))
-        await hall.send("poison")
+async def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits(hall: Hall) -> None:
+    broker = await hall.open()
+    pauses = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(10,))
+    await hall.during(broker.catalog.create_group("g", max_attempts=2, retry=pauses))
+    await hall.send("poison")
 
-        async def dies() -> int:
-            taken = 0
-            for _ in range(10):
-                for one in await hall.receive(push=True):
-                    taken += 1
-                    assert await hall.nack(handle(one)) == OK
-                await hall.clock.advance(20)
-            return taken
+    async def dies() -> int:
+        taken = 0
+        for _ in range(10):
+            for one in await hall.receive(push=True):
+                taken += 1
+                assert await hall.nack(handle(one)) == OK
+            await hall.clock.advance(20)
+        return taken
 
-        assert await dies() == 2
-        for turn in range(1, 4):
-            assert letters(hall) == turn
-            replay = dead_letters_pb2.ReplayDeadLettersRequest(group="g").SerializeToString()
-            stream = hall.net.stream("a:8081", "/evenq.v1.DeadLetters/Replay", replay, timeout_ms=60_000)
+    assert await dies() == 2
+    for turn in range(1, 4):
+        assert letters(hall) == turn
+        replay = dead_letters_pb2.ReplayDeadLettersRequest(group="g").SerializeToString()
+        stream = hall.net.stream("a:8081", "/evenq.v1.DeadLetters/Replay", replay, timeout_ms=60_000)
 
-            async def follow(frames: AsyncIterator[bytes] = stream) -> int:
-                return len([frame async for frame in frames])
+        async def follow(frames: AsyncIterator[bytes] = stream) -> int:
+            return len([frame async for frame in frames])
 
-            assert await hall.during(follow()) >= 1
-            assert await dies() == 2, "delivered as often as the first time, and not for ever"
-        await hall.clock.advance(HOUR)
-        assert (letters(hall), await hall.receive()) == (4, [])
-
-    run(story)
+        assert await hall.during(follow()) >= 1
+        assert await dies() == 2, "delivered as often as the first time, and not for ever"
+    await hall.clock.advance(HOUR)
+    assert (letters(hall), await hall.receive()) == (4, [])
 
 
-def test_a_push_consumer_of_dead_letters_that_always_fails_comes_to_an_end() -> None:
+async def test_a_push_consumer_of_dead_letters_that_always_fails_comes_to_an_end(hall: Hall) -> None:
     """Of its own group's letters, which stay where they are, and of another group's."""
-
-    async def story(hall: Hall) -> None:
-        broker = await hall.open()
-        for group in ("g", "h"):
-            await hall.during(broker.catalog.create_group(group, max_attempts=2))
-        await hall.send("poison")
-        taken = {"t": 0, "%DLQ%g": 0}
-        for _ in range(20):
-            for topic, group in (("t", "g"), ("%DLQ%g", "g"), ("%DLQ%g", "h")):
-                for one in await hall.receive(topic, group, push=True):
-                    taken[topic] += 1
-                    assert await hall.nack(handle(one), topic=topic, group=group) == OK
-            await hall.clock.advance(50)
-        assert taken == {"t": 2, "%DLQ%g": 4}
-        assert (letters(hall, "g"), letters(hall, "h")) == (1, 1)
-
-    run(story)
+    broker = await hall.open()
+    for group in ("g", "h"):
+        await hall.during(broker.catalog.create_group(group, max_attempts=2))
+    await hall.send("poison")
+    taken = {"t": 0, "%DLQ%g": 0}
+    for _ in range(20):
+        for topic, group in (("t", "g"), ("%DLQ%g", "g"), ("%DLQ%g", "h")):
+            for one in await hall.receive(topic, group, push=True):
+                taken[topic] += 1
+                assert await hall.nack(handle(one), topic=topic, group=group) == OK
+        await hall.clock.advance(50)
+    assert taken == {"t": 2, "%DLQ%g": 4}
+    assert (letters(hall, "g"), letters(hall, "h")) == (1, 1)
 
 
 # ------------------------------------------------------------------------------------------------ clocks
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR, pytest.param(-HOUR, marks=pytest.mark.slow)], ids=["forward", "back"])
-def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(jump_ms: int) -> None:
-    async def story(hall: Hall) -> None:
-        broker = await hall.open()
-        await hall.send("held", "pushed")
-        [held] = await hall.receive(batch=1, invisible_ms=10_000)
-        [pushed] = await hall.receive(batch=1, push=True, client="living")
-        await hall.during(broker.catalog.create_topic("empty"))
-        poll = asyncio.ensure_future(hall.receiving("empty", poll_ms=5_000))
-        await hall.clock.advance(1_000)
-        hall.clock.jump_wall(jump_ms)
-        await hall.clock.advance(1_000)
-        assert await hall.receive() == [], "neither delivery has ended"
-        assert broker.clients.table.get("living") is not None
-        assert not poll.done()
-        await hall.clock.advance(3_200)
-        assert poll.done()
-        assert await hall.ack(handle(pushed)) == OK
-        await hall.clock.advance(4_600)
-        assert await hall.receive() == []
-        await hall.clock.advance(400)
-        [again] = await hall.receive()
-        assert (again.body, again.system_properties.delivery_attempt) == (held.body, 2)
-        assert await hall.ack(handle(again)) == OK
-
-    run(story)
+async def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(hall: Hall, jump_ms: int) -> None:
+    broker = await hall.open()
+    await hall.send("held", "pushed")
+    [held] = await hall.receive(batch=1, invisible_ms=10_000)
+    [pushed] = await hall.receive(batch=1, push=True, client="living")
+    await hall.during(broker.catalog.create_topic("empty"))
+    poll = asyncio.ensure_future(hall.receiving("empty", poll_ms=5_000))
+    await hall.clock.advance(1_000)
+    hall.clock.jump_wall(jump_ms)
+    await hall.clock.advance(1_000)
+    assert await hall.receive() == [], "neither delivery has ended"
+    assert broker.clients.table.get("living") is not None
+    assert not poll.done()
+    await hall.clock.advance(3_200)
+    assert poll.done()
+    assert await hall.ack(handle(pushed)) == OK
+    await hall.clock.advance(4_600)
+    assert await hall.receive() == []
+    await hall.clock.advance(400)
+    [again] = await hall.receive()
+    assert (again.body, again.system_properties.delivery_attempt) == (held.body, 2)
+    assert await hall.ack(handle(again)) == OK
 
 
 @pytest.mark.parametrize("jump_ms", [JUMP, pytest.param(-JUMP, marks=pytest.mark.slow)], ids=["forward", "back"])
-def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms: int) -> None:
+async def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(hall: Hall, jump_ms: int) -> None:
     """Its time is one that people wrote down: after a jump it is due when the clock says so."""
-
-    async def story(hall: Hall) -> None:
-        broker = await hall.open()
-        await hall.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
-        await hall.receive()
-        await hall.send("later", delay_ms=60_000)
-        await hall.clock.advance(10_000)
-        hall.clock.jump_wall(jump_ms)
-        left_ms = 0 if jump_ms > 0 else 50_000 + JUMP
-        if left_ms:
-            await hall.clock.advance(left_ms - 1_000)
-            assert await hall.receive() == []
-            await hall.clock.advance(1_000)
-        await hall.clock.advance(500)
-        assert bodies(await hall.receive()) == ["later"]
-        hall.clock.jump_wall(-jump_ms)
-        await hall.clock.advance(2 * JUMP)
-        [again] = await hall.receive()
-        assert again.system_properties.delivery_attempt == 2, "the same delivery again, not a second message"
-
-    run(story)
+    broker = await hall.open()
+    await hall.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
+    await hall.receive()
+    await hall.send("later", delay_ms=60_000)
+    await hall.clock.advance(10_000)
+    hall.clock.jump_wall(jump_ms)
+    left_ms = 0 if jump_ms > 0 else 50_000 + JUMP
+    if left_ms:
+        await hall.clock.advance(left_ms - 1_000)
+        assert await hall.receive() == []
+        await hall.clock.advance(1_000)
+    await hall.clock.advance(500)
+    assert bodies(await hall.receive()) == ["later"]
+    hall.clock.jump_wall(-jump_ms)
+    await hall.clock.advance(2 * JUMP)
+    [again] = await hall.receive()
+    assert again.system_properties.delivery_attempt == 2, "the same delivery again, not a second message"
 
 
 # ------------------------------------------------------------------------------------------------ who vanishes
@@ -418,73 +391,67 @@ def _traces(broker: Broker, name: str) -> list[str]:
 
 
 @pytest.mark.slow  # a crowd
-def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
+async def test_clients_that_vanish_by_the_thousand_leave_nothing_behind(hall: Hall) -> None:
     """Each opens telemetry, beats, has a push delivery or a parked poll, and is never heard of again."""
+    broker = await hall.open(client_silence_ms=120_000, client_lost_ms=120_000, trace_bytes=0)
+    await hall.during(broker.catalog.create_topic("t", queues=4))
+    await hall.during(broker.catalog.create_topic("l", queues=1, message_type=MessageType.LITE))
+    await hall.during(broker.catalog.create_topic("empty"))
+    for start in range(0, FEW // 2, 100):
+        await hall.send(*(str(number) for number in range(start, start + 100)))
+    lost: list[asyncio.Task[Any]] = []
 
-    async def story(hall: Hall) -> None:
-        broker = await hall.open(client_silence_ms=120_000, client_lost_ms=120_000, trace_bytes=0)
-        await hall.during(broker.catalog.create_topic("t", queues=4))
-        await hall.during(broker.catalog.create_topic("l", queues=1, message_type=MessageType.LITE))
-        await hall.during(broker.catalog.create_topic("empty"))
-        for start in range(0, FEW // 2, 100):
-            await hall.send(*(str(number) for number in range(start, start + 100)))
-        lost: list[asyncio.Task[Any]] = []
+    async def ghost(number: int) -> None:
+        client = f"ghost-{number}"
+        headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
+        kind = d.PUSH_CONSUMER if number % 2 else d.PRODUCER
+        telemetry = hall.net.stream(
+            "a:8081", V2 + "Telemetry", _settings(kind, "g" if number % 2 else "", "t"), timeout_ms=None,
+            metadata=headers,
+        )  # fmt: skip
+        await anext(telemetry)
+        beat = s.HeartbeatRequest(client_type=kind)
+        beat.group.name = "g" if number % 2 else ""
+        await hall.net.unary("a:8081", V2 + "Heartbeat", beat.SerializeToString(), timeout_ms=9_000, metadata=headers)
+        if number % 2:
+            await hall.receiving(push=True, batch=1, client=client, attempt=f"ghost-{number}")
+            if number % 50 == 1:
+                sync = s.SyncLiteSubscriptionRequest(action=d.PARTIAL_ADD, lite_topic_set=[f"x{number}"])
+                sync.topic.name, sync.group.name = "l", "g"
+                result = sync.SerializeToString()
+                method = V2 + "SyncLiteSubscription"
+                await hall.net.unary("a:8081", method, result, timeout_ms=9_000, metadata=headers)
+            await hall.receiving("empty", push=True, poll_ms=50_000, client=client)
+        await asyncio.Event().wait()
 
-        async def ghost(number: int) -> None:
-            client = f"ghost-{number}"
-            headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
-            kind = d.PUSH_CONSUMER if number % 2 else d.PRODUCER
-            telemetry = hall.net.stream(
-                "a:8081", V2 + "Telemetry", _settings(kind, "g" if number % 2 else "", "t"), timeout_ms=None,
-                metadata=headers,
-            )  # fmt: skip
-            await anext(telemetry)
-            beat = s.HeartbeatRequest(client_type=kind)
-            beat.group.name = "g" if number % 2 else ""
-            await hall.net.unary(
-                "a:8081", V2 + "Heartbeat", beat.SerializeToString(), timeout_ms=9_000, metadata=headers
-            )
-            if number % 2:
-                await hall.receiving(push=True, batch=1, client=client, attempt=f"ghost-{number}")
-                if number % 50 == 1:
-                    sync = s.SyncLiteSubscriptionRequest(action=d.PARTIAL_ADD, lite_topic_set=[f"x{number}"])
-                    sync.topic.name, sync.group.name = "l", "g"
-                    result = sync.SerializeToString()
-                    method = V2 + "SyncLiteSubscription"
-                    await hall.net.unary("a:8081", method, result, timeout_ms=9_000, metadata=headers)
-                await hall.receiving("empty", push=True, poll_ms=50_000, client=client)
-            await asyncio.Event().wait()
-
-        for start in range(0, FEW, 250):
-            lost += [asyncio.ensure_future(ghost(number)) for number in range(start, start + 250)]
-            await hall.clock.advance(10)
-        await hall.until(
-            lambda: len(broker.clients.streams) == FEW and len(broker.long_polls.table) == FEW // 2, step_ms=20
-        )
-        assert (len(broker.clients.table), len(broker.membership.members)) == (FEW, FEW // 2)
-        assert len(_traces(broker, "ghost-")) >= FEW, "they are looked for where they are"
-        while lost:
-            lost.pop().cancel()
-        await hall.clock.advance(1_000)
-        assert (len(broker.clients.streams), len(broker.long_polls.table)) == (0, 0), "connections are gone"
-        for _ in range(13):
-            await hall.clock.advance(10_000)
-        await hall.receive(client="living", attempt="living")
-        assert (len(broker.clients.table), len(broker.membership.members)) == (1, 1)
-        await hall.until(lambda: not _traces(broker, "ghost-"), step_ms=20, limit_ms=30_000)
-        taken: set[str] = set()
-        while got := await hall.receive(client="living"):
-            assert {one.system_properties.delivery_attempt for one in got} <= {1, 2}
-            taken.update(bodies(got))
-            assert await hall.ack(*map(handle, got)) == OK
-        await hall.clock.advance(11_000)
-        while got := await hall.receive(client="living"):
-            taken.update(bodies(got))
-            assert await hall.ack(*map(handle, got)) == OK
-        assert len(taken) == FEW // 2, "what they held came again"
-        gc.collect()
-
-    run(story)
+    for start in range(0, FEW, 250):
+        lost += [asyncio.ensure_future(ghost(number)) for number in range(start, start + 250)]
+        await hall.clock.advance(10)
+    await hall.until(
+        lambda: len(broker.clients.streams) == FEW and len(broker.long_polls.table) == FEW // 2, step_ms=20
+    )
+    assert (len(broker.clients.table), len(broker.membership.members)) == (FEW, FEW // 2)
+    assert len(_traces(broker, "ghost-")) >= FEW, "they are looked for where they are"
+    while lost:
+        lost.pop().cancel()
+    await hall.clock.advance(1_000)
+    assert (len(broker.clients.streams), len(broker.long_polls.table)) == (0, 0), "connections are gone"
+    for _ in range(13):
+        await hall.clock.advance(10_000)
+    await hall.receive(client="living", attempt="living")
+    assert (len(broker.clients.table), len(broker.membership.members)) == (1, 1)
+    await hall.until(lambda: not _traces(broker, "ghost-"), step_ms=20, limit_ms=30_000)
+    taken: set[str] = set()
+    while got := await hall.receive(client="living"):
+        assert {one.system_properties.delivery_attempt for one in got} <= {1, 2}
+        taken.update(bodies(got))
+        assert await hall.ack(*map(handle, got)) == OK
+    await hall.clock.advance(11_000)
+    while got := await hall.receive(client="living"):
+        taken.update(bodies(got))
+        assert await hall.ack(*map(handle, got)) == OK
+    assert len(taken) == FEW // 2, "what they held came again"
+    gc.collect()
 
 
 # ------------------------------------------------------------------------------------------------ bad listeners
@@ -570,15 +537,10 @@ def vanishing(port: int, number: int) -> socket.socket:
     dear.
     """
     client = f"ghost-{number}"
-    settings = s.TelemetryCommand()
-    settings.settings.client_type = d.SIMPLE_CONSUMER
-    settings.settings.subscription.group.name = "g"
+    settings = consumer_settings(d.SIMPLE_CONSUMER, "g")
     beat = s.HeartbeatRequest(client_type=d.SIMPLE_CONSUMER)
     beat.group.name = "g"
-    poll = s.ReceiveMessageRequest(batch_size=1)
-    poll.group.name, poll.message_queue.topic.name = "g", "t"
-    set_duration_ms(poll.long_polling_timeout, 60_000)
-    set_duration_ms(poll.invisible_duration, 10_000)
+    poll = receive_request("g", "t", poll_ms=60_000, invisible_ms=10_000, batch_size=1)
     made = socket.create_connection(("127.0.0.1", port), timeout=60)
     made.sendall(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 pytest.importorskip("kubernetes")
 
@@ -25,7 +26,7 @@ from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, Reco
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark
 from evenq_broker.loops.coordinators.lease import ANNOTATION, LeaseStore
 from evenq_broker.loops.coordinators.remote import RemoteCoordinator, RemoteTiming
-from evenq_proofs.cluster_binaries import BUILD_SECONDS, Program, program_path, wait_for
+from evenq_proofs.cluster_binaries import BUILD_SECONDS, Program, program_path
 from evenq_proofs.etcd import Etcd
 
 from evenq.runtime.clock import SystemClock
@@ -69,7 +70,7 @@ class ApiServer:
     def start(self) -> None:
         """Until it answers."""
         self.program.start()
-        wait_for(self._ready, f"the API server: {self.program.log_path}", seconds=240)
+        until(self._ready, f"the API server: {self.program.log_path}", seconds=240)
 
     def _ready(self) -> bool:
         assert self.program.running, self.program.log()
@@ -160,121 +161,107 @@ async def reached(coordinator: RemoteCoordinator) -> Seen | None:
 
 
 @pytest.mark.usefixtures("as_broker")
-def test_brokers_share_a_record_with_rights_for_one_lease(server: ApiServer, tmp_path: Path) -> None:
+async def test_brokers_share_a_record_with_rights_for_one_lease(server: ApiServer, tmp_path: Path) -> None:
     name = given(server, "shared")
-
-    async def scenario() -> None:
-        a, b = on(name, tmp_path), on(name, tmp_path, broker="b")
-        assert await reached(a) is None
-        seen = await a.compare_and_set(None, FIRST)
-        assert seen is not None
-        assert await b.compare_and_set(None, FIRST) is None
-        watch = b.watch()
-        assert await anext(watch) == seen
-        again = await b.compare_and_set(seen, FIRST)
-        assert again is not None
-        assert again.token != seen.token, "the same record once more is another version of the object"
-        won = await a.compare_and_set(seen, FIRST.elected(0))
-        assert won is not None, "and still the record that was expected"
-        assert await b.compare_and_set(again, FIRST.elected(0)) is None
-        while (response := await asyncio.wait_for(anext(watch), 60)) != won:
-            assert response == again
-        await watch.aclose()
-        lease = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
-        assert lease["metadata"]["labels"] == {"made-by": "chart"}
-        assert lease["spec"]["holderIdentity"] == "broker 0"
-        with pytest.raises(CoordinatorUnknown, match=r"Kubernetes forbids .* give the service account a role"):
-            await on("another", tmp_path, broker="c").read()
-
-    asyncio.run(scenario())
+    a, b = on(name, tmp_path), on(name, tmp_path, broker="b")
+    assert await reached(a) is None
+    seen = await a.compare_and_set(None, FIRST)
+    assert seen is not None
+    assert await b.compare_and_set(None, FIRST) is None
+    watch = b.watch()
+    assert await anext(watch) == seen
+    again = await b.compare_and_set(seen, FIRST)
+    assert again is not None
+    assert again.token != seen.token, "the same record once more is another version of the object"
+    won = await a.compare_and_set(seen, FIRST.elected(0))
+    assert won is not None, "and still the record that was expected"
+    assert await b.compare_and_set(again, FIRST.elected(0)) is None
+    while (response := await asyncio.wait_for(anext(watch), 60)) != won:
+        assert response == again
+    await watch.aclose()
+    lease = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
+    assert lease["metadata"]["labels"] == {"made-by": "chart"}
+    assert lease["spec"]["holderIdentity"] == "broker 0"
+    with pytest.raises(CoordinatorUnknown, match=r"Kubernetes forbids .* give the service account a role"):
+        await on("another", tmp_path, broker="c").read()
 
 
 @pytest.mark.usefixtures("as_broker")
-def test_a_place_that_is_too_old_is_told_apart_and_a_watch_begins_again(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_place_that_is_too_old_is_told_apart_and_a_watch_begins_again(
+    server: ApiServer, tmp_path: Path
+) -> None:
     name = given(server, "old")
-
-    async def scenario() -> None:
-        a = on(name, tmp_path)
-        await reached(a)
-        await asyncio.to_thread(server.program.kill)
-        await asyncio.to_thread(server.start)  # what was before its start it cannot tell in a watch
-        await reached(a)
-        api, stop = KubernetesApi("default"), WatchStop()
-        with pytest.raises(Expired):
-            await asyncio.to_thread(lambda: list(api.watched(LEASES, "1", name=name, limit_s=5, stop=stop)))
-        seen = await a.compare_and_set(None, FIRST)
-        changes = LeaseStore(api, name, clock=SystemClock()).changes("1")
-        stored = await asyncio.wait_for(anext(changes), 60)
-        assert stored is not None
-        assert stored.seen == seen
-        await changes.aclose()
-
-    asyncio.run(scenario())
+    a = on(name, tmp_path)
+    await reached(a)
+    await asyncio.to_thread(server.program.kill)
+    await asyncio.to_thread(server.start)  # what was before its start it cannot tell in a watch
+    await reached(a)
+    api, stop = KubernetesApi("default"), WatchStop()
+    with pytest.raises(Expired):
+        await asyncio.to_thread(lambda: list(api.watched(LEASES, "1", name=name, limit_s=5, stop=stop)))
+    seen = await a.compare_and_set(None, FIRST)
+    changes = LeaseStore(api, name, clock=SystemClock()).changes("1")
+    stored = await asyncio.wait_for(anext(changes), 60)
+    assert stored is not None
+    assert stored.seen == seen
+    await changes.aclose()
 
 
 @pytest.mark.usefixtures("as_broker")
 @pytest.mark.parametrize("how", ["paused", "killed"])
-def test_a_watch_and_writes_go_on_after_the_server_was_away(server: ApiServer, tmp_path: Path, how: str) -> None:
+async def test_a_watch_and_writes_go_on_after_the_server_was_away(server: ApiServer, tmp_path: Path, how: str) -> None:
     name = given(server, f"away-{how}")
-
-    async def scenario() -> None:
-        a, b = on(name, tmp_path), on(name, tmp_path, broker="b")
-        await reached(a)
-        seen = await a.compare_and_set(None, FIRST)
-        assert seen is not None
-        watch = b.watch()
-        assert await anext(watch) == seen
-        server.program.pause() if how == "paused" else server.program.kill()
+    a, b = on(name, tmp_path), on(name, tmp_path, broker="b")
+    await reached(a)
+    seen = await a.compare_and_set(None, FIRST)
+    assert seen is not None
+    watch = b.watch()
+    assert await anext(watch) == seen
+    server.program.pause() if how == "paused" else server.program.kill()
+    try:
+        began = time.monotonic()
+        said = f"the group record Lease default/{name} cannot be"
+        with pytest.raises(CoordinatorUnknown, match=f"{said} written"):
+            await a.compare_and_set(seen, FIRST.elected(0))
+        with pytest.raises(CoordinatorUnknown, match=f"{said} read"):
+            await a.read()
+        assert time.monotonic() - began < 60, "each call is bounded"
+    finally:
+        if how == "paused":
+            server.program.resume()
+        else:
+            await asyncio.to_thread(server.start)
+    last: Seen | None = None
+    tries = 0
+    while last is None:  # the write that was not known may land behind the read
+        now = await reached(a)
+        assert now is not None
+        assert now.record in {FIRST, FIRST.elected(0)}, "unknown means either"
+        last = await a.compare_and_set(now, now.record.renewed())
+        tries += 1
+        assert tries <= 10, "it was written a few times at most"
+    end = time.monotonic() + 60
+    response: Seen | None = None
+    while response != last:
+        assert time.monotonic() < end
         try:
-            began = time.monotonic()
-            said = f"the group record Lease default/{name} cannot be"
-            with pytest.raises(CoordinatorUnknown, match=f"{said} written"):
-                await a.compare_and_set(seen, FIRST.elected(0))
-            with pytest.raises(CoordinatorUnknown, match=f"{said} read"):
-                await a.read()
-            assert time.monotonic() - began < 60, "each call is bounded"
-        finally:
-            if how == "paused":
-                server.program.resume()
-            else:
-                await asyncio.to_thread(server.start)
-        last: Seen | None = None
-        tries = 0
-        while last is None:  # the write that was not known may land behind the read
-            now = await reached(a)
-            assert now is not None
-            assert now.record in {FIRST, FIRST.elected(0)}, "unknown means either"
-            last = await a.compare_and_set(now, now.record.renewed())
-            tries += 1
-            assert tries <= 10, "it was written a few times at most"
-        end = time.monotonic() + 60
-        response: Seen | None = None
-        while response != last:
-            assert time.monotonic() < end
-            try:
-                response = await asyncio.wait_for(anext(watch), 60)
-            except (CoordinatorUnknown, StopAsyncIteration):
-                watch = b.watch()  # as its callers do
-        await watch.aclose()
-
-    asyncio.run(scenario())
+            response = await asyncio.wait_for(anext(watch), 60)
+        except (CoordinatorUnknown, StopAsyncIteration):
+            watch = b.watch()  # as its callers do
+    await watch.aclose()
 
 
 @pytest.mark.usefixtures("as_broker")
-def test_a_lease_that_was_restored_from_a_backup_is_refused(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_lease_that_was_restored_from_a_backup_is_refused(server: ApiServer, tmp_path: Path) -> None:
     name = given(server, "backup")
-
-    async def scenario() -> None:
-        a = on(name, tmp_path)
-        await reached(a)
-        first = await a.compare_and_set(None, FIRST)
-        backup = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
-        await a.compare_and_set(first, FIRST.elected(0))
-        now = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
-        now["metadata"]["annotations"][ANNOTATION] = backup["metadata"]["annotations"][ANNOTATION]
-        await asyncio.to_thread(server.call, "PUT", f"{LEASES}/{name}", now)
-        for one in (a, on(name, tmp_path)):
-            with pytest.raises(RecordWentBack, match="epochs never go back"):
-                await one.read()
-
-    asyncio.run(scenario())
+    a = on(name, tmp_path)
+    await reached(a)
+    first = await a.compare_and_set(None, FIRST)
+    backup = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
+    await a.compare_and_set(first, FIRST.elected(0))
+    now = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
+    now["metadata"]["annotations"][ANNOTATION] = backup["metadata"]["annotations"][ANNOTATION]
+    await asyncio.to_thread(server.call, "PUT", f"{LEASES}/{name}", now)
+    for one in (a, on(name, tmp_path)):
+        with pytest.raises(RecordWentBack, match="epochs never decrease"):
+            await one.read()

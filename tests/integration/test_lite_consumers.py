@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
+from evenq_proofs.command_line import evenq_json, run_evenq
 
 import evenq
 import evenq.aio
@@ -21,10 +21,7 @@ NAMES = [f"chat-{number}" for number in range(8)]
 DEADLINE_S = 60
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2, rebalancer=False, nameserver_settings=FAST)
 
 
 def made(cluster: LocalCluster, topic: str) -> str:
@@ -159,12 +156,10 @@ def test_errors_name_the_limit(cluster: LocalCluster) -> None:
 def test_the_command_line_sends_to_a_lite_topic_lists_it_and_receives(cluster: LocalCluster) -> None:
     topic = made(cluster, "typed")
 
-    def said(*words: str) -> str:
-        command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
+    said = partial(run_evenq, endpoint=cluster.endpoint)
 
     said("produce", topic, "--body", "hello", "--lite-topic", "ann")
-    output = json.loads(said("topic", "list", "--lite", "--json"))
+    output = evenq_json("topic", "list", "--lite", endpoint=cluster.endpoint)
     assert any("ann" in json.dumps(row) for row in output["lite_topics"])
     came = json.loads(said("consume", topic, "--group", topic, "--lite-topic", "ann", "--max", "1", "--json"))
     assert (came["body"], came["lite_topic"]) == ("hello", "ann")

@@ -1,6 +1,5 @@
 """A cluster of real processes, a broker killed in the middle, and the checker as judge."""
 
-import asyncio
 import threading
 
 import pytest
@@ -96,11 +95,7 @@ def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_and_comes_back(tmp
     assert report.sent_ok > MESSAGES // 2
 
 
-def test_a_cluster_serves_inside_async_with_and_its_nodes_stop_cleanly(tmp_path):
-    async def story():
-        async with LocalCluster(folder=tmp_path, rebalancer=False) as cluster:
-            assert all(node.alive for node in cluster.nodes)
-        return cluster
-
-    cluster = asyncio.run(story())
+async def test_a_cluster_serves_inside_async_with_and_its_nodes_stop_cleanly(tmp_path):
+    async with LocalCluster(folder=tmp_path, rebalancer=False) as cluster:
+        assert all(node.alive for node in cluster.nodes)
     assert [node.exit_code for node in cluster.nodes] == [0, 0]

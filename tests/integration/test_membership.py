@@ -77,10 +77,7 @@ class Member:
             pipe.close()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 @pytest.fixture

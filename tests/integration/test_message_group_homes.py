@@ -8,6 +8,8 @@ import asyncio
 import time
 from itertools import count
 
+from evenq_proofs.v2_requests import v2_message
+
 import evenq
 from evenq.errors import Error
 from evenq.model.lanes import home_of
@@ -31,10 +33,7 @@ class Sender:
 
     async def send(self, number: int) -> None:
         """Until it is stored; the next try goes to another broker."""
-        message = v2.Message(body=b"%d" % number)
-        message.topic.name = "orders"
-        message.system_properties.message_group = self._group
-        message.system_properties.message_id = f"{self._group}-{number}"
+        message = v2_message("orders", f"{self._group}-{number}", b"%d" % number, message_group=self._group)
         request = s.SendMessageRequest(messages=[message]).SerializeToString()
         headers = {"x-mq-client-id": self._group, "x-mq-language": "JAVA"}
         end_s = time.monotonic() + LIMIT_S
@@ -51,7 +50,7 @@ class Sender:
         raise AssertionError(f"message {number} of {self._group} was not stored within {LIMIT_S} s")
 
 
-def test_message_groups_keep_their_broker_and_their_order_while_it_restarts() -> None:
+async def test_message_groups_keep_their_broker_and_their_order_while_it_restarts() -> None:
     with LocalCluster(brokers=2, rebalancer=False) as cluster:
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
             admin.create_topic("orders", queues=4, message_type="FIFO")
@@ -59,32 +58,28 @@ def test_message_groups_keep_their_broker_and_their_order_while_it_restarts() ->
         groups = [f"order-{number}" for number in range(8)]
         homes = {group: home_of(group, ["broker-a", "broker-b"]) for group in groups}
         assert set(homes.values()) == {"broker-a", "broker-b"}
+        net = GrpcNet()
+        addresses = [node.address for node in cluster.brokers]
+        senders = {group: Sender(net, addresses, group) for group in groups}
 
-        async def story() -> None:
-            net = GrpcNet()
-            addresses = [node.address for node in cluster.brokers]
-            senders = {group: Sender(net, addresses, group) for group in groups}
+        async def all_of(group: str, numbers: range) -> None:
+            for number in numbers:
+                await senders[group].send(number)
 
-            async def all_of(group: str, numbers: range) -> None:
-                for number in numbers:
-                    await senders[group].send(number)
-
-            await asyncio.gather(*(all_of(group, range(FIRST)) for group in groups))
-            rest = asyncio.gather(*(all_of(group, range(FIRST, EACH)) for group in groups))
-            leaving = cluster.brokers[1]
-            await asyncio.to_thread(leaving.stop)
-            away = [senders[group] for group in groups if homes[group] == "broker-b"]
-            end_s = time.monotonic() + LIMIT_S
-            while min(sender.refused for sender in away) < 5:
-                assert not rest.done(), "messages of a group were stored while its home was away"
-                assert time.monotonic() < end_s
-                await asyncio.sleep(0.05)
-            await asyncio.to_thread(leaving.start)
-            await asyncio.to_thread(cluster.wait_ready)
-            await rest
-            await net.close()
-
-        asyncio.run(story())
+        await asyncio.gather(*(all_of(group, range(FIRST)) for group in groups))
+        rest = asyncio.gather(*(all_of(group, range(FIRST, EACH)) for group in groups))
+        leaving = cluster.brokers[1]
+        await asyncio.to_thread(leaving.stop)
+        away = [senders[group] for group in groups if homes[group] == "broker-b"]
+        end_s = time.monotonic() + LIMIT_S
+        while min(sender.refused for sender in away) < 5:
+            assert not rest.done(), "messages of a group were stored while its home was away"
+            assert time.monotonic() < end_s
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(leaving.start)
+        await asyncio.to_thread(cluster.wait_ready)
+        await rest
+        await net.close()
         found: dict[str, list[int]] = {group: [] for group in groups}
         brokers: dict[str, set[str]] = {group: set() for group in groups}
         end_s = time.monotonic() + LIMIT_S

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.v2_requests import ack_request, receive_messages, receive_request, send_request
 
 import evenq
 from evenq.testing import LocalCluster
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -21,16 +23,10 @@ FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
 NAMES = [f"chat-{number}" for number in range(8)]
 
 
-def run(story: Callable[[LocalCluster, Client], Awaitable[None]]) -> None:
-    async def body() -> None:
-        async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
-            net = GrpcNet()
-            try:
-                await story(cluster, Client(net, cluster.brokers[0].address))
-            finally:
-                await net.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[LocalCluster, Client]]:
+    async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster, open_net() as net:
+        yield cluster, Client(net, cluster.brokers[0].address)
 
 
 class Client:
@@ -50,12 +46,9 @@ class Client:
         return answer
 
     async def send(self, body: str, lite: str) -> None:
-        request = service_pb2.SendMessageRequest()
-        message = request.messages.add(body=body.encode())
-        message.topic.name = "chats"
-        message.system_properties.message_id = f"{lite}.{body}"
-        message.system_properties.lite_topic = lite
-        message.system_properties.message_type = definition_pb2.LITE
+        request = send_request(
+            "chats", f"{lite}.{body}", body.encode(), lite_topic=lite, message_type=definition_pb2.LITE
+        )
         await self.call("SendMessage", request, service_pb2.SendMessageResponse)
 
     async def subscribe(self) -> None:
@@ -64,23 +57,13 @@ class Client:
         await self.call("SyncLiteSubscription", request, service_pb2.SyncLiteSubscriptionResponse)
 
     async def receive(self, *, poll_ms: int = 1_000) -> list[Any]:
-        request = service_pb2.ReceiveMessageRequest(batch_size=16)
-        request.group.name, request.message_queue.topic.name = "g", "chats"
-        set_duration_ms(request.long_polling_timeout, poll_ms)
-        set_duration_ms(request.invisible_duration, 30_000)
-        stream = self.net.stream(
-            self.address,
-            V2 + "ReceiveMessage",
-            request.SerializeToString(),
-            timeout_ms=poll_ms + 3_000,
-            metadata=self.headers,
+        request = receive_request("g", "chats", poll_ms=poll_ms, invisible_ms=30_000, batch_size=16)
+        return await receive_messages(
+            self.net, self.address, request, timeout_ms=poll_ms + 3_000, metadata=self.headers
         )
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [frame.message for frame in frames if frame.HasField("message")]
 
     async def ack(self, got: Any) -> None:
-        request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = "g", "chats"
+        request = ack_request("g", "chats")
         system = got.system_properties
         request.entries.add(
             message_id=system.message_id, receipt_handle=system.receipt_handle, lite_topic=system.lite_topic
@@ -104,10 +87,9 @@ async def make(client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_after_a_restart() -> None:
+async def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_after_a_restart() -> None:
     """Checklist 47. What the killed broker owned is there again with its progress."""
-
-    async def story(cluster: LocalCluster, client: Client) -> None:
+    async with running() as (cluster, client):
         await make(client)
         for number in range(4):
             for name in NAMES:
@@ -123,8 +105,6 @@ def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_af
                 taken = await _more(client, taken)
         assert {name: bodies[:4] for name, bodies in taken.items()} == {name: list("0123") for name in NAMES}
 
-    run(story)
-
 
 async def _more(client: Client, taken: dict[str, list[str]]) -> dict[str, list[str]]:
     for got in await client.receive(poll_ms=300):
@@ -133,8 +113,8 @@ async def _more(client: Client, taken: dict[str, list[str]]) -> dict[str, list[s
     return taken
 
 
-def test_a_waiting_lite_receive_is_answered_with_a_message_of_the_other_broker_at_once() -> None:
-    async def story(_cluster: LocalCluster, client: Client) -> None:
+async def test_a_waiting_lite_receive_is_answered_with_a_message_of_the_other_broker_at_once() -> None:
+    async with running() as (_cluster, client):
         await make(client)
         await client.subscribe()
         loop = asyncio.get_running_loop()
@@ -147,8 +127,6 @@ def test_a_waiting_lite_receive_is_answered_with_a_message_of_the_other_broker_a
             assert loop.time() - began < 30, "far below the poll; usually some ms"
             assert got.system_properties.lite_topic == name
             await client.ack(got)
-
-    run(story)
 
 
 def test_a_consumer_of_the_sdk_takes_the_highest_priority_first() -> None:

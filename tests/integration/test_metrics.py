@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import yaml
 from evenq_broker.metrics.replication_metrics import replication_metrics
+from evenq_proofs.command_line import evenq_json
 
 import evenq
 from evenq.model.retry import RetryKind, RetryPolicy
@@ -56,13 +55,7 @@ def value(text: str, name: str, **labels: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    settings = {"CLUSTER": CLUSTER}
-    with LocalCluster(
-        brokers=2, broker_settings=settings, nameserver_settings=settings, rebalancer_settings=settings
-    ) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2, settings={"CLUSTER": CLUSTER})
 
 
 class Listener:
@@ -82,8 +75,9 @@ class Listener:
 
 
 @pytest.fixture(scope="module")
-def used(cluster: LocalCluster) -> LocalCluster:
+def used(shared_cluster: LocalCluster) -> LocalCluster:
     """A group that fails every message, and one that works."""
+    cluster = shared_cluster
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=2)
         an_hour = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(3_600_000,))  # whichever test looks, and when
@@ -120,9 +114,10 @@ def test_every_series_of_every_server_says_which_cluster_and_server_it_is_of(use
 
 def test_rules_dashboards_and_pages_ask_only_for_what_the_servers_expose(used: LocalCluster) -> None:
     known = set().union(*map(names, pages(used).values())) | names(page(used.brokers[0], "/metrics/queues"))
-    known |= {
-        metric.name for metric in replication_metrics(cast("Any", None), cast("Any", None))
-    }  # no broker here is a copy
+    nothing = cast(
+        "Any", SimpleNamespace(replica=SimpleNamespace(group=SimpleNamespace(leader_id=int)))
+    )  # no broker here is a copy
+    known |= {metric.name for metric in replication_metrics(nothing, nothing, nothing, nothing)}
     texts = {path.name: path.read_text() for path in (ROOT / "helm/evenq/alerts").glob("*.yaml")}
     texts |= {path.name: path.read_text() for path in (ROOT / "helm/evenq/dashboards").glob("*.json")}
     texts |= {path.name: path.read_text().replace("rocketmq_rpc_latency`", "`") for path in OPERATING.rglob("*.md")}
@@ -140,10 +135,10 @@ def test_a_group_that_fails_every_message_looks_ill(used: LocalCluster) -> None:
     assert value(text, "evenq_broker_retries_waiting", consumer_group="failing") > 0
     assert value(text, "evenq_broker_retries_waiting", consumer_group="working") == 0
     assert value(text, "evenq_broker_given_back_total", consumer_group="working", topic="orders") == 0
-    shown = evenq_command(used, "group", "show", "failing")
+    shown = evenq_json("group", "show", "failing", endpoint=used.endpoint)
     assert shown["given_back"] >= MESSAGES
     assert shown["waiting_for_retry"] > 0
-    assert evenq_command(used, "group", "show", "working")["waiting_for_retry"] == 0
+    assert evenq_json("group", "show", "working", endpoint=used.endpoint)["waiting_for_retry"] == 0
 
 
 def test_an_unread_message_ages_in_seconds_by_group_and_by_queue(used: LocalCluster) -> None:
@@ -160,7 +155,7 @@ def test_an_unread_message_ages_in_seconds_by_group_and_by_queue(used: LocalClus
     queues = "\n".join(page(broker, "/metrics/queues") for broker in used.brokers)
     assert value(queues, "evenq_queue_lag_messages", consumer_group="working", topic="orders") == 1
     assert value(queues, "evenq_queue_lag_seconds", consumer_group="working", topic="orders") > 0
-    shown = evenq_command(used, "group", "show", "working")
+    shown = evenq_json("group", "show", "working", endpoint=used.endpoint)
     assert sum(queue["lag"] for queue in shown["queues"] if queue["topic"] == "orders") == 1
     assert shown["oldest_unread_s"] >= 0
 
@@ -186,11 +181,3 @@ def test_methods_that_were_never_called_have_no_series(used: LocalCluster) -> No
     assert not {"ResetGroupOffset", "DeleteTopic", "RecallMessage", "EndTransaction"} & called
     for code in called:
         assert value(text, "rocketmq_rpc_latency_count", request_code=code) > 0
-
-
-def evenq_command(cluster: LocalCluster, *words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "evenq.cli", *words, "--json", "--endpoint", cluster.endpoint]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,8 +16,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import registry_pb2
-
-pytestmark = pytest.mark.integration
 
 SERVICE = "/evenq.v1.Registry/"
 EXPIRY_MS = 1_500
@@ -68,84 +66,56 @@ async def change(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
     return step
 
 
-def run(test: Callable[[GrpcNet], Awaitable[None]]) -> None:
-    async def main() -> None:
-        net = GrpcNet()
-        try:
-            async with asyncio.timeout(60):
-                await test(net)
-        finally:
-            await net.close()
-
-    asyncio.run(main())
-
-
-def test_a_silent_broker_is_dropped_after_the_expiry_and_a_leaving_one_at_once() -> None:
+async def test_a_silent_broker_is_dropped_after_the_expiry_and_a_leaving_one_at_once(net: GrpcNet) -> None:
     with nameserver() as (_, address):
-
-        async def test(net: GrpcNet) -> None:
-            clock = SystemClock()
-            frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
-            assert (await event(frames)).snapshot
-            silent_since = clock.monotonic_ms()
-            await registered(net, address, register("silent"))
-            assert (await change(frames)).brokers[0].broker.name == "silent"
-            await registered(net, address, register("leaving"))
-            assert (await change(frames)).brokers[0].broker.name == "leaving"
-            leave = registry_pb2.UnregisterRequest(broker_name="leaving", incarnation="i1").SerializeToString()
-            before = clock.monotonic_ms()
-            await net.unary(address, SERVICE + "Unregister", leave, timeout_ms=60_000)
-            assert list((await change(frames)).removed) == ["leaving"]
-            assert clock.monotonic_ms() - before < EXPIRY_MS // 2
-            assert list((await change(frames)).removed) == ["silent"]
-            assert EXPIRY_MS <= clock.monotonic_ms() - silent_since < 4 * EXPIRY_MS
-
-        run(test)
+        clock = SystemClock()
+        frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
+        assert (await event(frames)).snapshot
+        silent_since = clock.monotonic_ms()
+        await registered(net, address, register("silent"))
+        assert (await change(frames)).brokers[0].broker.name == "silent"
+        await registered(net, address, register("leaving"))
+        assert (await change(frames)).brokers[0].broker.name == "leaving"
+        leave = registry_pb2.UnregisterRequest(broker_name="leaving", incarnation="i1").SerializeToString()
+        before = clock.monotonic_ms()
+        await net.unary(address, SERVICE + "Unregister", leave, timeout_ms=60_000)
+        assert list((await change(frames)).removed) == ["leaving"]
+        assert clock.monotonic_ms() - before < EXPIRY_MS // 2
+        assert list((await change(frames)).removed) == ["silent"]
+        assert EXPIRY_MS <= clock.monotonic_ms() - silent_since < 4 * EXPIRY_MS
 
 
-def test_a_nameserver_that_was_stopped_keeps_brokers_that_it_could_not_hear() -> None:
+async def test_a_nameserver_that_was_stopped_keeps_brokers_that_it_could_not_hear(net: GrpcNet) -> None:
     with nameserver() as (started, address):
-
-        async def test(net: GrpcNet) -> None:
-            frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
-            assert (await event(frames)).snapshot
-            await registered(net, address, register("here"))
-            assert (await change(frames)).brokers[0].broker.name == "here"
-            started.send_signal(signal.SIGSTOP)
-            await SystemClock().sleep_ms(2 * EXPIRY_MS)
-            started.send_signal(signal.SIGCONT)
-            beat = registry_pb2.RegistryHeartbeatRequest(broker_name="here", incarnation="i1", data_version=1)
-            for _ in range(5):
-                await net.unary(address, SERVICE + "Heartbeat", beat.SerializeToString(), timeout_ms=60_000)
-                await SystemClock().sleep_ms(EXPIRY_MS // 10)
-            await registered(net, address, register("next"))
-            assert (await change(frames)).brokers[0].broker.name == "next", "nothing was dropped before"
-
-        run(test)
+        frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
+        assert (await event(frames)).snapshot
+        await registered(net, address, register("here"))
+        assert (await change(frames)).brokers[0].broker.name == "here"
+        started.send_signal(signal.SIGSTOP)
+        await SystemClock().sleep_ms(2 * EXPIRY_MS)
+        started.send_signal(signal.SIGCONT)
+        beat = registry_pb2.RegistryHeartbeatRequest(broker_name="here", incarnation="i1", data_version=1)
+        for _ in range(5):
+            await net.unary(address, SERVICE + "Heartbeat", beat.SerializeToString(), timeout_ms=60_000)
+            await SystemClock().sleep_ms(EXPIRY_MS // 10)
+        await registered(net, address, register("next"))
+        assert (await change(frames)).brokers[0].broker.name == "next", "nothing was dropped before"
 
 
-def test_the_older_twin_is_told_who_holds_its_name() -> None:
+async def test_the_older_twin_is_told_who_holds_its_name(net: GrpcNet) -> None:
     with nameserver() as (_, address):
-
-        async def test(net: GrpcNet) -> None:
-            await registered(net, address, register("a", incarnation="new", start_ms=2))
-            with pytest.raises(PreconditionFailed, match="incarnation new"):
-                await registered(net, address, register("a", incarnation="old", start_ms=1))
-
-        run(test)
+        await registered(net, address, register("a", incarnation="new", start_ms=2))
+        with pytest.raises(PreconditionFailed, match="incarnation new"):
+            await registered(net, address, register("a", incarnation="old", start_ms=1))
 
 
-def test_sigterm_ends_the_watches_with_an_error_and_the_process_with_0() -> None:
+async def test_sigterm_ends_the_watches_with_an_error_and_the_process_with_0(net: GrpcNet) -> None:
     with nameserver() as (started, address):
-
-        async def test(net: GrpcNet) -> None:
-            frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
+        frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
+        await event(frames)
+        started.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionFailed):
             await event(frames)
-            started.send_signal(signal.SIGTERM)
-            with pytest.raises(ConnectionFailed):
-                await event(frames)
-
-        run(test)
         assert started.wait(60) == 0
 
 

@@ -5,9 +5,6 @@ port) or one address for each. What brokers tell inside leads nowhere here.
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,18 +16,19 @@ from typing import Any
 
 import pytest
 from evenq_broker.rpc.cluster.directing import DIRECTED
+from evenq_proofs.command_line import run_evenq
 from evenq_proofs.forward import Forward
+from evenq_proofs.nets import open_net
 from evenq_proofs.outside import Outside, outside
 from evenq_proofs.waiting import until
 from pyspark.sql.types import StructType
-from pyspark_evenq.arrow_schema import columns
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import columns
+from pyspark_evenq.source.reader import BatchReader
 
 import evenq
 from evenq.errors import ConnectionFailed, Error, Forbidden, PreconditionFailed
 from evenq.runtime.clock import SystemClock
-from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -211,11 +209,8 @@ STAGING, BACKUP = "/evenq.v1.Staging/", "/evenq.v1.Backup/"
 
 def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = SHOP) -> Any:
     async def story() -> Any:
-        net = GrpcNet()
-        try:
+        async with open_net() as net:
             return await work(SignedNet(net, Signer.of(user, SystemClock())))
-        finally:
-            await net.close()
 
     return asyncio.run(story())
 
@@ -449,12 +444,7 @@ def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(si
 
 
 def command(*words: str, endpoint: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "evenq.cli", *words, "--endpoint", endpoint],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "GRPC_VERBOSITY": "NONE"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    return run_evenq(*words, "--endpoint", endpoint, GRPC_VERBOSITY="NONE")
 
 
 @pytest.mark.slow  # three brokers and five commands of its own

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from evenq_proofs.command_line import run_evenq as run
 from evenq_proofs.replicated_group import FAST, added_copy, in_sync, leader_of
 
 import evenq
@@ -21,17 +22,6 @@ from evenq.wire.tls import Tls
 pytestmark = pytest.mark.timeout(420)
 
 TOPIC = "orders"
-
-
-def run(*words: object, code: int = 0, **variables: str) -> str:
-    """One command; what it printed, or its error if that exit code means one."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "evenq.cli", *map(str, words)],
-        capture_output=True, text=True, timeout=240, check=False, env={**clean, **variables},
-    )  # fmt: skip
-    assert ran.returncode == code, ran.stdout + ran.stderr
-    return ran.stderr if code else ran.stdout
 
 
 def send(endpoint: str, tls: Tls, bodies: list[str]) -> None:

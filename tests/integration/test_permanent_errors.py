@@ -5,16 +5,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_json, run_evenq
 from evenq_proofs.waiting import until
 
 import evenq
@@ -40,21 +38,13 @@ allow = [
 FAST = evenq.PushOptions(rebalance_interval_ms=500)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    users = tmp_path_factory.mktemp("secret") / "users.toml"
-    users.write_text(FILE)
-    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(users)}
-    with LocalCluster(
-        brokers=2,
-        folder=tmp_path_factory.mktemp("cluster"),
-        broker_settings={**on, "AUTO_CREATE_TOPICS": "false"},
-        nameserver_settings=on,
-        rebalancer_settings=on,
-    ) as running:
-        with evenq.Admin(endpoint=running.endpoint, credentials=ROOT) as admin:
-            admin.create_topic("others")
-        yield running
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    users=FILE,
+    broker_settings={"AUTO_CREATE_TOPICS": "false"},
+    admin=ROOT,
+    prepare=lambda admin: admin.create_topic("others"),
+)
 
 
 def make(cluster: LocalCluster, topic: str) -> None:
@@ -213,17 +203,14 @@ def test_producers_and_simple_consumers_raise_at_each_call(
 
 def test_the_command_line_consumes_and_produces_with_the_grants_of_the_sdk(cluster: LocalCluster) -> None:
     make(cluster, "mine-cli")
-    environment = {**os.environ, "EVENQ_ACCESS_KEY": "reader", "EVENQ_SECRET_KEY": "canary-reader-4712"}
-
-    def evenq_command(*words: str) -> str:
-        command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    evenq_command("produce", "mine-cli", "--body", "hello")
-    result = evenq_command("consume", "mine-cli", "--group", "cli", "--from", "first", "--max", "1", "--json")
-    assert json.loads(result)["body"] == "hello"
+    keys: dict[str, Any] = {
+        "EVENQ_ACCESS_KEY": "reader",
+        "EVENQ_SECRET_KEY": "canary-reader-4712",
+        "endpoint": cluster.endpoint,
+    }
+    run_evenq("produce", "mine-cli", "--body", "hello", **keys)
+    result = evenq_json("consume", "mine-cli", "--group", "cli", "--from", "first", "--max", "1", **keys)
+    assert result["body"] == "hello"
 
 
 def test_a_lite_consumer_raises_at_its_start(cluster: LocalCluster) -> None:

@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -55,10 +54,7 @@ assert begun.wait(60)
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(rebalancer=False) as running:
-        yield running
+pytestmark = pytest.mark.cluster(rebalancer=False)
 
 
 def ends(program: str, *, endpoint: str, topic: str, count: int = 0) -> str:

@@ -7,18 +7,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.v2_requests import receive_messages, receive_request, v2_message
 
 import evenq
 import evenq.aio
 from evenq.client.wiring import ClientContext
 from evenq.model.lanes import home_of
 from evenq.testing.local_cluster import LocalCluster
-from evenq.wire.convert import set_duration_ms, set_ms
+from evenq.wire.convert import set_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
@@ -27,16 +29,11 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 LANGUAGES = ["JAVA", "GOLANG", "PYTHON", "NODE_JS", "DOT_NET", "CPP", "RUST"]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2, rebalancer=False) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2, rebalancer=False)
 
 
 def message(topic: str, message_id: str, body: bytes = b"x", **system: Any) -> v2.Message:
-    made = v2.Message(body=body)
-    made.topic.name = topic
-    made.system_properties.message_id = message_id
+    made = v2_message(topic, message_id, body)
     for name, value in system.items():
         setattr(made.system_properties, name, value)
     return made
@@ -56,16 +53,9 @@ async def send(net: GrpcNet, address: str, *messages: v2.Message, language: str 
 
 
 async def receive(net: GrpcNet, address: str, topic: str, group: str) -> list[v2.Message]:
-    request = s.ReceiveMessageRequest(batch_size=32)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = group, topic, -1
-    set_duration_ms(request.long_polling_timeout, 5_000)
-    set_duration_ms(request.invisible_duration, 30_000)
+    request = receive_request(group, topic, queue=-1, poll_ms=5_000, invisible_ms=30_000, batch_size=32)
     headers = {"x-mq-client-id": "test-receiver", "x-mq-language": "JAVA"}
-    stream = net.stream(
-        address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
-    )
-    frames = [s.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-    return [frame.message for frame in frames if frame.HasField("message")]
+    return await receive_messages(net, address, request, metadata=headers)
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -95,28 +85,23 @@ BAD = {
 }
 
 
-def test_checklist_19_a_failure_stands_at_both_levels_and_each_message_has_its_entry(cluster: LocalCluster) -> None:
-    async def story() -> None:
-        net = GrpcNet()
-        try:
-            for language in LANGUAGES:
-                for bad in BAD.values():
-                    answer = await send(net, cluster.endpoint, bad, language=language)
-                    [entry] = answer.entries
-                    assert answer.status.code == entry.status.code != v2.OK
-                    assert entry.message_id == bad.system_properties.message_id
-            good = [message("checks", f"many-{number}") for number in range(5)]
-            answer = await send(net, cluster.endpoint, *good)
-            assert answer.status.code == v2.OK
-            assert [entry.message_id for entry in answer.entries] == [f"many-{number}" for number in range(5)]
-            assert {entry.status.code for entry in answer.entries} == {v2.OK}
-            mixed = await send(net, cluster.endpoint, good[0], message("checks", "empty", b""))
-            assert mixed.status.code == v2.MULTIPLE_RESULTS
-            assert [entry.status.code for entry in mixed.entries] == [v2.OK, v2.MESSAGE_BODY_EMPTY]
-        finally:
-            await net.close()
-
-    run(story())
+async def test_checklist_19_a_failure_stands_at_both_levels_and_each_message_has_its_entry(
+    cluster: LocalCluster, net: GrpcNet
+) -> None:
+    for language in LANGUAGES:
+        for bad in BAD.values():
+            answer = await send(net, cluster.endpoint, bad, language=language)
+            [entry] = answer.entries
+            assert answer.status.code == entry.status.code != v2.OK
+            assert entry.message_id == bad.system_properties.message_id
+    good = [message("checks", f"many-{number}") for number in range(5)]
+    answer = await send(net, cluster.endpoint, *good)
+    assert answer.status.code == v2.OK
+    assert [entry.message_id for entry in answer.entries] == [f"many-{number}" for number in range(5)]
+    assert {entry.status.code for entry in answer.entries} == {v2.OK}
+    mixed = await send(net, cluster.endpoint, good[0], message("checks", "empty", b""))
+    assert mixed.status.code == v2.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in mixed.entries] == [v2.OK, v2.MESSAGE_BODY_EMPTY]
 
 
 def test_checklist_20_a_retry_of_a_message_id_is_stored_once_also_when_the_broker_died_meanwhile(
@@ -125,13 +110,10 @@ def test_checklist_20_a_retry_of_a_message_id_is_stored_once_also_when_the_broke
     with LocalCluster(folder=tmp_path, rebalancer=False, broker_settings={"STORE__FLUSH": "sync"}) as one:
 
         async def tries(count: int) -> set[int]:
-            net = GrpcNet()
-            try:
+            async with open_net() as net:
                 answers = await asyncio.gather(*(send(net, one.endpoint, message("t", "same")) for _ in range(count)))
                 assert {answer.status.code for answer in answers} == {v2.OK}
                 return {entry.offset for answer in answers for entry in answer.entries}
-            finally:
-                await net.close()
 
         first = asyncio.run(tries(8))
         assert len(first) == 1
@@ -143,56 +125,47 @@ def test_checklist_20_a_retry_of_a_message_id_is_stored_once_also_when_the_broke
             assert sum(queue.max_offset for queue in admin.describe_topic("t").queues) == 1
 
 
-def test_checklist_21_producers_of_all_sdks_and_ours_share_one_order_of_a_message_group(cluster: LocalCluster) -> None:
+async def test_checklist_21_producers_of_all_sdks_and_ours_share_one_order_of_a_message_group(
+    cluster: LocalCluster,
+) -> None:
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("one-order", queues=4, message_type="FIFO")
     groups = [f"order-{number}" for number in range(6)]
     assert len({home_of(group, ["broker-a", "broker-b"]) for group in groups}) == 2
-
-    async def story() -> None:
-        net = GrpcNet()
-        expected: dict[str, list[bytes]] = {group: [] for group in groups}
-        async with evenq.aio.Producer(endpoint=cluster.endpoint) as ours:
-            for number in range(48):
-                group, body = groups[number % len(groups)], b"%d" % number
-                expected[group].append(body)
-                if number % 4 == 3:
-                    await ours.send(evenq.Message(topic="one-order", body=body, message_group=group))
-                    continue
-                node, language = cluster.brokers[(number // 6) % 2], LANGUAGES[number % len(LANGUAGES)]
-                made = message("one-order", f"id{number}", body, message_group=group, queue_id=number % 4)
-                assert (await send(net, node.address, made, language=language)).status.code == v2.OK
-        found: dict[str, list[bytes]] = {group: [] for group in groups}
-        with evenq.PullConsumer(
-            group="one-order", subscriptions={"one-order": "*"}, endpoint=cluster.endpoint, start_from="FIRST"
-        ) as consumer:
-            while sum(map(len, found.values())) < 48:
-                for got in await asyncio.to_thread(consumer.poll):
-                    assert got.message_group is not None
-                    found[got.message_group].append(got.body)
-        assert found == expected
-        await net.close()
-
-    run(story())
+    net = GrpcNet()
+    expected: dict[str, list[bytes]] = {group: [] for group in groups}
+    async with evenq.aio.Producer(endpoint=cluster.endpoint) as ours:
+        for number in range(48):
+            group, body = groups[number % len(groups)], b"%d" % number
+            expected[group].append(body)
+            if number % 4 == 3:
+                await ours.send(evenq.Message(topic="one-order", body=body, message_group=group))
+                continue
+            node, language = cluster.brokers[(number // 6) % 2], LANGUAGES[number % len(LANGUAGES)]
+            made = message("one-order", f"id{number}", body, message_group=group, queue_id=number % 4)
+            assert (await send(net, node.address, made, language=language)).status.code == v2.OK
+    found: dict[str, list[bytes]] = {group: [] for group in groups}
+    with evenq.PullConsumer(
+        group="one-order", subscriptions={"one-order": "*"}, endpoint=cluster.endpoint, start_from="FIRST"
+    ) as consumer:
+        while sum(map(len, found.values())) < 48:
+            for got in await asyncio.to_thread(consumer.poll):
+                assert got.message_group is not None
+                found[got.message_group].append(got.body)
+    assert found == expected
+    await net.close()
 
 
-def test_checklist_22_bad_messages_get_the_codes_of_the_contract(cluster: LocalCluster) -> None:
-    async def story() -> None:
-        net = GrpcNet()
-        try:
-            for code, bad in BAD.items():
-                response = await send(net, cluster.endpoint, bad)
-                assert (response.status.code, response.entries[0].status.code) == (code, code)
-            for reserved in ("KEYS", "UNIQ_KEY"):
-                response = await send(net, cluster.endpoint, with_property(reserved))
-                assert response.status.code == v2.ILLEGAL_MESSAGE_PROPERTY_KEY
-        finally:
-            await net.close()
-
-    run(story())
+async def test_checklist_22_bad_messages_get_the_codes_of_the_contract(cluster: LocalCluster, net: GrpcNet) -> None:
+    for code, bad in BAD.items():
+        response = await send(net, cluster.endpoint, bad)
+        assert (response.status.code, response.entries[0].status.code) == (code, code)
+    for reserved in ("KEYS", "UNIQ_KEY"):
+        response = await send(net, cluster.endpoint, with_property(reserved))
+        assert response.status.code == v2.ILLEGAL_MESSAGE_PROPERTY_KEY
 
 
-def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() -> None:
+async def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() -> None:
     """The broker's disk is full for a while: both levels tell it, nothing is half stored, and a producer that waits and
     tries again (as the SDKs of Java, Go and Node.js do, and ours) gets through; Python's stops at the first, by itself.
     """
@@ -204,49 +177,46 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
     from evenq.model import BrokerAddress
     from evenq.runtime.clock import SystemClock
 
-    async def story() -> None:
-        context = ClientContext.real()
-        net = LoopNet(SystemClock())
-        broker = Broker(BrokerSettings(broker_name="a"), clock=context.clock, rng=context.rng, net=net)
-        await broker.open()
-        net.serve("a:8081", broker.rpcs())
-        await broker.start([BrokerAddress("default", "a", 8081)])
-        full = StoreFull("the broker's disk is 95% full")
-        producer = evenq.aio.Producer(
-            endpoint="a:8081", context=ClientContext(clock=context.clock, rng=context.rng, net=net)
-        )
-        await producer.send(evenq.Message(topic="t", body=b"first"))
-        broker.ledger.store._state.set_full(full)
-        codes = []
-        for number in range(3):
-            if number == 2:
-                broker.ledger.store._state.set_full(None)
-            data = await net.unary(
-                "a:8081", V2 + "SendMessage",
-                s.SendMessageRequest(messages=[message("t", "again")]).SerializeToString(), timeout_ms=60_000,
-            )  # fmt: skip
-            answer = s.SendMessageResponse.FromString(data)
-            assert [entry.status.code for entry in answer.entries] == [answer.status.code]
-            codes.append(answer.status.code)
-        assert codes == [v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS, v2.OK]
+    context = ClientContext.real()
+    net = LoopNet(SystemClock())
+    broker = Broker(BrokerSettings(broker_name="a"), clock=context.clock, rng=context.rng, net=net)
+    await broker.open()
+    net.serve("a:8081", broker.rpcs())
+    await broker.start([BrokerAddress("default", "a", 8081)])
+    full = StoreFull("the broker's disk is 95% full")
+    producer = evenq.aio.Producer(
+        endpoint="a:8081", context=ClientContext(clock=context.clock, rng=context.rng, net=net)
+    )
+    await producer.send(evenq.Message(topic="t", body=b"first"))
+    broker.ledger.store._state.set_full(full)
+    codes = []
+    for number in range(3):
+        if number == 2:
+            broker.ledger.store._state.set_full(None)
+        data = await net.unary(
+            "a:8081", V2 + "SendMessage",
+            s.SendMessageRequest(messages=[message("t", "again")]).SerializeToString(), timeout_ms=60_000,
+        )  # fmt: skip
+        answer = s.SendMessageResponse.FromString(data)
+        assert [entry.status.code for entry in answer.entries] == [answer.status.code]
+        codes.append(answer.status.code)
+    assert codes == [v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS, v2.OK]
 
-        broker.ledger.store._state.set_full(full)
-        before = broker.ledger.store.stats.refused
-        sending = asyncio.ensure_future(producer.send(evenq.Message(topic="t", body=b"ours")))
-        async with asyncio.timeout(60):
-            while broker.ledger.store.stats.refused < before + 2:
-                await context.clock.sleep_ms(1)
-        broker.ledger.store._state.set_full(None)
-        await sending
-        assert broker.runtime.stats.messages_in == 3
-        await producer.close()
-        await broker.close()
-
-    run(story())
+    broker.ledger.store._state.set_full(full)
+    before = broker.ledger.store.stats.refused
+    sending = asyncio.ensure_future(producer.send(evenq.Message(topic="t", body=b"ours")))
+    async with asyncio.timeout(60):
+        while broker.ledger.store.stats.refused < before + 2:
+            await context.clock.sleep_ms(1)
+    broker.ledger.store._state.set_full(None)
+    await sending
+    assert broker.runtime.stats.messages_in == 3
+    await producer.close()
+    await broker.close()
 
 
 @pytest.mark.parametrize("method", ["zlib", "lz4", "zstd"])
-def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster: LocalCluster, method: str) -> None:
+async def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster: LocalCluster, method: str) -> None:
     topic, body = f"packed-{method}", b"all work and no play " * 2_000
     options = evenq.ProducerOptions(compression=method)
     with evenq.Producer(endpoint=cluster.endpoint, options=options) as producer:
@@ -258,31 +228,26 @@ def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster: Local
         assert got.body == body
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_group(f"{topic}-v2", start_from="FIRST")
-
-    async def story() -> None:
-        net = GrpcNet()
-        [found] = await receive(net, cluster.endpoint, topic, f"{topic}-v2")
-        assert found.body == body
-        assert found.system_properties.body_encoding == v2.IDENTITY
-        digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-        assert found.system_properties.body_digest.checksum == digest
-        await net.close()
-
-    run(story())
+    net = GrpcNet()
+    [found] = await receive(net, cluster.endpoint, topic, f"{topic}-v2")
+    assert found.body == body
+    assert found.system_properties.body_encoding == v2.IDENTITY
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    assert found.system_properties.body_digest.checksum == digest
+    await net.close()
 
 
-def test_a_bomb_is_refused_by_its_unpacked_size(cluster: LocalCluster) -> None:
-    async def story() -> None:
-        net = GrpcNet()
-        bomb = message("checks", "bomb", zlib.compress(bytes(64 << 20)), body_encoding=v2.GZIP)
-        assert (await send(net, cluster.endpoint, bomb)).status.code == v2.MESSAGE_BODY_TOO_LARGE
-        await net.close()
-
-    run(story())
+async def test_a_bomb_is_refused_by_its_unpacked_size(cluster: LocalCluster) -> None:
+    net = GrpcNet()
+    bomb = message("checks", "bomb", zlib.compress(bytes(64 << 20)), body_encoding=v2.GZIP)
+    assert (await send(net, cluster.endpoint, bomb)).status.code == v2.MESSAGE_BODY_TOO_LARGE
+    await net.close()
 
 
 @pytest.mark.slow
-def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_in_time(cluster: LocalCluster) -> None:
+async def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_in_time(
+    cluster: LocalCluster,
+) -> None:
     with evenq.Producer(endpoint=cluster.endpoint) as producer, evenq.Producer(endpoint=cluster.endpoint) as answers:
 
         def answer(messages: Sequence[evenq.ReceivedMessage]) -> None:
@@ -304,13 +269,9 @@ def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_
                 producer.request(evenq.Message(topic="questions", body=b"silence"), timeout_ms=300)
             with pytest.raises(evenq.errors.IllegalMessageTag):
                 producer.request(evenq.Message(topic="questions", body=b"x", tag="a|b"), timeout_ms=20_000)
-
-    async def story() -> None:
-        async with evenq.aio.Producer(endpoint=cluster.endpoint) as asking:
-            with pytest.raises(evenq.errors.RequestTimeout):
-                await asking.request(evenq.Message(topic="questions", body=b"silence"), timeout_ms=300)
-
-    run(story())
+    async with evenq.aio.Producer(endpoint=cluster.endpoint) as asking:
+        with pytest.raises(evenq.errors.RequestTimeout):
+            await asking.request(evenq.Message(topic="questions", body=b"silence"), timeout_ms=300)
 
 
 @pytest.mark.slow  # it stands still for longer than all tries

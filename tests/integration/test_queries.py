@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import EVENQ, run_evenq
 from evenq_proofs.waiting import until
 
 from evenq import Admin, Message, Producer, PushConsumer, ReceivedMessage, SimpleConsumer
@@ -24,7 +24,6 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
 DEADLINE_S = 60
-EVENQ = [sys.executable, "-m", "evenq.cli"]
 TOPIC = "orders"
 
 
@@ -58,16 +57,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def evenq(endpoint: str) -> Callable[..., str]:
-    def run(*words: str, code: int = 0) -> str:
-        environment = {**os.environ, "EVENQ_ENDPOINT": endpoint}
-        done = subprocess.run(
-            [*EVENQ, *words], capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout if code == 0 else done.stderr
-
-    return run
+    return partial(run_evenq, endpoint=endpoint)
 
 
 def send(endpoint: str, count: int, mark: str) -> list[str]:
@@ -143,7 +133,7 @@ def test_a_live_owner_begins_again_and_does_not_undo_the_reset(endpoint: str, ev
         assert [client["kind"] for client in clients] == ["evenq consumer"]
         shown = json.loads(evenq("client", "show", clients[0]["client_id"], "--json"))
         assert len(shown["queues"]) == 4
-        assert "answer no questions" in evenq("client", "stack", clients[0]["client_id"], code=4)
+        assert "accept no commands" in evenq("client", "stack", clients[0]["client_id"], code=4)
 
 
 @pytest.mark.slow
@@ -184,8 +174,8 @@ def test_messages_are_found_shown_and_traced_at_whatever_broker_they_are(
 
 
 @pytest.mark.slow
-def test_the_pull_path_and_the_admin_service_of_v2_work_at_a_broker_that_has_nothing_of_it(
-    endpoint: str, evenq: Callable[..., str]
+async def test_the_pull_path_and_the_admin_service_of_v2_work_at_a_broker_that_has_nothing_of_it(
+    endpoint: str, evenq: Callable[..., str], net: GrpcNet
 ) -> None:
     """Wire contract 7, 1.3, 8.45: every call at every broker."""
     host, _, port = endpoint.partition(":")
@@ -193,16 +183,8 @@ def test_the_pull_path_and_the_admin_service_of_v2_work_at_a_broker_that_has_not
     for group in ("pulled", "behind"):
         evenq("group", "create", group, "--from", "first")
     ids = send(endpoint, 8, "pull")
-
-    async def story() -> None:
-        net = GrpcNet()
-        try:
-            await pull_everything(net, other, ids)
-            await ask_for_a_stack(net, endpoint, other)
-        finally:
-            await net.close()
-
-    asyncio.run(story())
+    await pull_everything(net, other, ids)
+    await ask_for_a_stack(net, endpoint, other)
 
 
 MESSAGING, ADMIN = "/apache.rocketmq.v2.MessagingService/", "/apache.rocketmq.v2.Admin/"

@@ -8,17 +8,17 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from evenq_proofs.command_line import EVENQ
+from evenq_proofs.command_line import run_evenq as evenq
 
 from evenq.testing.free_ports import FreePorts
 
 DEADLINE_S = 60
-EVENQ = [sys.executable, "-m", "evenq.cli"]
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def up():
         started.append(process)
         line = process.stdout.readline()
         assert line.startswith("ready "), line + process.stderr.read()
+        process.first_line = line
         return process, line.split()[1]
 
     yield start
@@ -49,24 +50,15 @@ def up():
         process.communicate()
 
 
-def evenq(*words, code=0, endpoint=None, stdin=None):
-    environment = {**os.environ, **({"EVENQ_ENDPOINT": endpoint} if endpoint else {})}
-    done = subprocess.run(
-        [*EVENQ, *words], capture_output=True, text=True, timeout=DEADLINE_S, env=environment, input=stdin, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
-
-
 def ended(process, number=signal.SIGINT):
     process.send_signal(number)
     _, errors = process.communicate(timeout=DEADLINE_S)
     return process.returncode, errors
 
 
-def consumed(endpoint, topic, group, count, *options):
-    text = evenq("consume", topic, "--group", group, "--max", str(count), "--json", *options, endpoint=endpoint)
+def consumed(endpoint, topic, group, count, *options, **variables):
+    words = ("consume", topic, "--group", group, "--max", str(count), "--json", *options)
+    text = evenq(*words, endpoint=endpoint, **variables)
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -114,15 +106,13 @@ def test_three_copies_start_with_one_command_and_go_on_when_their_leader_is_kill
         assert variables["EVENQ_ENDPOINT"] == endpoint
     else:
         variables = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        assert json.loads(evenq("produce", "orders", "--count", "50", "--json", endpoint=endpoint))["sent"] == 50
-        shown = json.loads(evenq("cluster", "show", "--json", endpoint=endpoint))
-        (group,) = shown["broker_groups"]
-        os.kill(copy_of(process.pid, group["leader"]), signal.SIGKILL)
-        assert json.loads(evenq("produce", "orders", "--count", "50", "--json", endpoint=endpoint))["sent"] == 50
-        assert len(consumed(endpoint, "orders", "billing", 100, "--from", "first", "--idle", "10")) >= 100
+    given = {"EVENQ_ENDPOINT": endpoint, **variables}
+    assert json.loads(evenq("produce", "orders", "--count", "50", "--json", **given))["sent"] == 50
+    shown = json.loads(evenq("cluster", "show", "--json", **given))
+    (group,) = shown["broker_groups"]
+    os.kill(copy_of(process.pid, group["leader"]), signal.SIGKILL)
+    assert json.loads(evenq("produce", "orders", "--count", "50", "--json", **given))["sent"] == 50
+    assert len(consumed(endpoint, "orders", "billing", 100, "--from", "first", "--idle", "10", **variables)) >= 100
     code, errors = ended(process)
     assert code == 0
     assert "was ended by SIGKILL; started again" in errors
@@ -349,3 +339,41 @@ def test_unknown_names_are_told_with_what_to_do(up, port):
     assert "evenq group" in evenq("group", "show", "nobody", code=3, endpoint=endpoint)
     assert "broker-a" in evenq("broker", "show", "broker-z", code=3, endpoint=endpoint)
     assert "topic" in evenq("topic", "create", "no blanks", code=2, endpoint=endpoint)
+
+
+def browsed(url, path=""):
+    with urllib.request.urlopen(url + path, timeout=DEADLINE_S) as answer:
+        return answer.read().decode()
+
+
+def test_the_console_is_named_in_the_ready_line_and_shows_a_message(up):
+    process, endpoint = up("--port", "0", "--topic", "orders:1")
+    (url,) = re.findall(r"console (http://127\.0\.0\.1:\d+/)", process.first_line)
+    evenq("produce", "orders", "--body", "seen in the browser", endpoint=endpoint)
+    assert "broker-a" in browsed(url)
+    assert "seen in the browser" in browsed(url, "topics/orders")
+    other = subprocess.run(
+        [*EVENQ, "up", "--port", "0", "--metrics-port", "-1", "--console-port", url.split(":")[2].strip("/")],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert other.returncode == 2
+    assert "is in use" in other.stderr
+    code, errors = ended(process)
+    assert (code, errors) == (0, "")
+
+
+def test_a_console_of_another_cluster_is_one_command_and_ends_in_order(up):
+    process, endpoint = up("--port", "0", "--console-port", "-1", "--topic", "orders:1")
+    assert "console" not in process.first_line
+    console = subprocess.Popen(
+        [*EVENQ, "console", "--endpoint", endpoint, "--port", "0", "--prefix", "/evenq"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        _, url, mode = console.stdout.readline().split(maxsplit=2)
+        assert mode == "(read-only)\n"
+        assert "orders" in browsed(url, "topics")
+        assert ended(console, signal.SIGTERM) == (0, "")
+    finally:
+        console.kill()
+    assert ended(process)[0] == 0

@@ -4,119 +4,50 @@ places, nothing is delivered twice; also when the leading rebalancer is replaced
 
 from __future__ import annotations
 
-import asyncio
-import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from urllib.request import urlopen
+from typing import Any
 
 import pytest
 from evenq_proofs.waiting import until
 
 import evenq
-from evenq.model import BalancePolicy
 from evenq.testing import LocalCluster
-from evenq.testing.node import Node
-from evenq.wire.net import GrpcNet
-from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from tests.integration.desk import TOPIC, Desk, leads
 
-TOPIC, GROUP = "flights", "desk"
 # A leader that stands still for longer than the renewal is overtaken, and who leaves while no copy leads is not held: a
 # busy machine must not do that in the middle of a story.
 LEASE = {"LEASE_MS": "5000", "LEASE_RENEW_MS": "4000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
-pytestmark = pytest.mark.integration
 
 
-def leads(node: Node) -> bool:
-    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=60) as page:
-        return re.search(r"^evenq_rebalancer_leads{[^}]*} 1.0$", page.read().decode(), re.MULTILINE) is not None
-
-
-class Desk:
+class Places(Desk):
     """Members by place; `web-0.2` is the second in place `web-0`."""
 
-    def __init__(self, cluster: LocalCluster, **balance: int) -> None:
-        self.cluster = cluster
-        self.seen: Counter[bytes] = Counter()
-        self.lock = threading.Lock()
-        self.members: dict[str, evenq.PushConsumer] = {}
-        with evenq.Admin(endpoint=cluster.endpoint) as admin:
-            admin.create_topic(TOPIC, queues=6)
-            admin.create_group(GROUP, strategy="STICKY", balance=BalancePolicy(**balance))
-
-    def start(self, own: str) -> None:
-        self.members[own] = evenq.PushConsumer(
-            group=GROUP,
-            endpoint=self.cluster.endpoint,
-            client_id=own,
-            listener=self._listen,
-            subscriptions={TOPIC: "*"},
-            start_from="FIRST",
-            assignment="server",
-            options=evenq.PushOptions(instance=own.partition(".")[0], commit_interval_ms=200),
-        ).start()
-
-    def stop(self, own: str) -> None:
-        self.members.pop(own).close()
-
-    def _listen(self, messages: Sequence[evenq.ReceivedMessage]) -> None:
-        with self.lock:
-            self.seen.update(message.body for message in messages)
+    def start(self, own: str, **fields: Any) -> None:
+        options = evenq.PushOptions(instance=own.partition(".")[0], commit_interval_ms=200)
+        super().start(own, client_id=own, options=options, **fields)
 
     def places(self) -> dict[str, str]:
         """Queue to the place of the member that reads it."""
-        return {str(queue): own.partition(".")[0] for own, member in self.members.items() for queue in member.queues}
-
-    def sizes(self) -> list[int]:
-        """How many queues each member reads."""
-        return sorted(len(member.queues) for member in self.members.values())
+        return {queue: own.partition(".")[0] for queue, own in self.owners().items()}
 
     def states(self) -> Counter[str]:
-        return Counter(row.state for row in self.explained().queues)
+        return Counter(row.state for row in self.explained(TOPIC).queues)
 
     def held(self) -> tuple[int, list[str]]:
         """The epoch of the leader that tells of it, and the queues that wait; (0, []) while no broker tells."""
         try:
-            result = self.explained()
+            result = self.explained(TOPIC)
         except evenq.Error:
             return 0, []
         held = [f"{row.queue.broker_name}/{row.queue.queue_id}" for row in result.queues if row.state == "HELD"]
         return result.generation.epoch, held
 
-    def explained(self) -> assignment_pb2.ExplainResponse:
-        async def once() -> assignment_pb2.ExplainResponse:
-            net = GrpcNet()
-            try:
-                data = assignment_pb2.ExplainRequest(group=GROUP, topic=TOPIC).SerializeToString()
-                method = "/evenq.v1.Assignment/Explain"
-                return assignment_pb2.ExplainResponse.FromString(
-                    await net.unary(self.cluster.endpoint, method, data, timeout_ms=60_000)
-                )
-            finally:
-                await net.close()
-
-        result = asyncio.run(once())
-        check(result.status)
-        return result
-
-    def publish(self, numbers: range) -> None:
-        with evenq.Producer(endpoint=self.cluster.endpoint) as producer:
-            for number in numbers:
-                producer.send_async(evenq.Message(topic=TOPIC, body=b"%d" % number))
-            producer.flush(30_000)
-
-    def close(self) -> None:
-        for member in self.members.values():
-            member.close()
-
 
 @pytest.mark.slow  # every member is replaced in turn
 def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing() -> None:
     with LocalCluster(brokers=2, rebalancers=1) as cluster:
-        desk = Desk(cluster, hold_ms=120_000)
+        desk = Places(cluster, hold_ms=120_000)
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")
@@ -140,7 +71,7 @@ def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing(
 @pytest.mark.slow  # waits for the end of a hold
 def test_a_hold_without_a_successor_ends_in_time() -> None:
     with LocalCluster(brokers=1, rebalancers=1) as cluster:
-        desk = Desk(cluster, hold_ms=6_000)
+        desk = Places(cluster, hold_ms=6_000)
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")
@@ -162,7 +93,7 @@ def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_he
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
         until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
-        desk = Desk(cluster, hold_ms=240_000)
+        desk = Places(cluster, hold_ms=240_000)
         try:
             for number in range(3):
                 desk.start(f"web-{number}.1")

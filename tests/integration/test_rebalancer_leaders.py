@@ -2,100 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
-import threading
-from collections import Counter
-from collections.abc import Sequence
-from urllib.request import urlopen
 
 import pytest
 from evenq_proofs.waiting import until
 
-import evenq
 from evenq.testing import LocalCluster
-from evenq.testing.node import Node
-from evenq.wire.net import GrpcNet
-from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from tests.integration.desk import Desk, leads
 
-TOPIC, GROUP = "flights", "desk"
 LEASE = {"LEASE_MS": "1500", "LEASE_RENEW_MS": "1000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
-SERVICE = "/evenq.v1.Assignment"
-pytestmark = pytest.mark.integration
 
 
-def leads(node: Node) -> bool:
-    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=60) as page:
-        return re.search(r"^evenq_rebalancer_leads{[^}]*} 1.0$", page.read().decode(), re.MULTILINE) is not None
-
-
-class Desk:
-    """Three members of a STICKY group, and a way to ask."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-        self.seen: Counter[bytes] = Counter()
-        self.lock = threading.Lock()
-        with evenq.Admin(endpoint=cluster.endpoint) as admin:
-            admin.create_topic(TOPIC, queues=6)
-            admin.create_group(GROUP, strategy="STICKY")
-        self.members = [self.member() for _ in range(3)]
-
-    def member(self) -> evenq.PushConsumer:
-        return evenq.PushConsumer(
-            group=GROUP,
-            endpoint=self.cluster.endpoint,
-            listener=self._listen,
-            subscriptions={TOPIC: "*"},
-            start_from="FIRST",
-            assignment="server",
-        ).start()
-
-    def _listen(self, messages: Sequence[evenq.ReceivedMessage]) -> None:
-        with self.lock:
-            self.seen.update(message.body for message in messages)
-
-    def sizes(self) -> list[int]:
-        return sorted(len(member.queues) for member in self.members)
-
-    def owners(self) -> dict[str, int]:
-        """Queue to the number of the member that reads it."""
-        return {str(queue): number for number, member in enumerate(self.members) for queue in member.queues}
-
-    def ask(self, call: str, request, response):
-        async def once():
-            net = GrpcNet()
-            try:
-                data = request.SerializeToString()
-                answer = response.FromString(
-                    await net.unary(self.cluster.endpoint, f"{SERVICE}/{call}", data, timeout_ms=60_000)
-                )
-                check(answer.status)
-                return answer
-            finally:
-                await net.close()
-
-        return asyncio.run(once())
-
-    def generation(self) -> tuple[int, int]:
-        """Of the present decision; (0, 0) while no leader knows the group."""
-        try:
-            response = self.ask("Explain", assignment_pb2.ExplainRequest(group=GROUP), assignment_pb2.ExplainResponse)
-        except evenq.Error:
-            return 0, 0
-        return response.generation.epoch, response.generation.counter
-
-    def publish(self, numbers: range) -> None:
-        with evenq.Producer(endpoint=self.cluster.endpoint) as producer:
-            for number in numbers:
-                producer.send_async(evenq.Message(topic=TOPIC, body=b"%d" % number))
-            producer.flush(30_000)
-
-    def close(self) -> None:
-        for member in self.members:
-            member.close()
+def three_members(cluster: LocalCluster) -> Desk:
+    desk = Desk(cluster)
+    for number in range(3):
+        desk.start(f"member {number}")
+    return desk
 
 
 @pytest.mark.slow
@@ -104,7 +26,7 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:
         until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
-        desk = Desk(cluster)
+        desk = three_members(cluster)
         try:
             until(lambda: desk.sizes() == [4, 4, 4], what="12 queues among 3")
             desk.publish(range(300))
@@ -120,7 +42,7 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             until(lambda: len(desk.seen) == 600, what="all messages")
             assert max(desk.seen.values()) == 1, "nothing twice"
 
-            desk.members.append(desk.member())
+            desk.start("a newcomer")
             until(lambda: desk.sizes() == [3, 3, 3, 3], what="a newcomer gets its share from the new leader")
             moved = [queue for queue, owner in desk.owners().items() if owners[queue] != owner]
             assert len(moved) == 3, "the fewest moves"
@@ -142,7 +64,7 @@ def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() ->
     with LocalCluster(brokers=1, rebalancers=2, rebalancer_settings=LEASE) as cluster:
         until(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")
         first, second = sorted(cluster.rebalancers, key=leads, reverse=True)
-        desk = Desk(cluster)
+        desk = three_members(cluster)
         try:
             until(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
             owners, before = desk.owners(), desk.generation()

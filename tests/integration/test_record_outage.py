@@ -13,6 +13,7 @@ import pytest
 from evenq_proofs.group_faults.places import LeasePlace
 from evenq_proofs.group_faults.proxy import ProxyLoop
 from evenq_proofs.replicated_group import FAST, figure, in_sync, leader_of, readiness
+from evenq_proofs.waiting import until
 
 import evenq
 from evenq.runtime.clock import SystemClock
@@ -46,11 +47,8 @@ def cluster(tmp_path: Path, place: LeasePlace) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def until(node: Node, *, reachable: int) -> None:
-    end = time.monotonic() + 60
-    while figure(node, REACHABLE) != reachable:
-        assert time.monotonic() < end, node.log_text()[-3_000:]
-        time.sleep(0.05)
+def until_reachable(node: Node, reachable: int) -> None:
+    until(lambda: figure(node, REACHABLE) == reachable, lambda: node.log_text()[-3_000:])
 
 
 def elections(place: LeasePlace) -> list[tuple[int, int]]:
@@ -75,15 +73,15 @@ def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
         send_for(0.1)
         place.kill()
         send_for(3 * SUSPECT_S)
-        until(leader, reachable=0)
+        until_reachable(leader, 0)
         (to_leader,) = place.proxies[cluster.brokers.index(leader)]
         to_leader.hold()
         place.start()
         for node in cluster.brokers:
             if node is not leader:
-                until(node, reachable=1)
+                until_reachable(node, 1)
         to_leader.mend()  # the followers have read the record before it could renew it
-        until(leader, reachable=1)
+        until_reachable(leader, 1)
         send_for(SUSPECT_S)
     assert elections(place) == before
     assert leader_of(cluster) is leader
@@ -98,7 +96,7 @@ def test_a_leader_that_dies_while_the_record_is_away_is_replaced_once_it_is_back
 ) -> None:
     leader, before = leader_of(cluster), elections(place)
     place.kill()
-    until(leader, reachable=0)
+    until_reachable(leader, 0)
     leader.kill()
     time.sleep(SUSPECT_S)
     assert elections(place) == before, "a record that nobody can write"
@@ -120,7 +118,7 @@ def test_a_follower_that_restarts_while_the_record_is_away_holds_up_no_commit(
     with evenq.Producer(endpoint=cluster.endpoints, options=evenq.ProducerOptions(send_timeout_ms=60_000)) as producer:
         producer.send(evenq.Message(topic=TOPIC, body=b"before it"))
         place.kill()
-        until(leader, reachable=0)
+        until_reachable(leader, 0)
         follower.kill()
         follower.start()
         producer.send(evenq.Message(topic=TOPIC, body=b"in the middle of it"))

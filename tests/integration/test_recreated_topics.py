@@ -17,13 +17,7 @@ import evenq
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.testing import LocalCluster
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 class Seen:

@@ -169,17 +169,19 @@ def test_a_leader_whose_disk_is_full_lets_a_copy_with_room_lead_if_enough_copies
         until(lambda: "move-leader" in readiness(leader), lambda: readiness(leader))
         assert set(received(cluster, len(sent))) == set(sent)
         time.sleep(3)
-        assert events(leader, "is asked to lead") == [], "one copy that has room, and two are needed"
+        assert events(leader, "is nominated to lead") == [], "one copy that has room, and two are needed"
 
         ballast.unlink()
-        until(lambda: events(leader, "is asked to lead"), leader.log_text)
+        until(lambda: events(leader, "is nominated to lead"), leader.log_text)
         until(lambda: figure(leader, "evenq_broker_replica_role", 'role="fetching"') == 1, leader.log_text)
         sent += send(cluster, 20, begin=20)
         in_sync(cluster, 3)
-        (line,) = events(leader, "is asked to lead")
-        assert line.startswith(f"replica {NAME}: this leader's disk has no room for messages, that of copy ")
+        (line,) = events(leader, "is nominated to lead")
+        assert line.startswith(f"replica {NAME}: this leader's disk has no space for messages, copy ")
         time.sleep(3)
-        assert not any(events(node, "is asked to lead") for node in cluster.brokers if node is not leader), "no round"
+        assert not any(events(node, "is nominated to lead") for node in cluster.brokers if node is not leader), (
+            "no round"
+        )
         assert set(received(cluster, 20)) >= set(sent[20:])
         filled.unlink()
 

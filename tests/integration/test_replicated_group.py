@@ -18,56 +18,13 @@ import evenq
 from evenq.errors import Error
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
+from tests.integration.sender import Sender
 
 log = logging.getLogger(__name__)
 
 pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 
 TOPIC = "flights"
-
-
-class Sender(threading.Thread):
-    """Sends numbered messages one after the other until it is stopped; keeps what was acknowledged."""
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(name="sender", daemon=True)
-        self._endpoint = endpoint
-        self._ended = threading.Event()
-        self.acknowledged: list[str] = []
-        self.times: list[float] = []
-        """Of each acknowledgement."""
-        self.refused = 0
-
-    def run(self) -> None:
-        with evenq.Producer(endpoint=self._endpoint) as producer:
-            number = 0
-            while not self._ended.is_set():
-                number += 1
-                body = f"message {number}"
-                try:
-                    producer.send(evenq.Message(topic=TOPIC, body=body.encode()))
-                except Error:
-                    self.refused += 1
-                    time.sleep(0.02)
-                else:
-                    self.acknowledged.append(body)
-                    self.times.append(time.monotonic())
-
-    def wait_for(self, count: int, *, within_s: float = 60.0) -> None:
-        """Until this number of more are acknowledged."""
-        goal, end = len(self.acknowledged) + count, time.monotonic() + within_s
-        while len(self.acknowledged) < goal:
-            assert time.monotonic() < end, f"{len(self.acknowledged)} of {goal} acknowledged after {within_s} s"
-            time.sleep(0.02)
-
-    def stop(self) -> list[str]:
-        self._ended.set()
-        self.join(60)
-        assert not self.is_alive()
-        return self.acknowledged
-
-    def longest_gap_s(self) -> float:
-        return max((after - before for before, after in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
 
 def read_all(cluster: LocalCluster, count: int, *, group_name: str = "readers") -> list[str]:
@@ -126,7 +83,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
     of a producer with default settings fails: each goes on at the next leader (decision 66).
     """
     with group(tmp_path) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(200)
         for _ in range(2):
@@ -202,7 +159,7 @@ def test_with_the_group_record_in_etcd_a_leader_and_a_member_of_etcd_may_be_kill
     with Etcd(tmp_path / "etcd", members=3) as etcd:
         record = f"etcd:{etcd.endpoints}/evenq/broker-a"
         with group(tmp_path / "brokers", REPLICATION__RECORD=record, REPLICATION__SUSPECT_MS="3000") as cluster:
-            sender = Sender(cluster.endpoints)
+            sender = Sender(cluster.endpoints, TOPIC)
             sender.start()
             sender.wait_for(100)
             etcd.members[0].kill()
@@ -219,7 +176,7 @@ def test_with_the_group_record_in_etcd_a_leader_and_a_member_of_etcd_may_be_kill
 def test_a_planned_stop_hands_over_at_once_and_repeats_nothing(tmp_path: Path) -> None:
     """R13, D7."""
     with group(tmp_path) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(200)
         leader = leader_of(cluster)
@@ -274,7 +231,7 @@ def test_a_planned_hand_over_refuses_no_acknowledgement_of_a_simple_consumer(tmp
     """
     options = evenq.SimpleOptions(timeout_ms=60_000)  # of a busy machine; a hand-over takes less than a second
     with group(tmp_path) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(50)
         with evenq.SimpleConsumer(
@@ -305,7 +262,7 @@ def test_a_planned_hand_over_refuses_no_acknowledgement_of_a_simple_consumer(tmp
 def test_without_a_second_copy_nothing_is_taken_and_it_says_why(tmp_path: Path) -> None:
     """R9: below the minimum a send is refused before anything is written."""
     with group(tmp_path) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(50)
         leader = leader_of(cluster)
@@ -327,7 +284,7 @@ def test_without_a_second_copy_nothing_is_taken_and_it_says_why(tmp_path: Path) 
 def test_a_broker_with_an_empty_disk_copies_all_and_may_lead(tmp_path: Path, mode: str) -> None:
     """R8, R10: its new store is admitted once it has all that is committed."""
     with group(tmp_path, mode=mode) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(300)
         leader = leader_of(cluster)
@@ -379,7 +336,7 @@ def test_a_new_copy_of_a_log_whose_first_files_are_gone_takes_a_snapshot_and_may
         "STORE__DISK_CLEAN_RATIO": "0.01",  # the volume is fuller than that: looked at each second
     }
     with group(tmp_path, **short) as cluster:
-        sender = Sender(cluster.endpoints)
+        sender = Sender(cluster.endpoints, TOPIC)
         sender.start()
         sender.wait_for(200)
         read_some(cluster)

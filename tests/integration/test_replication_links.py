@@ -12,7 +12,7 @@ import random
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.wire.replication import (
     RECORDS_BYTES_MAX,
-    Opening,
+    LinkOpening,
     envelope_pieces,
     link_end,
     opening_message,
@@ -124,16 +124,14 @@ class Node:
         await self.net.close()
 
 
-def run(story: Callable[[list[Node]], Awaitable[None]]) -> None:
-    async def body() -> None:
-        nodes: list[Node] = []
-        try:
-            await story(nodes)
-        finally:
-            for node in nodes:
-                await node.close()
-
-    asyncio.run(body())
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    nodes: list[Node] = []
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.close()
 
 
 async def pair(nodes: list[Node], *, front: Any = "http2", **options: Any) -> tuple[Node, Node]:
@@ -150,83 +148,75 @@ async def pair(nodes: list[Node], *, front: Any = "http2", **options: Any) -> tu
 
 
 @pytest.mark.parametrize("front", ["http2", "grpcio"])
-def test_messages_come_in_order_and_the_largest_records_whole(front: str) -> None:
-    async def story(nodes: list[Node]) -> None:
-        a, b = await pair(nodes, front=front)
-        for number in range(50):
-            assert a.say(1, number)
-        assert a.send_records(1, 50, RECORDS_BYTES_MAX)
-        assert a.say(1, 51)
-        assert b.say(0, 7)
-        await until_async(lambda: len(b.received) == 52 and a.received)
-        assert b.numbers() == list(range(52))
-        body = b.received[50].body
-        assert isinstance(body, Records)
-        assert body.payload == (50).to_bytes(4, "big") * (RECORDS_BYTES_MAX // 4)
-
-    run(story)
+async def test_messages_come_in_order_and_the_largest_records_whole(nodes: list[Node], front: str) -> None:
+    a, b = await pair(nodes, front=front)
+    for number in range(50):
+        assert a.say(1, number)
+    assert a.send_records(1, 50, RECORDS_BYTES_MAX)
+    assert a.say(1, 51)
+    assert b.say(0, 7)
+    await until_async(lambda: len(b.received) == 52 and a.received)
+    assert b.numbers() == list(range(52))
+    body = b.received[50].body
+    assert isinstance(body, Records)
+    assert body.payload == (50).to_bytes(4, "big") * (RECORDS_BYTES_MAX // 4)
 
 
-def test_a_peer_that_comes_goes_and_comes_back_is_linked_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_peer_that_comes_goes_and_comes_back_is_linked_again(
+    nodes: list[Node], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-
-    async def story(nodes: list[Node]) -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
-        a = Node(0, members)
-        nodes.append(a)
-        await a.serve(int(members[0].rpartition(":")[2]))
-        a.links.start()
-        for turn in range(3):
-            await asyncio.sleep(0.3)
-            assert a.links.connected == set()
-            b = Node(1, members)
-            nodes.append(b)
-            await b.serve(int(members[1].rpartition(":")[2]))
-            b.links.start()
-            await until_async(lambda b=b: a.links.connected == {1} and b.links.connected == {0})
-            a.say(1, turn)
-            b.say(0, turn)
-            await until_async(lambda b=b, turn=turn: turn in b.numbers() and turn in a.numbers())
-            await b.close()
-            await until_async(lambda: a.links.connected == set())
-            await until_async(lambda: len(sending()) <= 1)  # the requests of a link that ended end with it
-        lines = [one.message for one in caplog.records if f"to broker 1 at {members[1]}" in one.message]
-        assert len(lines) in {6, 7}, lines  # an outage at the begin, then stands and lost, three times
-
-    run(story)
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
+    a = Node(0, members)
+    nodes.append(a)
+    await a.serve(int(members[0].rpartition(":")[2]))
+    a.links.start()
+    for turn in range(3):
+        await asyncio.sleep(0.3)
+        assert a.links.connected == set()
+        b = Node(1, members)
+        nodes.append(b)
+        await b.serve(int(members[1].rpartition(":")[2]))
+        b.links.start()
+        await until_async(lambda b=b: a.links.connected == {1} and b.links.connected == {0})
+        a.say(1, turn)
+        b.say(0, turn)
+        await until_async(lambda b=b, turn=turn: turn in b.numbers() and turn in a.numbers())
+        await b.close()
+        await until_async(lambda: a.links.connected == set())
+        await until_async(lambda: len(sending()) <= 1)  # the requests of a link that ended end with it
+    lines = [one.message for one in caplog.records if f"to broker 1 at {members[1]}" in one.message]
+    assert len(lines) in {6, 7}, lines  # an outage at the begin, then stands and lost, three times
 
 
 @LINUX
 @pytest.mark.slow
-def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory() -> None:
+async def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory(nodes: list[Node]) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096
 
-    async def story(nodes: list[Node]) -> None:
-        a, b = await pair(nodes, room_bytes=1)
-        before = resident()
-        sent, most = 0, 0
-        for number in range(600):
-            sent += a.send_records(1, number, MIB)
-            a.say(1, number)
-            assert a.links.waiting_bytes <= BYTES_MAX
-            if number % 20 == 0:
-                await asyncio.sleep(0.02)
-                most = max(most, resident() - before)
-        assert len(b.received) == 1
-        assert sent < 40, "what does not fit is dropped"
-        assert most < 100 * MIB, f"600 MiB were offered, {most >> 20} MiB kept"
-        await asyncio.sleep(7)
-        assert a.links.connected == {1}, "a slow reader is no dead one"
-        b.hand.give(b.hand.bytes)
-        b.hand.limit = 1 << 40
-        await until_async(lambda: a.links.waiting_bytes == 0)
-        a.say(1, 10_000)
-        await until_async(lambda: b.numbers()[-1] == 10_000)
-        records = [one.body.start for one in b.received if isinstance(one.body, Records)]
-        assert records == sorted(set(records))
-
-    run(story)
+    a, b = await pair(nodes, room_bytes=1)
+    before = resident()
+    sent, most = 0, 0
+    for number in range(600):
+        sent += a.send_records(1, number, MIB)
+        a.say(1, number)
+        assert a.links.waiting_bytes <= BYTES_MAX
+        if number % 20 == 0:
+            await asyncio.sleep(0.02)
+            most = max(most, resident() - before)
+    assert len(b.received) == 1
+    assert sent < 40, "what does not fit is dropped"
+    assert most < 100 * MIB, f"600 MiB were offered, {most >> 20} MiB kept"
+    await asyncio.sleep(7)
+    assert a.links.connected == {1}, "a slow reader is no dead one"
+    b.hand.give(b.hand.bytes)
+    b.hand.limit = 1 << 40
+    await until_async(lambda: a.links.waiting_bytes == 0)
+    a.say(1, 10_000)
+    await until_async(lambda: b.numbers()[-1] == 10_000)
+    records = [one.body.start for one in b.received if isinstance(one.body, Records)]
+    assert records == sorted(set(records))
 
 
 def sending() -> list[asyncio.Task[Any]]:
@@ -234,7 +224,7 @@ def sending() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if task.get_name().startswith("replication to broker")]
 
 
-async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Opening) -> str:
+async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: LinkOpening) -> str:
     """Open a link by hand; why it was closed."""
 
     async def requests() -> AsyncIterator[bytes]:
@@ -250,62 +240,53 @@ async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Openin
     return ""
 
 
-def test_garbage_ends_its_link_and_nothing_else() -> None:
-    async def story(nodes: list[Node]) -> None:
-        a, b = await pair(nodes)
-        address = a.links._links[1].address
-        net = b.net
-        stranger = Opening(CLUSTER, "broker-b", 0, 1)
-        assert "not of 'broker-b'" in await raw_link(net, address, opening=stranger)
-        opening = Opening(CLUSTER, GROUP, 0, 1)
-        [message] = envelope_pieces(Envelope(CLUSTER, 0, "a" * 32, 1, 1, Nomination(1)))
-        reason = await raw_link(net, address, message, b"\xff" * 100, message, opening=opening)
-        assert "no message of replication" in reason
-        assert [one.body for one in b.received] == [Nomination(1)]
-        assert "closed for a while" in await raw_link(net, address, message, opening=opening)
-        await until_async(lambda: a.links.connected == {1})  # its own link was ended by the newer one, and it came back
-        assert b.links.connected == {0}
-        a.say(1, 5)
-        await until_async(lambda: b.numbers()[-1] == 5)
-
-    run(story)
+async def test_garbage_ends_its_link_and_nothing_else(nodes: list[Node]) -> None:
+    a, b = await pair(nodes)
+    address = a.links._links[1].address
+    net = b.net
+    stranger = LinkOpening(CLUSTER, "broker-b", 0, 1)
+    assert "not of 'broker-b'" in await raw_link(net, address, opening=stranger)
+    opening = LinkOpening(CLUSTER, GROUP, 0, 1)
+    [message] = envelope_pieces(Envelope(CLUSTER, 0, "a" * 32, 1, 1, Nomination(1)))
+    reason = await raw_link(net, address, message, b"\xff" * 100, message, opening=opening)
+    assert "not a message of replication" in reason
+    assert [one.body for one in b.received] == [Nomination(1)]
+    assert "closed for a while" in await raw_link(net, address, message, opening=opening)
+    await until_async(lambda: a.links.connected == {1})  # its own link was ended by the newer one, and it came back
+    assert b.links.connected == {0}
+    a.say(1, 5)
+    await until_async(lambda: b.numbers()[-1] == 5)
 
 
-def test_of_two_links_of_one_sender_the_newer_one_is_read() -> None:
-    async def story(nodes: list[Node]) -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
-        b = Node(1, members)
-        nodes.append(b)
-        await b.serve(int(members[1].rpartition(":")[2]))
-        opening = Opening(CLUSTER, GROUP, 0, 1)
-        older = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
-        await until_async(lambda: b.links.incoming.senders == {0})
-        first = b.links.incoming._links[0]
-        newer = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
-        assert "a newer link of broker 0" in await older
-        await until_async(lambda: b.links.incoming._links.get(0) not in {None, first})
-        assert not newer.done()
-        newer.cancel()
-        await until_async(lambda: not b.links.incoming.senders)
-
-    run(story)
+async def test_of_two_links_of_one_sender_the_newer_one_is_read(nodes: list[Node]) -> None:
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
+    b = Node(1, members)
+    nodes.append(b)
+    await b.serve(int(members[1].rpartition(":")[2]))
+    opening = LinkOpening(CLUSTER, GROUP, 0, 1)
+    older = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
+    await until_async(lambda: b.links.incoming.senders == {0})
+    first = b.links.incoming._links[0]
+    newer = asyncio.ensure_future(raw_link(b.net, members[1], opening=opening))
+    assert "a newer link of broker 0" in await older
+    await until_async(lambda: b.links.incoming._links.get(0) not in {None, first})
+    assert not newer.done()
+    newer.cancel()
+    await until_async(lambda: not b.links.incoming.senders)
 
 
-def test_nothing_is_sent_to_a_broker_that_has_not_taken_the_link() -> None:
-    async def story(nodes: list[Node]) -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
-        a, stranger = Node(0, members), Node(1, members)
-        nodes += [a, stranger]
-        stranger.links.incoming.group = "broker-b"
-        await stranger.serve(int(members[1].rpartition(":")[2]))
-        a.say(1, 7)
-        a.links.start()
-        await until_async(lambda: a.links._links[1].tries >= 3)
-        assert len(a.links._links[1].outbox) == 1, "it waits for a broker that takes it"
-        stranger.links.incoming.group = GROUP
-        await until_async(lambda: stranger.numbers() == [7])
-
-    run(story)
+async def test_nothing_is_sent_to_a_broker_that_has_not_taken_the_link(nodes: list[Node]) -> None:
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(2)}
+    a, stranger = Node(0, members), Node(1, members)
+    nodes += [a, stranger]
+    stranger.links.incoming.group = "broker-b"
+    await stranger.serve(int(members[1].rpartition(":")[2]))
+    a.say(1, 7)
+    a.links.start()
+    await until_async(lambda: a.links._links[1].tries >= 3)
+    assert len(a.links._links[1].outbox) == 1, "it waits for a broker that takes it"
+    stranger.links.incoming.group = GROUP
+    await until_async(lambda: stranger.numbers() == [7])
 
 
 USERS = """
@@ -318,7 +299,9 @@ admin = true
 """
 
 
-def test_only_the_clusters_own_credential_opens_a_link(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_the_clusters_own_credential_opens_a_link(
+    nodes: list[Node], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     users = tmp_path / "users.toml"
     users.write_text(USERS)
@@ -326,23 +309,20 @@ def test_only_the_clusters_own_credential_opens_a_link(tmp_path: Path, caplog: p
     def auth() -> Auth:
         return Auth(AuthSettings(enabled=True, users=users), clock=CLOCK)
 
-    async def story(nodes: list[Node]) -> None:
-        members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
-        nodes += [Node(0, members, auth=auth()), Node(1, members, auth=auth()), Node(2, members)]
-        for node in nodes:
-            await node.serve(int(members[node.id].rpartition(":")[2]))
-            node.links.start()
-        a, b, unsigned = nodes
-        await until_async(lambda: 1 in a.links.connected and 0 in b.links.connected)
-        a.say(1, 3)
-        await until_async(lambda: b.numbers() == [3])
-        await until_async(lambda: unsigned.links._links[0].tries >= 2)
-        assert unsigned.links.connected == set()
-        assert a.links.incoming.senders == {1}
-        assert "no link to broker 0" in caplog.text
-        assert "the call is not signed" in caplog.text
-
-    run(story)
+    members = {number: f"127.0.0.1:{free_port()}" for number in range(3)}
+    nodes += [Node(0, members, auth=auth()), Node(1, members, auth=auth()), Node(2, members)]
+    for node in nodes:
+        await node.serve(int(members[node.id].rpartition(":")[2]))
+        node.links.start()
+    a, b, unsigned = nodes
+    await until_async(lambda: 1 in a.links.connected and 0 in b.links.connected)
+    a.say(1, 3)
+    await until_async(lambda: b.numbers() == [3])
+    await until_async(lambda: unsigned.links._links[0].tries >= 2)
+    assert unsigned.links.connected == set()
+    assert a.links.incoming.senders == {1}
+    assert "no link to broker 0" in caplog.text
+    assert "the call is not signed" in caplog.text
 
 
 class Files:
@@ -370,23 +350,18 @@ class Files:
 
 
 @pytest.mark.parametrize("front", ["http2", "grpcio"])
-def test_a_snapshot_is_fetched_beside_the_links(front: str) -> None:
-    async def story(nodes: list[Node]) -> None:
-        a, b = await pair(nodes, front=front)
-        who, address = Opening(CLUSTER, GROUP, 0, 1), a.links._links[1].address
-        with pytest.raises(NotFound, match="no snapshot yet"):
-            await fetch_snapshot(a.net, address, who, Files({}), clock=CLOCK)
-        large = random.Random(1).randbytes(21 * MIB + 7)
-        source = b.links.snapshots = Files(
-            {"snapshot/00000000000000000070": b"head", "timers/1": large, "timers/2": b""}
-        )
-        sink = Files({})
-        listing = await fetch_snapshot(a.net, address, who, sink, clock=CLOCK)
-        assert (listing, sink.files, sink.whole) == (await source.newest(), source.files, True)
-        a.say(1, 1)
-        await until_async(lambda: b.numbers() == [1])
-
-    run(story)
+async def test_a_snapshot_is_fetched_beside_the_links(nodes: list[Node], front: str) -> None:
+    a, b = await pair(nodes, front=front)
+    who, address = LinkOpening(CLUSTER, GROUP, 0, 1), a.links._links[1].address
+    with pytest.raises(NotFound, match="no snapshot yet"):
+        await fetch_snapshot(a.net, address, who, Files({}), clock=CLOCK)
+    large = random.Random(1).randbytes(21 * MIB + 7)
+    source = b.links.snapshots = Files({"snapshot/00000000000000000070": b"head", "timers/1": large, "timers/2": b""})
+    sink = Files({})
+    listing = await fetch_snapshot(a.net, address, who, sink, clock=CLOCK)
+    assert (listing, sink.files, sink.whole) == (await source.newest(), source.files, True)
+    a.say(1, 1)
+    await until_async(lambda: b.numbers() == [1])
 
 
 # ------------------------------------------------------------------------------------------------------ a name moves
@@ -423,40 +398,38 @@ class Wire:
 
 
 @LINUX
-def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_whose_name_leads_elsewhere_is_found_there(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its machine vanishes without a word: no connection breaks, and its name has another address soon after."""
+    wire, port, leads_to = Wire(), free_port(), ["127.0.0.1"]
+    look_up = socket.getaddrinfo
 
-    async def story(nodes: list[Node]) -> None:
-        wire, port, leads_to = Wire(), free_port(), ["127.0.0.1"]
-        look_up = socket.getaddrinfo
+    def looked_up(host: Any, *about: Any, **more: Any) -> Any:
+        return look_up(leads_to[0] if str(host).endswith(".test") else host, *about, **more)
 
-        def looked_up(host: Any, *about: Any, **more: Any) -> Any:
-            return look_up(leads_to[0] if str(host).endswith(".test") else host, *about, **more)
-
-        monkeypatch.setattr(socket, "getaddrinfo", looked_up)
-        members = {0: f"a.test:{free_port()}", 1: f"b.test:{port}"}
-        a, b = Node(0, members), Node(1, members)
-        nodes += [a, b]
-        await b.serve(port, "127.0.0.3")
-        await wire.start(port, port)
-        try:
-            a.links.start()
-            await until_async(lambda: a.links.connected == {1})
-            assert b.links.incoming.senders == {0}
-            wire.cut = True
-            moved = Node(1, members)
-            nodes.append(moved)
-            await moved.serve(port, "127.0.0.2")
-            leads_to[0] = "127.0.0.2"
-            await until_async(lambda: moved.links.incoming.senders == {0})
-            await until_async(lambda: a.links.connected == {1})
-            a.say(1, 4)
-            await until_async(lambda: moved.numbers() == [4])
-            assert b.received == []
-        finally:
-            await wire.close()
-
-    run(story)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    members = {0: f"a.test:{free_port()}", 1: f"b.test:{port}"}
+    a, b = Node(0, members), Node(1, members)
+    nodes += [a, b]
+    await b.serve(port, "127.0.0.3")
+    await wire.start(port, port)
+    try:
+        a.links.start()
+        await until_async(lambda: a.links.connected == {1})
+        assert b.links.incoming.senders == {0}
+        wire.cut = True
+        moved = Node(1, members)
+        nodes.append(moved)
+        await moved.serve(port, "127.0.0.2")
+        leads_to[0] = "127.0.0.2"
+        await until_async(lambda: moved.links.incoming.senders == {0})
+        await until_async(lambda: a.links.connected == {1})
+        a.say(1, 4)
+        await until_async(lambda: moved.numbers() == [4])
+        assert b.received == []
+    finally:
+        await wire.close()
 
 
 # ---------------------------------------------------------------------------------------------------- three replicas
@@ -530,7 +503,7 @@ class Owner:
         self.run(self.replica.receive(envelope, CLOCK.monotonic_ms()))
 
     def append(self, number: int) -> bool:
-        if self.node is None or not self.replica.may_append():
+        if self.node is None or not self.replica.leader.may_append():
             return False
         self.run(self._write(Log(self.replica.max_epoch, self.session, number)))
         return True
@@ -556,10 +529,10 @@ class Owner:
             case SendRecords(to, start, end):
                 end = min(end, start + 1_000)
                 payload = b"".join(RECORD.pack(*one) for one in self.log[start:end])
-                message = replica.records(action, end, payload)
+                message = replica.leader.records(action, end, payload)
                 if message is not None:
                     self.node.links.send(to, message)
-                return list(replica.more_for(to)) if end > start else []
+                return list(replica.leader.more_for(to)) if end > start else []
             case PersistEpoch(epoch):
                 self.epoch_seen = self.writer_epoch = epoch
                 return replica.epoch_persisted(epoch)
@@ -591,7 +564,7 @@ class Owner:
 
 
 def leader_of(owners: list[Owner]) -> Owner | None:
-    leading = [one for one in owners if one.node is not None and one.replica.role in LEADING and one.replica.may_append()]  # fmt: skip
+    leading = [one for one in owners if one.node is not None and one.replica.role in LEADING and one.replica.leader.may_append()]  # fmt: skip
     return max(leading, key=lambda one: one.replica.max_epoch) if leading else None
 
 
@@ -603,7 +576,7 @@ async def committed(owners: list[Owner], numbers: range) -> None:
     leader = leader_of(owners)
     assert leader is not None
     end = len(leader.log)
-    await until_async(lambda: leader.replica.hw >= end)
+    await until_async(lambda: leader.replica.log.hw >= end)
 
 
 async def test_three_replicas_elect_commit_lose_their_leader_and_go_on() -> None:
@@ -654,7 +627,7 @@ async def test_without_links_nobody_commits() -> None:
         await until_async(lambda: coordinator.seen.record.epoch >= 1)
         await asyncio.sleep(1)
         assert leader_of(owners) is None
-        assert all(owner.replica.hw == 0 for owner in owners)
+        assert all(owner.replica.log.hw == 0 for owner in owners)
     finally:
         for owner in owners:
             await owner.kill()

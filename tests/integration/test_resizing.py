@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -12,26 +9,17 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 import pytest
+from evenq_proofs.command_line import evenq_json
 from evenq_proofs.waiting import until
 
 import evenq
 from evenq.testing import LocalCluster
 
 TOPIC, GROUP = "flights", "desk"
-pytestmark = pytest.mark.integration
 
 
-def command(cluster: LocalCluster, *words: str, fails: bool = False) -> Any:
-    """What `evenq WORDS --json` printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode != 0) == fails, done.stderr
-    return done.stderr if fails else json.loads(done.stdout)
+def command(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
+    return evenq_json(*words, endpoint=cluster.endpoint, code=code)
 
 
 class Traffic:
@@ -178,10 +166,10 @@ def test_a_shrink_waits_for_the_slowest_group_says_who_it_is_and_can_be_undone()
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for number in range(40):
                 producer.send(evenq.Message(topic=TOPIC, body=b"%d" % number))
-        output = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", "--yes", fails=True)
+        output = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", "--yes", code=1)
         assert GROUP in output
         assert "--force" in output
-        [broker] = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait", "--yes")["brokers"]
+        [broker] = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait", "--yes", code=1)["brokers"]
         assert (broker["write_queues"], broker["read_queues"]) == (2, 4)
         shown = command(cluster, "topic", "show", TOPIC)["queues"]
         assert [queue["permission"] for queue in shown] == ["read-write", "read-write", "read", "read"]

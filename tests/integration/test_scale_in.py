@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_json, evenq_process, run_evenq
 from evenq_proofs.waiting import until
 
 import evenq
@@ -18,19 +15,13 @@ from evenq.testing import LocalCluster
 MESSAGES = 30
 
 
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    settings = {"EXPIRY_MS": "2000", "HEARTBEAT_INTERVAL_MS": "300"}
-    with LocalCluster(brokers=3, nameserver_settings=settings) as running:
-        yield running
+pytestmark = pytest.mark.cluster(
+    own=True, brokers=3, nameserver_settings={"EXPIRY_MS": "2000", "HEARTBEAT_INTERVAL_MS": "300"}
+)
 
 
-def command(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
-    program = [sys.executable, "-m", "evenq.cli", *words, "--json", "--endpoint", cluster.endpoint]
-    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return json.loads(done.stdout) if done.stdout else done.stderr
+def command(cluster: LocalCluster, *words: str, code: int | None = 0) -> Any:
+    return evenq_json(*words, endpoint=cluster.endpoint, code=code)
 
 
 def missing(cluster: LocalCluster) -> list[str]:
@@ -47,10 +38,8 @@ def filled(cluster: LocalCluster) -> None:
         for topic in ("orders", "audit"):
             for _ in range(MESSAGES):
                 producer.send(evenq.Message(topic=topic, body=b"x"))
-    program = [sys.executable, "-m", "evenq.cli", "consume", "orders", "--group", "billing", "--from", "first"]
-    subprocess.run(
-        [*program, "--max", str(MESSAGES), "--endpoint", cluster.endpoint], check=True, capture_output=True, timeout=60
-    )
+    words = ("consume", "orders", "--group", "billing", "--from", "first", "--max", MESSAGES)
+    run_evenq(*words, endpoint=cluster.endpoint)
 
 
 def verdicts(cluster: LocalCluster, *words: str, code: int) -> dict[str, Any]:
@@ -86,8 +75,10 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     cluster.brokers[2].restart()
     until(lambda: missing(cluster) == [])
     assert command(cluster, "group", "show", "billing")["lag"] == 0
-    assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
-    assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=4)
+    assert "BROKER_MISSING" not in {
+        one["kind"] for one in command(cluster, "group", "doctor", "billing", code=None)["findings"]
+    }
+    assert "is alive" in command(cluster, "broker", "forget", "broker-c", "--yes", code=4)
     cluster.brokers[2].kill()
     until(lambda: missing(cluster) == ["broker-c"])
     assert "--yes" in command(cluster, "broker", "forget", "broker-c", code=1)
@@ -95,23 +86,6 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     command(cluster, "broker", "forget", "broker-c", "--yes")
     assert missing(cluster) == []
     assert "is missing" in command(cluster, "broker", "forget", "broker-c", "--yes", code=3)
-
-
-def _findings(cluster: LocalCluster) -> list[dict[str, Any]]:
-    program = [
-        sys.executable,
-        "-m",
-        "evenq.cli",
-        "group",
-        "doctor",
-        "billing",
-        "--json",
-        "--endpoint",
-        cluster.endpoint,
-    ]
-    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
-    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
-    return found
 
 
 @pytest.mark.slow
@@ -131,7 +105,11 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
 
     cluster.brokers[2].stop()
     until(lambda: missing(cluster) == ["broker-c"])
-    (note,) = [one for one in _findings(cluster) if one["kind"] == "BROKER_MISSING"]
+    (note,) = [
+        one
+        for one in command(cluster, "group", "doctor", "billing", code=1)["findings"]
+        if one["kind"] == "BROKER_MISSING"
+    ]
     assert note["severity"] == "NOTE"
     assert f"{unread} messages that no group ever read" in note["seen"]
 
@@ -147,7 +125,9 @@ def test_a_broker_that_was_drained_and_is_empty_is_not_missed(cluster: LocalClus
     until(lambda: len(command(cluster, "broker", "list")) == 2)
     time.sleep(1)
     assert missing(cluster) == []
-    assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
+    assert "BROKER_MISSING" not in {
+        one["kind"] for one in command(cluster, "group", "doctor", "billing", code=None)["findings"]
+    }
 
 
 def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
@@ -157,12 +137,7 @@ def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
             sent = [producer.send(evenq.Message(topic="audit", body=b"x")) for _ in range(40)]
         unread = sum(result.queue.queue_id > 0 for result in sent)
         for words, code in (((), 1), (("--dry-run",), 0)):
-            program = [sys.executable, "-m", "evenq.cli", "topic", "scale", "audit", "--queues", "1", *words]
-            done = subprocess.run(
-                [*program, "--json", "--endpoint", cluster.endpoint], check=False, capture_output=True, text=True
-            )
-            assert done.returncode == code, done.stderr
-            (plan,) = json.loads(done.stdout)["brokers"]
+            (plan,) = command(cluster, "topic", "scale", "audit", "--queues", "1", *words, code=code)["brokers"]
             assert (plan["unread"], plan["stored"], plan["write_queues"]) == (unread, unread, 4)
         assert len(admin.describe_topic("audit").queues) == 4, "nothing was changed"
         (view,) = admin.scale_topic("audit", queues=1)
@@ -187,8 +162,7 @@ def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalClus
     until(lambda: missing(cluster) == ["broker-c"])
 
     def undone(*words: str) -> str:
-        program = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-        done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=120)
+        done = evenq_process(*words, endpoint=cluster.endpoint)
         assert done.returncode == 1, (words, done.stdout, done.stderr)
         assert "broker-c" in done.stdout + done.stderr
         return done.stdout

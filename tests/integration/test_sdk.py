@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,7 @@ class Seen:
         return sum(self.counts.values()) - len(self.counts)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 def publish(producer: evenq.Producer, topic: str, numbers: range) -> None:

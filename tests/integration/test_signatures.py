@@ -8,23 +8,23 @@ import asyncio
 import hashlib
 import hmac
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_process
+from evenq_proofs.v2_requests import receive_request
 from pyspark.sql.types import StructType
-from pyspark_evenq import connection
-from pyspark_evenq.arrow_schema import columns
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import columns
+from pyspark_evenq.source.reader import BatchReader
 
 import evenq
 from evenq.errors import Forbidden, Unauthorized
@@ -68,27 +68,24 @@ READER = evenq.Credentials(access_key="reader", secret_key="canary-reader-4711")
 LEAVER = evenq.Credentials(access_key="leaver", secret_key="canary-leaver-4711")
 
 
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("secret") / "users.toml"
-    file.write_text(FILE)
-    return file
+def prepare(admin: evenq.Admin) -> None:
+    admin.create_topic("orders")
+    admin.create_topic("other")
 
 
-@pytest.fixture(scope="module")
-def cluster(users: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    on = {"AUTH__ENABLED": "true", "AUTH__USERS": str(users), "AUTH__RELOAD_MS": "200", "LOG_LEVEL": "DEBUG"}
-    with LocalCluster(
-        brokers=2,
-        folder=tmp_path_factory.mktemp("cluster"),
-        broker_settings={**on, "DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false"},
-        nameserver_settings=on,
-        rebalancer_settings=on,
-    ) as running:
-        with evenq.Admin(endpoint=running.endpoint, credentials=ROOT) as admin:
-            admin.create_topic("orders")
-            admin.create_topic("other")
-        yield running
+pytestmark = pytest.mark.cluster(
+    brokers=2,
+    users=FILE,
+    settings={"AUTH__RELOAD_MS": "200", "LOG_LEVEL": "DEBUG"},
+    broker_settings={"DEFAULT_START_FROM": "FIRST", "AUTO_CREATE_TOPICS": "false"},
+    admin=ROOT,
+    prepare=prepare,
+)
+
+
+@pytest.fixture
+def users(cluster: LocalCluster) -> Path:
+    return Path(cluster.brokers[0].environment["EVENQ_BROKER_AUTH__USERS"])
 
 
 def moment(off_ms: int = 0) -> str:
@@ -162,9 +159,7 @@ async def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalClus
             await frames.aclose()
         return 0
 
-    receive = service_pb2.ReceiveMessageRequest()
-    receive.group.name, receive.message_queue.topic.name = "orders-g", "orders"
-    receive.batch_size, receive.long_polling_timeout.seconds = 1, 0
+    receive = receive_request("orders-g", "orders", poll_ms=0, batch_size=1)
     encoded = receive.SerializeToString()
     try:
         let_in = {20000, 40401}  # with and without messages of the other tests
@@ -176,61 +171,57 @@ async def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalClus
         await net.close()
 
 
-def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cluster: LocalCluster) -> None:
+async def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cluster: LocalCluster) -> None:
     """SDKs begin only with their settings. Then every call of the consumer says what is missing."""
     resource, why = definition_pb2.Resource, "user orders may not consume group strangers"
     group, topic = resource(name="strangers"), resource(name="orders")
+    net = GrpcNet()
+    fields = {**headers(), "x-mq-client-id": "stranger"}
 
-    async def test() -> None:
-        net = GrpcNet()
-        fields = {**headers(), "x-mq-client-id": "stranger"}
+    async def settings() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            command = service_pb2.TelemetryCommand()
+            command.settings.client_type = definition_pb2.PUSH_CONSUMER
+            command.settings.subscription.group.CopyFrom(group)
+            command.settings.subscription.subscriptions.add().topic.CopyFrom(topic)
+            yield command.SerializeToString()
+        await asyncio.Event().wait()
 
-        async def settings() -> AsyncIterator[bytes]:
-            for _ in range(3):
-                command = service_pb2.TelemetryCommand()
-                command.settings.client_type = definition_pb2.PUSH_CONSUMER
-                command.settings.subscription.group.CopyFrom(group)
-                command.settings.subscription.subscriptions.add().topic.CopyFrom(topic)
-                yield command.SerializeToString()
-            await asyncio.Event().wait()
-
-        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=fields)
-        try:
-            for _ in range(3):
-                command = service_pb2.TelemetryCommand.FromString(await anext(frames))
-                assert command.status.code == definition_pb2.OK
-                assert command.settings.subscription.group.name == "strangers"
-            queue = definition_pb2.MessageQueue(topic=topic)
-            ack = service_pb2.AckMessageRequest(group=group, topic=topic)
-            ack.entries.add(message_id="m", receipt_handle="h")
-            acting = definition_pb2.PUSH_CONSUMER
-            calls = {
-                "Heartbeat": service_pb2.HeartbeatRequest(group=group, client_type=acting),
-                "QueryAssignment": service_pb2.QueryAssignmentRequest(group=group, topic=topic),
-                "AckMessage": ack,
-                "ChangeInvisibleDuration": service_pb2.ChangeInvisibleDurationRequest(group=group, topic=topic),
-            }
-            for method, request in calls.items():
-                encoded = request.SerializeToString()  # type: ignore[attr-defined]
-                came = await net.unary(cluster.endpoint, V2 + method, encoded, timeout_ms=60_000, metadata=fields)
-                status = getattr(service_pb2, f"{method}Response").FromString(came).status
-                assert (status.code, why in status.message) == (40300, True), method
-            receive = service_pb2.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=1)
-            encoded = receive.SerializeToString()
-            polls = net.stream(cluster.endpoint, V2 + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=fields)
-            refused = service_pb2.ReceiveMessageResponse.FromString(await anext(polls)).status
-            assert (refused.code, why in refused.message) == (40300, True)
-            await polls.aclose()
-        finally:
-            await frames.aclose()
-            await net.close()
-
-    asyncio.run(test())
+    frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=fields)
+    try:
+        for _ in range(3):
+            command = service_pb2.TelemetryCommand.FromString(await anext(frames))
+            assert command.status.code == definition_pb2.OK
+            assert command.settings.subscription.group.name == "strangers"
+        queue = definition_pb2.MessageQueue(topic=topic)
+        ack = service_pb2.AckMessageRequest(group=group, topic=topic)
+        ack.entries.add(message_id="m", receipt_handle="h")
+        acting = definition_pb2.PUSH_CONSUMER
+        calls = {
+            "Heartbeat": service_pb2.HeartbeatRequest(group=group, client_type=acting),
+            "QueryAssignment": service_pb2.QueryAssignmentRequest(group=group, topic=topic),
+            "AckMessage": ack,
+            "ChangeInvisibleDuration": service_pb2.ChangeInvisibleDurationRequest(group=group, topic=topic),
+        }
+        for method, request in calls.items():
+            encoded = request.SerializeToString()  # type: ignore[attr-defined]
+            came = await net.unary(cluster.endpoint, V2 + method, encoded, timeout_ms=60_000, metadata=fields)
+            status = getattr(service_pb2, f"{method}Response").FromString(came).status
+            assert (status.code, why in status.message) == (40300, True), method
+        receive = service_pb2.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=1)
+        encoded = receive.SerializeToString()
+        polls = net.stream(cluster.endpoint, V2 + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=fields)
+        refused = service_pb2.ReceiveMessageResponse.FromString(await anext(polls)).status
+        assert (refused.code, why in refused.message) == (40300, True)
+        await polls.aclose()
+    finally:
+        await frames.aclose()
+        await net.close()
     with evenq.Admin(endpoint=cluster.endpoint, credentials=ROOT) as admin:
         assert "strangers" not in {view.group for view in admin.list_groups()}
 
 
-def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(cluster: LocalCluster) -> None:
+async def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(cluster: LocalCluster) -> None:
     with (
         pytest.raises(Unauthorized, match="give the client an access key"),
         evenq.Producer(endpoint=cluster.endpoint) as p,
@@ -256,8 +247,7 @@ def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(
         listener=listen,
     ):
         assert done.wait(60)
-
-    async def asynchronous() -> None:
+    async with asyncio.timeout(60):
         async with evenq.aio.SimpleConsumer(  # type: ignore[attr-defined]  # loaded at its first use
             endpoint=cluster.endpoint, credentials=ORDERS, group="orders-simple", subscriptions={"orders": "*"}
         ) as consumer:
@@ -266,8 +256,6 @@ def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(
                 for message in await consumer.receive(32, wait_ms=5_000):
                     found.add(message.message_id)
                     await consumer.ack(message)
-
-    asyncio.run(asyncio.wait_for(asynchronous(), 60))
 
 
 @pytest.mark.slow
@@ -299,11 +287,7 @@ def test_servers_work_together_under_their_own_user(cluster: LocalCluster) -> No
 
 @pytest.mark.slow
 def test_the_command_line_takes_its_keys_from_the_environment_or_a_file(cluster: LocalCluster, tmp_path: Path) -> None:
-    def evenq_(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "EVENQ_ENDPOINT": cluster.endpoint, **variables}
-        command = [sys.executable, "-m", "evenq.cli", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
+    evenq_ = partial(evenq_process, endpoint=cluster.endpoint)
     refused = evenq_("topic", "list")
     assert refused.returncode == 4
     assert "give the client an access key" in refused.stderr
@@ -319,8 +303,8 @@ def test_the_command_line_takes_its_keys_from_the_environment_or_a_file(cluster:
     assert "user orders may not describe the cluster" in forbidden.stderr
 
 
-def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: LocalCluster, users: Path) -> None:
-    async def test() -> None:
+async def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: LocalCluster, users: Path) -> None:
+    async with asyncio.timeout(60):
         net = GrpcNet()
 
         async def settings() -> AsyncIterator[bytes]:
@@ -343,8 +327,6 @@ def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: Lo
             await asyncio.to_thread(users.write_text, FILE)
             await frames.aclose()
             await net.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_queues_of_a_member_whose_grant_was_removed_are_read_by_the_others(cluster: LocalCluster, users: Path) -> None:

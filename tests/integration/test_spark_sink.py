@@ -12,9 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq import sink_cluster, sink_publishing, sink_staging, sink_writer
-from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_staging import TaskAttempt
+from pyspark_evenq.options.sink import WriteOptions
+from pyspark_evenq.sink import cluster as sink_cluster
+from pyspark_evenq.sink import publishing as sink_publishing
+from pyspark_evenq.sink import staging as sink_staging
+from pyspark_evenq.sink import writer as sink_writer
+from pyspark_evenq.sink.staging import TaskAttempt
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
@@ -233,7 +236,7 @@ def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: S
     first = parts[0].staged
     assert first is not None
     route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=60_000)
-    beginning = sink_cluster.Beginning(query_id=job.query, batch_id=0, topic=sink.name, fixed_topic=True)
+    beginning = sink_cluster.BegunBatch(query_id=job.query, batch_id=0, topic=sink.name, fixed_topic=True)
     for name, address in route.addresses.items():
         sink_cluster._coordinators.clear()  # as another process
         result = sink_cluster.coordinator_of({name: address}, beginning, timeout_ms=60_000)
@@ -245,7 +248,7 @@ def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: 
     away = sink.cluster.brokers[1]
     job = Job(sink)
     route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=60_000)
-    beginning = sink_cluster.Beginning(query_id=job.query, batch_id=0, topic=sink.name, fixed_topic=True)
+    beginning = sink_cluster.BegunBatch(query_id=job.query, batch_id=0, topic=sink.name, fixed_topic=True)
     away.kill()
     with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
         sink_cluster.coordinator_of(route.addresses, beginning, timeout_ms=1_000)

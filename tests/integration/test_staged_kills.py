@@ -7,19 +7,19 @@ same batch again. `tests/integration/test_spark_sink.py` does it with the sink, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark_evenq import connection, sink_cluster
-from pyspark_evenq.sink_options import OnDecidedBatch
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.options.sink import OnDecidedBatch
+from pyspark_evenq.sink import cluster as sink_cluster
 
 import evenq
 from evenq.runtime.failpoints import COUNTS_VARIABLE, VARIABLE, read_counts
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.node import Node
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
-from tests.unit.evenq_broker.staged import block, stage
+from tests.unit.evenq_broker.staged import block, stage_rows
 
 BLOCKS, ROWS = 6, 200
 QUEUES = 3
@@ -29,14 +29,16 @@ POINTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    settings = {
-        "AUTO_CREATE_TOPICS": "false", "STAGING__ASK_INTERVAL_MS": "300", "STAGING__GROUP_BYTES": "200000",
+pytestmark = pytest.mark.cluster(
+    own=True,
+    rebalancer=False,
+    broker_settings={
+        "AUTO_CREATE_TOPICS": "false",
+        "STAGING__ASK_INTERVAL_MS": "300",
+        "STAGING__GROUP_BYTES": "200000",
         "STORE__SEGMENT_BYTES": "4194304",
-    }  # fmt: skip
-    with LocalCluster(brokers=1, rebalancer=False, folder=tmp_path, broker_settings=settings) as running:
-        yield running
+    },
+)
 
 
 def revive(broker: Node, ended: threading.Event, done: threading.Event) -> None:
@@ -80,7 +82,7 @@ def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
     watch = threading.Thread(target=revive, args=(broker, ended, done))
     watch.start()
     try:
-        beginning = sink_cluster.Beginning(query_id="q", batch_id=0, topic="t", fixed_topic=True)
+        beginning = sink_cluster.BegunBatch(query_id="q", batch_id=0, topic="t", fixed_topic=True)
         sink_cluster.coordinator_of(route.addresses, beginning, timeout_ms=60_000)
         for sequence in range(BLOCKS):
             numbers = range(sequence * ROWS, (sequence + 1) * ROWS)
@@ -89,9 +91,9 @@ def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
                 keys=[[f"k{number}"] for number in numbers], queue_ids=[number % QUEUES for number in numbers],
                 first_row=numbers.start,
             )  # fmt: skip
-            request = stage(rows, coordinator=name, sequence=sequence).SerializeToString()
+            request = stage_rows(rows, coordinator=name, sequence=sequence).SerializeToString()
             sink_cluster.stage(address, request, timeout_ms=120_000)
-        token = stage(rows).token
+        token = stage_rows(rows).token
         winners = [sink_cluster.Winner(token, (name,))]
         for _ in range(2):
             sink_cluster.decide(

@@ -15,7 +15,6 @@ from evenq.testing import LocalCluster
 
 TOPIC, GROUP = "flights", "desk"
 IDS = ("m0", "m1", "m2")
-pytestmark = pytest.mark.integration
 
 
 class Desk:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.command_line import evenq_process
 from evenq_proofs.forward import Forward
+from evenq_proofs.nets import open_net
 
 import evenq
 import evenq.aio
@@ -158,12 +159,9 @@ def test_all_servers_know_each_other_over_tls_and_no_port_speaks_plain_text(
         plain = node.address.removeprefix("evenqs://")
 
         async def call(address: str) -> None:
-            net = GrpcNet()
-            try:
+            async with open_net() as net:
                 with pytest.raises(TlsFailed, match="speaks TLS and this side plain text"):
                     await net.unary(address, QUERY_ROUTE, b"", timeout_ms=3_000)
-            finally:
-                await net.close()
 
         asyncio.run(call(plain))
 
@@ -204,7 +202,7 @@ def test_every_kind_of_client_works_with_a_certificate(secure: tuple[LocalCluste
 
 def test_without_a_certificate_nobody_gets_in_and_is_told_why(secure: tuple[LocalCluster, Tls]) -> None:
     cluster, tls = secure
-    with pytest.raises(TlsFailed, match="wants a certificate of this side, which has none"):
+    with pytest.raises(TlsFailed, match="requires a certificate of this side, which has none"):
         evenq.Admin(endpoint=cluster.endpoint, tls=Tls(ca=tls.ca)).list_topics()
     with pytest.raises(TlsFailed, match="not signed by the system's authorities"):
         evenq.Admin(endpoint=cluster.endpoint).list_topics()
@@ -261,11 +259,7 @@ def test_certificates_of_all_servers_change_under_load_and_no_send_fails(secure:
 
 
 def evenq_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}
-    command = [sys.executable, "-m", "evenq.cli", *words]
-    return subprocess.run(
-        command, env={**inherited, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
+    return evenq_process(*words, **environment)
 
 
 @pytest.mark.slow
@@ -296,9 +290,9 @@ def test_the_command_line_says_it_by_flags_or_by_the_environment(secure: tuple[L
     [
         (["--endpoint", "{plain}"], "speaks TLS and this side plain text; use evenqs://"),
         (["--endpoint", "{plain}", "--tls"], "not signed by the system's authorities"),
-        (["--endpoint", "{plain}", "--tls-ca", "{ca}"], "wants a certificate of this side, which has none"),
+        (["--endpoint", "{plain}", "--tls-ca", "{ca}"], "requires a certificate of this side, which has none"),
         (["--endpoint", "{plain}", "--tls-ca", "{ca}", "--tls-server-name", "b.example"], "not for 'b.example'"),
-        (["--endpoint", "evenq://{plain}", "--tls"], "is plain text, an option of TLS asks for TLS"),
+        (["--endpoint", "evenq://{plain}", "--tls"], "is plain text, but a TLS option was given"),
         (["--endpoint", "{plain}", "--tls-ca", "{ca}.none"], "a TLS file cannot be read"),
         (["--endpoint", "{plain}", "--tls-key", "{ca}"], "certificate is empty; give both certificate and key"),
         (["--endpoint", "https://{plain}"], "unknown scheme"),

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
+from evenq_proofs.command_line import evenq_process
 
 import evenq
 from evenq.errors import BadRequest, MessageTypeConflict, NotFound, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    """Two brokers for tests with topics and groups of their own; each test leaves both running."""
-    with LocalCluster(brokers=2) as running:
-        yield running
+pytestmark = pytest.mark.cluster(brokers=2)
 
 
 def places(admin: evenq.Admin, topic: str) -> dict[str, int]:
@@ -33,8 +25,7 @@ def places(admin: evenq.Admin, topic: str) -> dict[str, int]:
 
 
 def run(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return evenq_process(*words, endpoint=cluster.endpoint)
 
 
 @pytest.mark.slow
@@ -135,7 +126,7 @@ def test_a_normal_topic_takes_delayed_messages_when_its_owner_says_so(cluster: L
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             with pytest.raises(MessageTypeConflict, match="evenq topic create orders --type MIXED"):
                 producer.send(late)
-            with pytest.raises(MessageTypeConflict, match="let it take both: --type MIXED"):
+            with pytest.raises(MessageTypeConflict, match="accept both: --type MIXED"):
                 admin.create_topic("orders", message_type="DELAY")
             assert run(cluster, "topic", "create", "orders", "--type", "mixed").returncode == 0
             assert admin.describe_topic("orders").message_type == "MIXED"

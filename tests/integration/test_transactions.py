@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import send_request
 
 import evenq
 from evenq.client.options import ProducerOptions
@@ -22,26 +22,9 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-pytestmark = pytest.mark.integration
-
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 END = "/apache.rocketmq.v2.MessagingService/EndTransaction"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # So many checks that none is given up while a machine under load starts brokers again.
-    folder = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(brokers=2, rebalancer=False, folder=folder, broker_settings=settings(checks_max=60)) as running:
-        yield running
-
-
-@pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One that gives up soon."""
-    with LocalCluster(rebalancer=False, folder=tmp_path, broker_settings=settings(checks_max=2)) as running:
-        yield running
 
 
 def settings(checks_max: int) -> dict[str, str]:
@@ -51,6 +34,10 @@ def settings(checks_max: int) -> dict[str, str]:
         "TRANSACTION_CHECK_INTERVAL_MS": "1000",
         "TRANSACTION_CHECKS_MAX": str(checks_max),
     }
+
+
+# So many checks that none is given up while a machine under load starts brokers again.
+pytestmark = pytest.mark.cluster(brokers=2, rebalancer=False, broker_settings=settings(checks_max=60))
 
 
 class Checker:
@@ -149,8 +136,9 @@ def test_open_transactions_outlive_a_kill_of_their_brokers(cluster: LocalCluster
 
 
 @pytest.mark.slow
-def test_one_that_nobody_decides_ends_where_users_can_read_it(hasty: LocalCluster) -> None:
-    cluster, topic = hasty, "undecided"
+@pytest.mark.cluster(rebalancer=False, broker_settings=settings(checks_max=2))  # it gives up soon
+def test_one_that_nobody_decides_ends_where_users_can_read_it(cluster: LocalCluster) -> None:
+    topic = "undecided"
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic(topic, queues=1, message_type="TRANSACTION")
     with producer(cluster, Checker(UNKNOWN), topic) as made:
@@ -168,48 +156,43 @@ def test_one_that_nobody_decides_ends_where_users_can_read_it(hasty: LocalCluste
         assert received(cluster, topic, 0) == []
 
 
-def test_any_broker_takes_the_decision_and_any_brokers_producer_the_check(cluster: LocalCluster, topic: str) -> None:
+async def test_any_broker_takes_the_decision_and_any_brokers_producer_the_check(
+    cluster: LocalCluster, topic: str
+) -> None:
     """A producer like Rust's: its stream is at the access point, its message at the other broker."""
+    net = GrpcNet()
+    first, second = (broker.address for broker in cluster.brokers)
+    asked: asyncio.Queue[service_pb2.TelemetryCommand] = asyncio.Queue()
 
-    async def story() -> None:
-        net = GrpcNet()
-        first, second = (broker.address for broker in cluster.brokers)
-        asked: asyncio.Queue[service_pb2.TelemetryCommand] = asyncio.Queue()
+    async def settings() -> Any:
+        command = service_pb2.TelemetryCommand()
+        command.settings.client_type = v2.PRODUCER
+        command.settings.publishing.topics.add().name = topic
+        yield command.SerializeToString()
+        await asyncio.Event().wait()
 
-        async def settings() -> Any:
-            command = service_pb2.TelemetryCommand()
-            command.settings.client_type = v2.PRODUCER
-            command.settings.publishing.topics.add().name = topic
-            yield command.SerializeToString()
-            await asyncio.Event().wait()
+    async def listen() -> None:
+        async for frame in net.stream(first, TELEMETRY, settings(), timeout_ms=None, metadata=headers):
+            asked.put_nowait(service_pb2.TelemetryCommand.FromString(frame))
 
-        async def listen() -> None:
-            async for frame in net.stream(first, TELEMETRY, settings(), timeout_ms=None, metadata=headers):
-                asked.put_nowait(service_pb2.TelemetryCommand.FromString(frame))
-
-        headers = {"x-mq-client-id": "rust-like", "x-mq-language": "RUST"}
-        listening = asyncio.ensure_future(listen())
-        assert (await asyncio.wait_for(asked.get(), 60)).HasField("settings")
-        send = service_pb2.SendMessageRequest()
-        half = send.messages.add(body=b"far")
-        half.topic.name, half.system_properties.message_id = topic, "id-far"
-        half.system_properties.message_type = v2.TRANSACTION
-        answer = service_pb2.SendMessageResponse.FromString(
-            await net.unary(second, END.replace("EndTransaction", "SendMessage"), send.SerializeToString(),
-                            timeout_ms=60_000, metadata=headers)
-        )  # fmt: skip
-        check(answer.status)
-        command = (await asyncio.wait_for(asked.get(), 60)).recover_orphaned_transaction_command
-        assert command.transaction_id == answer.entries[0].transaction_id
-        assert command.message.body == b"far"
-        end = service_pb2.EndTransactionRequest(transaction_id=command.transaction_id, message_id="id-far")
-        end.topic.name, end.resolution = topic, v2.COMMIT
-        for address in (first, second, first):
-            ended = await net.unary(address, END, end.SerializeToString(), timeout_ms=60_000, metadata=headers)
-            check(service_pb2.EndTransactionResponse.FromString(ended).status)
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        await net.close()
-
-    asyncio.run(story())
+    headers = {"x-mq-client-id": "rust-like", "x-mq-language": "RUST"}
+    listening = asyncio.ensure_future(listen())
+    assert (await asyncio.wait_for(asked.get(), 60)).HasField("settings")
+    send = send_request(topic, "id-far", b"far", message_type=v2.TRANSACTION)
+    answer = service_pb2.SendMessageResponse.FromString(
+        await net.unary(second, END.replace("EndTransaction", "SendMessage"), send.SerializeToString(),
+                        timeout_ms=60_000, metadata=headers)
+    )  # fmt: skip
+    check(answer.status)
+    command = (await asyncio.wait_for(asked.get(), 60)).recover_orphaned_transaction_command
+    assert command.transaction_id == answer.entries[0].transaction_id
+    assert command.message.body == b"far"
+    end = service_pb2.EndTransactionRequest(transaction_id=command.transaction_id, message_id="id-far")
+    end.topic.name, end.resolution = topic, v2.COMMIT
+    for address in (first, second, first):
+        ended = await net.unary(address, END, end.SerializeToString(), timeout_ms=60_000, metadata=headers)
+        check(service_pb2.EndTransactionResponse.FromString(ended).status)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await net.close()
     assert received(cluster, topic, 1) == [b"far"]

@@ -106,14 +106,14 @@ def test_what_only_the_lost_copies_had_is_lost_and_the_group_goes_on(tmp_path: P
         endpoint = address_of(third)
         not_refused(capsys, endpoint, chosen)
         out, _ = command(capsys, f"broker elect-unclean {NAME} --endpoint {endpoint} --copy {chosen}")
-        assert "Nothing was done" in out
-        assert "What only these have is lost for good" in out
+        assert "Nothing was changed" in out
+        assert "Records that only these copies have are lost" in out
         out, _ = command(
             capsys,
             f"broker elect-unclean {NAME} --endpoint {endpoint} --copy {chosen} --accept-data-loss --reason fire",
         )
         assert f"Copy {chosen} leads broker group {NAME}" in out
-        assert "It takes nothing until 2 copies are in sync" in out
+        assert "It accepts no messages until 2 copies are in sync" in out
         assert "set-min-in-sync broker-a 1" in out
 
         leader.restart(timeout_ms=60_000)  # with an empty disk

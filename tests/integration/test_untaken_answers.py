@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,11 +57,7 @@ with grpc.insecure_channel(endpoint) as channel:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings = {"DEFAULT_QUEUES": "1", "DEFAULT_START_FROM": "FIRST"}
-    with LocalCluster(folder=tmp_path_factory.mktemp("cluster"), broker_settings=settings) as running:
-        yield running
+pytestmark = pytest.mark.cluster(broker_settings={"DEFAULT_QUEUES": "1", "DEFAULT_START_FROM": "FIRST"})
 
 
 @pytest.mark.parametrize("ordered", [False, True])

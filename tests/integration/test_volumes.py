@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.nets import open_net
 from evenq_proofs.waiting import until
 
 import evenq
@@ -26,7 +27,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.serving.front.health import NOT_SERVING, SERVING
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
-from evenq.wire.net import GrpcNet
 
 MIB = 1 << 20
 
@@ -70,11 +70,8 @@ def readiness(node: Node) -> tuple[int, str]:
 
 def health(node: Node) -> bytes:
     async def ask() -> bytes:
-        net = GrpcNet()
-        try:
+        async with open_net() as net:
             return await net.unary(node.address, "/grpc.health.v1.Health/Check", b"", timeout_ms=60_000)
-        finally:
-            await net.close()
 
     return asyncio.run(ask())
 

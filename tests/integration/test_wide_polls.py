@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.v2_requests import ack_request, receive_messages, receive_request, send_request
 
 import evenq
 import evenq.aio
 from evenq.testing import LocalCluster
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -20,18 +22,13 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 FAST = {"HEARTBEAT_INTERVAL_MS": "200", "EXPIRY_MS": "1000"}
 
 
-def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]]) -> None:
-    async def body() -> None:
-        async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
-            async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin:
-                await admin.create_topic("orders", queues=1)
-            net = GrpcNet()
-            try:
-                await story(cluster, net)
-            finally:
-                await net.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[LocalCluster, GrpcNet]]:
+    async with LocalCluster(brokers=2, rebalancer=False, nameserver_settings=FAST) as cluster:
+        async with evenq.aio.Admin(endpoint=cluster.endpoint) as admin:
+            await admin.create_topic("orders", queues=1)
+        async with open_net() as net:
+            yield cluster, net
 
 
 async def call(net: GrpcNet, address: str, name: str, request: Any, response: Any) -> Any:
@@ -43,39 +40,21 @@ async def call(net: GrpcNet, address: str, name: str, request: Any, response: An
 
 
 async def send(net: GrpcNet, address: str, number: int) -> None:
-    request = service_pb2.SendMessageRequest()
-    message = request.messages.add(body=b"hello")
-    message.topic.name = "orders"
-    message.system_properties.message_id = f"id{number}"
+    request = send_request("orders", f"id{number}", b"hello")
     await call(net, address, "SendMessage", request, service_pb2.SendMessageResponse)
 
 
 def receiving(net: GrpcNet, address: str, *, poll_ms: int) -> asyncio.Task[list[Any]]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=16)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "orders", 0
-    set_duration_ms(request.long_polling_timeout, poll_ms)
-    set_duration_ms(request.invisible_duration, 30_000)
+    request = receive_request("g", "orders", queue=0, poll_ms=poll_ms, invisible_ms=30_000, batch_size=16)
     headers = {"x-mq-client-id": "client", "x-mq-language": "JAVA"}
 
-    async def collect() -> list[Any]:
-        stream = net.stream(
-            address,
-            V2 + "ReceiveMessage",
-            request.SerializeToString(),
-            timeout_ms=poll_ms + 60_000,
-            metadata=headers,
-        )
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [frame.message for frame in frames if frame.HasField("message")]
-
-    return asyncio.ensure_future(collect())
+    return asyncio.ensure_future(receive_messages(net, address, request, timeout_ms=poll_ms + 60_000, metadata=headers))
 
 
 @pytest.mark.slow
-def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_once() -> None:
+async def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_once() -> None:
     """Checklist 31; and again after that broker was killed and is back."""
-
-    async def story(cluster: LocalCluster, net: GrpcNet) -> None:
+    async with running() as (cluster, net):
         first, second = cluster.brokers
         loop = asyncio.get_running_loop()
         assert await receiving(net, first.address, poll_ms=300) == []
@@ -87,8 +66,7 @@ def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_
             [got] = await waiting
             assert loop.time() - began < 30, "far below the poll; usually some ms"
             assert got.system_properties.message_id == f"id{number}"
-            ack = service_pb2.AckMessageRequest()
-            ack.group.name, ack.topic.name = "g", "orders"
+            ack = ack_request("g", "orders")
             ack.entries.add(message_id="x", receipt_handle=got.system_properties.receipt_handle)
             await call(net, first.address, "AckMessage", ack, service_pb2.AckMessageResponse)
         waiting = receiving(net, first.address, poll_ms=60_000)
@@ -101,5 +79,3 @@ def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_
                     break
         got = await waiting
         assert got[0].system_properties.message_id.startswith("id1")
-
-    run(story)

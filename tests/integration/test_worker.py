@@ -6,15 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import evenq
 from evenq.testing import LocalCluster
-
-pytestmark = pytest.mark.integration
 
 SYNC = """
 import sys, time
@@ -64,25 +61,27 @@ print("closed", flush=True)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(folder=tmp_path_factory.mktemp("cluster")) as made:
-        with evenq.Admin(endpoint=made.endpoint) as admin:
-            admin.create_topic("lite-work", message_type="LITE")
-        with evenq.Producer(endpoint=made.endpoint) as producer:
-            producer.send(evenq.Message(topic="work", body=b"x"))
-            producer.send(evenq.Message(topic="lite-work", body=b"x", lite_topic="a"))
-        yield made
+def filled(shared_cluster: LocalCluster) -> LocalCluster:
+    with evenq.Admin(endpoint=shared_cluster.endpoint) as admin:
+        admin.create_topic("lite-work", message_type="LITE")
+    with evenq.Producer(endpoint=shared_cluster.endpoint) as producer:
+        producer.send(evenq.Message(topic="work", body=b"x"))
+        producer.send(evenq.Message(topic="lite-work", body=b"x", lite_topic="a"))
+    return shared_cluster
+
+
+pytestmark = pytest.mark.cluster()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("program", [SYNC, ASYNC, LITE], ids=["sync", "asyncio", "lite"])
 def test_a_signal_lets_the_running_call_end_and_commits_it(
-    cluster: LocalCluster, tmp_path: Path, program: str, number: signal.Signals, request: pytest.FixtureRequest
+    filled: LocalCluster, tmp_path: Path, program: str, number: signal.Signals, request: pytest.FixtureRequest
 ) -> None:
     group = f"workers-{request.node.callspec.id}"
     script = tmp_path / "worker.py"
     script.write_text(textwrap.dedent(program))
-    worker = subprocess.Popen([sys.executable, str(script), cluster.endpoint, group], stdout=subprocess.PIPE, text=True)
+    worker = subprocess.Popen([sys.executable, str(script), filled.endpoint, group], stdout=subprocess.PIPE, text=True)
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "got 1\n"
@@ -92,5 +91,5 @@ def test_a_signal_lets_the_running_call_end_and_commits_it(
         worker.kill()
     assert (said.split(), worker.returncode) == (["done", "closed"], 0)
     if program is not LITE:
-        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        with evenq.Admin(endpoint=filled.endpoint) as admin:
             assert sum(queue.lag for queue in admin.describe_group(group).queues) == 0

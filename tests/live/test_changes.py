@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_live.crew import Crew, at99, spread
+from evenq_live.crew import Crew, at99, spread, topic_of_crew
 from evenq_live.judging import LOSSES, REPEATS, judge, longest_silence_ms
 from evenq_live.process import Process
 from evenq_live.sending import Stream
 from evenq_proofs.waiting import until
 
-import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
@@ -33,16 +31,10 @@ FULL = MEMBERS > 4
 QUEUES, BROKERS = 8, 2
 TOPIC, GROUP = "stream", "crew"
 PEER = Path(__file__).resolve().parent.parent / "compat" / "python_sdk_peer.py"
-pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=BROKERS, rebalancers=2, folder=tmp_path / "cluster") as running:
-        with evenq.Admin(endpoint=running.endpoint) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
-            admin.create_group(GROUP, strategy="STICKY", start_from="FIRST")
-        yield running
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.cluster(own=True, brokers=BROKERS, rebalancers=2, prepare=topic_of_crew(QUEUES)),
+]
 
 
 def now_ms() -> int:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from evenq_live.crew import Crew, spread
+from evenq_live.crew import Crew, spread, topic_of_crew
 from evenq_live.judging import LOSSES, judge
 from evenq_live.member import PULL_BATCH, PULL_THRESHOLD
 from evenq_live.sending import Stream
 
-import evenq
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind
@@ -39,7 +37,17 @@ BOUND_MS = {"member": GRACE_MS + 250 + SLACK_MS, "broker": 250 + SLACK_MS, "reba
 """From the kill of a member, from the moment a broker is ready again, from the moment a rebalancer is."""
 IN_HAND = PULL_THRESHOLD + PULL_BATCH
 """Most messages of one queue that a member has got and not committed: each pull commits what was finished before."""
-pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
+pytestmark = [
+    pytest.mark.timeout(400 + 3 * SECONDS),
+    pytest.mark.cluster(
+        own=True,
+        brokers=BROKERS,
+        rebalancers=2,
+        broker_settings={"SESSION_GRACE_MS": str(GRACE_MS)},
+        rebalancer_settings=LEASE,
+        prepare=topic_of_crew(QUEUES),
+    ),
+]
 
 
 @dataclass
@@ -52,22 +60,6 @@ class Kill:
     """That had no reader afterwards, or whose progress may have been lost."""
     away_ms: int
     """Until all queues had a reader again, from the moment in `BOUND_MS`."""
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    settings = {"SESSION_GRACE_MS": str(GRACE_MS)}
-    with LocalCluster(
-        brokers=BROKERS,
-        rebalancers=2,
-        folder=tmp_path / "cluster",
-        broker_settings=settings,
-        rebalancer_settings=LEASE,
-    ) as running:
-        with evenq.Admin(endpoint=running.endpoint) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
-            admin.create_group(GROUP, strategy="STICKY", start_from="FIRST")
-        yield running
 
 
 def now_ms() -> int:

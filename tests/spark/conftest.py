@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from evenq_proofs.quick_spark import make_classes, quick_spark
-from pyspark_evenq import cluster as calls
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import cluster as calls
+from pyspark_evenq.brokers import connection
 
 from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster

@@ -24,8 +24,6 @@ PEERS, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[
 sys.path.insert(0, str(ROOT / "tests" / "live"))
 from evenq_live.process import Process  # noqa: E402
 
-__all__ = ["WAIT_S", "Consumer", "Ended", "OfficialSdk", "Reader", "SparkJob"]
-
 WAIT_S = 400.0
 """A driver starts a JVM, and a busy machine may need several tries for the runner of a query."""
 

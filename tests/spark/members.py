@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import connection
 
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.status import check

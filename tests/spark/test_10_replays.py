@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark_evenq.offsets import StreamOffset
-from pyspark_evenq.planner import Bounds, OffsetRange, advance, batch_ranges, tasks
+from pyspark_evenq.plan.offsets import StreamOffset
+from pyspark_evenq.plan.planner import Bounds, OffsetRange, advance, batch_ranges, tasks
 
 from evenq.model.queue import MessageQueue
 

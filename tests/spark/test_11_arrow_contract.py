@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
-from pyspark_evenq import cluster as calls
-from pyspark_evenq import connection
-from pyspark_evenq.arrow_schema import DDL, TYPES, arrow_schema, columns
-from pyspark_evenq.cluster import Located
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.planner import OffsetRange
-from pyspark_evenq.scanning import read, scan_tasks
+from pyspark_evenq.brokers import cluster as calls
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.brokers.cluster import Located
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.plan.planner import OffsetRange
+from pyspark_evenq.rows.arrow_schema import DDL, TYPES, arrow_schema, columns
+from pyspark_evenq.source.scanning import read, scan_tasks
 
 from evenq.wire.convert import set_ms
 from evenq.wire.status import check
@@ -30,7 +30,7 @@ BODY_MAX = (4 << 20) - (64 << 10)  # the largest that brokers take by default
 
 
 def strange_messages() -> list[definition_pb2.Message]:
-    """Messages of every shape that a broker takes here (message groups: tests/unit/pyspark_evenq/test_records.py)."""
+    """Messages of every shape that a broker takes here (message groups: tests/unit/pyspark_evenq/rows/test_records.py)."""
     rng = random.Random(11)
     found = []
     for number in range(60):
@@ -136,7 +136,7 @@ def test_what_was_sent_comes_out_of_spark_in_every_format(spark: Any, filled: An
 def test_a_format_that_is_none_or_does_not_go_with_tags_is_told_in_words(spark: Any, filled: Any) -> None:
     for options, text in (
         ({"format": "arrow"}, "give one of: auto, log, message"),
-        ({"format": "log", "tags": "UA"}, "does not go with tags"),
+        ({"format": "log", "tags": "UA"}, "does not go with filters"),
     ):
         reader = spark.read.format("evenq").options(endpoints=filled.endpoints, subscribe=filled.name, **options)
         with pytest.raises(Exception, match=text):

@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from evenq_proofs.peer import Peer
-from pyspark_evenq import send_back, sink_staging, sink_writer, to_dlq
-from pyspark_evenq.sink_staging import TaskAttempt
+from pyspark_evenq import send_back, to_dlq
+from pyspark_evenq.sink import staging as sink_staging
+from pyspark_evenq.sink import writer as sink_writer
+from pyspark_evenq.sink.staging import TaskAttempt
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster

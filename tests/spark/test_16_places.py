@@ -21,9 +21,9 @@ from typing import Any
 import pyspark
 import pytest
 import yaml
-from pyspark_evenq.arrow_schema import OutputColumn
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import OutputColumn
+from pyspark_evenq.source.reader import BatchReader
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flight_demo.third_act import rows_of
 from pyspark_evenq import EvenqProgressListener
-
-from evenq.cli.demo.third_act import rows_of
 
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", "2"), ("UA", "-4"), ("UA", ""), ("AA", "11"), ("AA", "NA"), ("B6", None), ("UA", "7.0")]

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from pyspark_evenq import connection
-from pyspark_evenq.extra_columns import partition_of
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.rows.extra_columns import partition_of
 
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2

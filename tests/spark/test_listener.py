@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark_evenq import EvenqProgressListener
-from pyspark_evenq.query_figures import Failure, QueryFigures
+from pyspark_evenq.figures.query_figures import Failure, QueryFigures
 
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import delivered

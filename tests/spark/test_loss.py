@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.state.records import Op, decode, encode
-from pyspark_evenq import cluster as calls
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import cluster as calls
+from pyspark_evenq.brokers import connection
 
 from evenq.model.queue import MessageQueue
 from evenq.runtime.clock import SystemClock
@@ -517,7 +517,7 @@ def test_a_topic_made_anew_between_two_runs_is_an_error_or_read_from_its_first_m
     old = topic.send(20, "old")
     stream.run(now=True)
     topic.made_anew(count)
-    with pytest.raises(Exception, match=r"was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or created again"):
         stream.run(now=now, until=[])
     assert stream.rows == sorted(old)
     new = [(queue.broker_name, queue.queue_id, offset, "anew") for queue in topic.queues for offset in range(count)]
@@ -549,7 +549,7 @@ def test_a_topic_made_anew_within_available_now_is_an_error_or_a_count(
     topic: Topic, stream: Stream, said: Said, count: int
 ) -> None:
     topic.send(20, "old")
-    with pytest.raises(Exception, match=r"was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or created again"):
         stream.run(now=True, maxOffsetsPerTrigger=8, after={0: lambda: topic.made_anew(count)})
     stream.run(now=True, failOnDataLoss=False)
     new = [(queue.broker_name, queue.queue_id, offset, "anew") for queue in topic.queues for offset in range(count)]
@@ -564,7 +564,7 @@ def test_a_topic_made_anew_within_a_batch_is_an_error_or_a_count(
     topic: Topic, batch: Batch, said: Said, count: int
 ) -> None:
     rows = topic.send(20, "old")
-    with pytest.raises(Exception, match=r"was deleted or made anew"):
+    with pytest.raises(Exception, match=r"was deleted or created again"):
         batch.read(meanwhile=lambda: topic.made_anew(count))
     batch.again()
     topic.made_anew(0)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_evenq import connection
-from pyspark_evenq.extra_columns import partition_of
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.rows.extra_columns import partition_of
 
 import evenq
 from evenq.model.queue import MessageQueue

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark_evenq.extra_columns import partition_of
+from pyspark_evenq.rows.extra_columns import partition_of
 
 CONF = "spark.sql.python.filterPushdown.enabled"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
 from evenq_proofs.waiting import until
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import connection
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
@@ -49,7 +49,7 @@ def copies(folder: Path, **settings: str) -> Iterator[tuple[LocalCluster, Node]]
 
 
 def routed(node: Node) -> bool:
-    from pyspark_evenq import cluster as calls
+    from pyspark_evenq.brokers import cluster as calls
 
     try:
         return bool(calls.locate([node.address], [TOPIC]).followers)

@@ -31,7 +31,7 @@ def test_a_batch_and_a_stream_over_tls_with_a_certificate(spark: Any, tmp_path: 
             admin.create_topic("secure", queues=2)
         with evenq.Producer(endpoint=cluster.endpoint, tls=tls) as producer:
             producer.send_batch(evenq.Message(topic="secure", body=b"%d" % number) for number in range(COUNT))
-        with pytest.raises(Exception, match="wants a certificate of this side") as refused:
+        with pytest.raises(Exception, match="requires a certificate of this side") as refused:
             spark.read.format("evenq").options(**options, readTimeoutMs="500").load().count()
         assert "tlsCertificate" in str(refused.value)
 
@@ -139,7 +139,7 @@ def test_a_stream_that_trusts_another_authority_fails_with_the_option_to_mend_an
     def refused() -> None:
         with pytest.raises(Exception, match=f"is not signed by {other.ca}") as failure:
             follow("distrusted", other.ca, read_timeout_ms=500).awaitTermination(200)
-        assert "give the authority that did as option tlsCa" in str(failure.value)
+        assert "give its authority as option tlsCa" in str(failure.value)
 
     refused()
     query = follow("distrusted", secure.authority.ca)

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["seconds_until", "within"]
-
 FIRST_S, LONGEST_S, GROWTH = 0.02, 0.25, 1.2
 
 

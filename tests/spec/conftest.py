@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -154,7 +153,7 @@ class World:
         pushing = consumer._pushing
         assert pushing is not None
         member, listening = pushing._member, pushing._listening
-        tasks = [*member._tasks, *member.ownership._tasks, *member.ownership._pull_tasks.values(), *listening._tasks]
+        tasks = [*member._tasks, *member.ownership._tasks, *member.held.tasks.values(), *listening._tasks]
         tasks += [line.task for line in member.sessions._connections.values() if line.task is not None]
         tasks += [pushing._scan] if pushing._scan is not None else []
         listening._free = 0
@@ -197,26 +196,11 @@ class World:
             await self.during(broker.close(), step_ms=50)
 
 
-async def _world() -> AsyncIterator[World]:
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A world of its own."""
     world = World()
     try:
         yield world
     finally:
         await world.close()
-
-
-@pytest.fixture
-def world() -> AsyncIterator[World]:
-    """A world of its own, for `async def` tests."""
-    return _world()
-
-
-@pytest.fixture
-def play() -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    """The same for tests whose story is a function of its own."""
-
-    async def run(story: Callable[[World], Awaitable[None]]) -> None:
-        async with asynccontextmanager(_world)() as world:
-            await story(world)
-
-    return lambda story: asyncio.run(run(story))

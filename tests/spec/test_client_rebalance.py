@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.groups.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
 from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
@@ -19,19 +20,7 @@ Q1, Q2, Q3, Q4 = (MessageQueue("t", "b", number) for number in range(1, 5))
 
 
 def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t",
-        body=body,
-        message_id=f"m{offset}",
-        tag=None,
-        keys=(),
-        properties={},
-        message_group=None,
-        queue=Q1,
-        queue_offset=QueueOffset(offset),
-        born_ms=0,
-        store_ms=0,
-    )
+    return received_message(offset, body=body, queue=Q1)
 
 
 def active(*queues: MessageQueue) -> RebalanceTable:

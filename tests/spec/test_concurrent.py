@@ -12,30 +12,26 @@ import evenq
 SLOW = {"commit_interval_ms": 100}
 
 
-def test_cc_1_cc_2_messages_run_in_parallel_and_may_finish_out_of_order(play):
+async def test_cc_1_cc_2_messages_run_in_parallel_and_may_finish_out_of_order(world):
     """As many listener calls at a time as `consume_threads` says."""
+    await world.start()
+    await world.create("t")
+    running, most, order = 0, 0, []
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        running, most, order = 0, 0, []
+    async def listener(messages):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await world.clock.sleep_ms(1_000 - 200 * int(messages[0].body))
+        order.append(int(messages[0].body))
+        running -= 1
 
-        async def listener(messages):
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await world.clock.sleep_ms(1_000 - 200 * int(messages[0].body))
-            order.append(int(messages[0].body))
-            running -= 1
-
-        one = await world.push(listener=listener, consume_threads=3, options=evenq.PushOptions(consume_batch=1))
-        await world.ready(one)
-        await world.publish(0, 1, 2, 3)
-        await world.until(lambda: len(order) == 4)
-        assert most == 3
-        assert order != sorted(order)
-
-    play(story)
+    one = await world.push(listener=listener, consume_threads=3, options=evenq.PushOptions(consume_batch=1))
+    await world.ready(one)
+    await world.publish(0, 1, 2, 3)
+    await world.until(lambda: len(order) == 4)
+    assert most == 3
+    assert order != sorted(order)
 
 
 async def test_cc_3_a_pulled_list_is_cut_into_batches_up_to_a_setting(world):
@@ -246,29 +242,25 @@ async def test_cc_12_a_message_that_runs_too_long_is_sent_back_and_holds_progres
     assert world.seen[-1].delivery_attempt == 2
 
 
-def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(play):
+async def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(world):
     """First sent back, then removed: nothing is lost where the broker takes nothing back."""
-
-    async def story(world):
-        broker = await world.start()
-        await world.create("t")
-        send_back = world.net._hosts["a:8081"].rpcs.pop("/evenq.v1.Data/SendBack")
-        options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=5_000, **SLOW)
-        one = await world.push(listener=lambda _: asyncio.Event().wait(), options=options)
-        await world.ready(one)
-        await world.publish("x")
-        await world.until(lambda: len(world.seen) == 1)
-        await world.clock.advance(20_000)
-        (process,) = [p for p in one._pushing._member.ownership.processes() if p.queue.topic == "t"]
-        assert process.count == 1
-        assert await world.committed("g") == 0
-        world.net._hosts["a:8081"].rpcs["/evenq.v1.Data/SendBack"] = send_back
-        await world.clock.advance(11_000)
-        assert process.count == 0
-        assert await world.committed("g") == 1
-        assert broker.ledger.store.timers.stats.pending + world.has("%RETRY%g") >= 1
-
-    play(story)
+    broker = await world.start()
+    await world.create("t")
+    send_back = world.net._hosts["a:8081"].rpcs.pop("/evenq.v1.Data/SendBack")
+    options = evenq.PushOptions(consume_batch=1, consume_timeout_ms=5_000, **SLOW)
+    one = await world.push(listener=lambda _: asyncio.Event().wait(), options=options)
+    await world.ready(one)
+    await world.publish("x")
+    await world.until(lambda: len(world.seen) == 1)
+    await world.clock.advance(20_000)
+    (process,) = [p for p in one._pushing._member.held.processes() if p.queue.topic == "t"]
+    assert process.count == 1
+    assert await world.committed("g") == 0
+    world.net._hosts["a:8081"].rpcs["/evenq.v1.Data/SendBack"] = send_back
+    await world.clock.advance(11_000)
+    assert process.count == 0
+    assert await world.committed("g") == 1
+    assert broker.ledger.store.timers.stats.pending + world.has("%RETRY%g") >= 1
     assert evenq.PushOptions().consume_timeout_ms == 15 * 60_000
 
 
@@ -284,17 +276,17 @@ async def test_cc_7_done_messages_leave_the_snapshot_and_progress_moves_in_memor
     options = evenq.PushOptions(consume_batch=1, commit_interval_ms=60_000, retry="local")
     one = await world.push(listener=listener, options=options)
     await world.ready(one)
-    ownership = one._pushing._member.ownership
-    (process,) = ownership.processes()
+    table = one._pushing._member.progress.table
+    (process,) = one._pushing._member.held.processes()
     await world.publish(0, 1, 2, 3)
     await world.until(lambda: len(world.seen) == 4)
     await world.clock.advance(50)
     assert (process.count, process.committable) == (1, 2)
-    assert ownership._progress.table.memory(process.queue) == 2
+    assert table.memory(process.queue) == 2
     assert await world.committed("g") == 0, "no pull and no report came since"
     stuck.set()
     await world.until(lambda: process.count == 0)
-    assert ownership._progress.table.memory(process.queue) == 4
+    assert table.memory(process.queue) == 4
 
 
 async def test_cc_13_one_thread_keeps_the_order_inside_a_queue(world):

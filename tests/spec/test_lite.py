@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -27,7 +27,6 @@ from evenq.errors import (
 )
 from evenq.model import MessageType
 
-Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 NAMES = [f"chat-{number}" for number in range(6)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import evenq_nameserver.app
@@ -89,56 +90,48 @@ async def event(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
 Test = Callable[[FakeClock, GrpcNet, str, str], Awaitable[None]]
 
 
-def with_two_nameservers(test: Test) -> None:
-    async def main() -> None:
-        clock, net = FakeClock(), GrpcNet()
-        settings = NameserverSettings(port=0, metrics_port=-1, drain_ms=0)
-        servers = [Nameserver(settings, clock=clock, rng=random.Random(seed)) for seed in (1, 2)]
-        for server in servers:
-            await server.start()
-        one, two = (f"127.0.0.1:{server.port}" for server in servers)
-        try:
-            async with asyncio.timeout(60):
-                await test(clock, net, one, two)
-        finally:
-            await net.close()
-            await clock.during(asyncio.gather(*(server.close() for server in servers)), step_ms=1)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[FakeClock, GrpcNet, str, str]]:
+    clock, net = FakeClock(), GrpcNet()
+    settings = NameserverSettings(port=0, metrics_port=-1, drain_ms=0)
+    servers = [Nameserver(settings, clock=clock, rng=random.Random(seed)) for seed in (1, 2)]
+    for server in servers:
+        await server.start()
+    one, two = (f"127.0.0.1:{server.port}" for server in servers)
+    try:
+        async with asyncio.timeout(60):
+            yield clock, net, one, two
+    finally:
+        await net.close()
+        await clock.during(asyncio.gather(*(server.close() for server in servers)), step_ms=1)
 
 
-def test_ns_1_ns_5_brokers_register_topics_and_are_discovered() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_1_ns_5_brokers_register_topics_and_are_discovered() -> None:
+    async with running() as (_clock, net, one, _two):
         assert await names(net, one) == []
         await Broker(net, "a", {"t": 4, "u": 2}).register(one)
         answer = await routes(net, one)
         assert [route.topic for route in answer.routes] == ["t", "u"]
         assert [broker.name for broker in answer.brokers] == ["a"]
 
-    with_two_nameservers(test)
 
-
-def test_ns_2_ns_7_nameservers_do_not_exchange_information_and_differ_visibly() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, two: str) -> None:
+async def test_ns_2_ns_7_nameservers_do_not_exchange_information_and_differ_visibly() -> None:
+    async with running() as (_clock, net, one, two):
         await Broker(net, "a", {"t": 4}).register(one)
         assert (await names(net, one), await names(net, two)) == (["a"], [])
         first, second = await event(watch(net, one)), await event(watch(net, two))
         assert first.nameserver != second.nameserver
-
-    with_two_nameservers(test)
     assert "GrpcNet" not in inspect.getsource(evenq_nameserver.app)
 
 
-def test_ns_3_a_nameserver_starts_with_nobody_there() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_3_a_nameserver_starts_with_nobody_there() -> None:
+    async with running() as (_clock, net, one, _two):
         answer = await routes(net, one)
         assert (answer.version, list(answer.routes), list(answer.brokers)) == (0, [], [])
 
-    with_two_nameservers(test)
 
-
-def test_ns_4_each_nameserver_hears_the_heartbeats_and_keeps_the_broker() -> None:
-    async def test(clock: FakeClock, net: GrpcNet, one: str, two: str) -> None:
+async def test_ns_4_each_nameserver_hears_the_heartbeats_and_keeps_the_broker() -> None:
+    async with running() as (clock, net, one, two):
         broker = Broker(net, "a", {"t": 4})
         response = await broker.register(one)
         await broker.register(two)
@@ -148,11 +141,9 @@ def test_ns_4_each_nameserver_hears_the_heartbeats_and_keeps_the_broker() -> Non
         assert (await names(net, one), await names(net, two)) == (["a"], [])
         assert await broker.heartbeat(two), "a nameserver that dropped or lost a broker asks for everything"
 
-    with_two_nameservers(test)
 
-
-def test_ns_5_a_heartbeat_is_light_and_a_change_is_told_in_full() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_5_a_heartbeat_is_light_and_a_change_is_told_in_full() -> None:
+    async with running() as (_clock, net, one, _two):
         broker = Broker(net, "a", {"t": 4})
         await broker.register(one)
         broker.topics["u"], broker.data_version = 2, 2
@@ -161,22 +152,18 @@ def test_ns_5_a_heartbeat_is_light_and_a_change_is_told_in_full() -> None:
         assert not await broker.heartbeat(one)
         assert [route.topic for route in (await routes(net, one)).routes] == ["t", "u"]
 
-    with_two_nameservers(test)
 
-
-def test_ns_6_whoever_asks_for_a_topic_learns_its_brokers() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_6_whoever_asks_for_a_topic_learns_its_brokers() -> None:
+    async with running() as (_clock, net, one, _two):
         await Broker(net, "b", {"t": 2}).register(one)
         await Broker(net, "a", {"t": 4, "u": 1}).register(one)
         answer = await routes(net, one, "t", "missing")
         (route,) = answer.routes
         assert [node.broker.name for node in route.brokers] == ["a", "b"]
 
-    with_two_nameservers(test)
 
-
-def test_ns_7_each_route_has_a_version_that_grows_with_its_changes_only() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_7_each_route_has_a_version_that_grows_with_its_changes_only() -> None:
+    async with running() as (_clock, net, one, _two):
         await Broker(net, "a", {"t": 4}).register(one)
         before = (await routes(net, one, "t")).routes[0].version
         await Broker(net, "b", {"u": 4}).register(one)
@@ -184,11 +171,9 @@ def test_ns_7_each_route_has_a_version_that_grows_with_its_changes_only() -> Non
         await Broker(net, "c", {"t": 4}).register(one)
         assert (await routes(net, one, "t")).routes[0].version > before
 
-    with_two_nameservers(test)
 
-
-def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> None:
-    async def test(clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> None:
+    async with running() as (clock, net, one, _two):
         broker = Broker(net, "a", {"t": 4})
         response = await broker.register(one)
         frames = watch(net, one)
@@ -202,33 +187,27 @@ def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> Non
         await clock.advance(response.expiry_ms * 11 // 10 + 1)
         assert list((await lost).removed) == ["a"]
 
-    with_two_nameservers(test)
 
-
-def test_ns_9_the_numbers_are_3_s_and_10_s_and_settings() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_9_the_numbers_are_3_s_and_10_s_and_settings() -> None:
+    async with running() as (_clock, net, one, _two):
         response = await Broker(net, "a", {}).register(one)
         assert (response.heartbeat_interval_ms, response.expiry_ms) == (3_000, 10_000)
-
-    with_two_nameservers(test)
     chosen = load(NameserverSettings, "nameserver", ["--heartbeat-interval-ms=30000", "--expiry-ms=120000"], {})
     assert (chosen.heartbeat_interval_ms, chosen.expiry_ms) == (30_000, 120_000)
     with pytest.raises(SettingsError, match="one lost heartbeat"):
         load(NameserverSettings, "nameserver", ["--expiry-ms=5000"], {})
 
 
-def test_ns_9_a_broker_that_says_goodbye_is_gone_at_once() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_ns_9_a_broker_that_says_goodbye_is_gone_at_once() -> None:
+    async with running() as (_clock, net, one, _two):
         broker = Broker(net, "a", {"t": 4})
         await broker.register(one)
         await broker.unregister(one)
         assert await names(net, one) == []
 
-    with_two_nameservers(test)
 
-
-def test_rt_1_2_3_4_a_route_has_addresses_names_ids_and_queue_counts_of_all_broker_groups() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_rt_1_2_3_4_a_route_has_addresses_names_ids_and_queue_counts_of_all_broker_groups() -> None:
+    async with running() as (_clock, net, one, _two):
         await Broker(net, "a", {"t": 4}).register(one)
         await Broker(net, "b", {"t": 2}).register(one)
         (route,) = (await routes(net, one, "t")).routes
@@ -245,11 +224,9 @@ def test_rt_1_2_3_4_a_route_has_addresses_names_ids_and_queue_counts_of_all_brok
         ]
         assert found == [("a", 0, "a.example", 8081, 4, 4), ("b", 0, "b.example", 8081, 2, 2)]
 
-    with_two_nameservers(test)
 
-
-def test_rt_5_the_route_holds_all_that_a_message_queue_is_made_of() -> None:
-    async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
+async def test_rt_5_the_route_holds_all_that_a_message_queue_is_made_of() -> None:
+    async with running() as (_clock, net, one, _two):
         await Broker(net, "a", {"t": 4}).register(one)
         await Broker(net, "b", {"t": 2}).register(one)
         (route,) = (await routes(net, one, "t")).routes
@@ -259,5 +236,3 @@ def test_rt_5_the_route_holds_all_that_a_message_queue_is_made_of() -> None:
             for queue_id in range(node.entry.read_queues)
         ]
         assert len(queues) == len(set(queues)) == 6
-
-    with_two_nameservers(test)

@@ -17,30 +17,27 @@ RESET = "/evenq.v1.Admin/ResetOffsets"
 FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
 
 
-def test_oc_3_oc_11_oc_12_one_call_at_a_time_per_queue_in_offset_order_and_queues_in_parallel(play):
-    async def story(world):
-        await world.start()
-        await world.create("t", 3)
-        running, most, by_queue = {}, 0, {}
+async def test_oc_3_oc_11_oc_12_one_call_at_a_time_per_queue_in_offset_order_and_queues_in_parallel(world):
+    await world.start()
+    await world.create("t", 3)
+    running, most, by_queue = {}, 0, {}
 
-        async def listener(messages):
-            nonlocal most
-            queue = messages[0].queue
-            assert queue not in running, "two calls for one queue"
-            running[queue] = True
-            most = max(most, len(running))
-            await world.clock.sleep_ms(7)
-            by_queue.setdefault(queue.queue_id, []).extend(int(message.body) for message in messages)
-            del running[queue]
+    async def listener(messages):
+        nonlocal most
+        queue = messages[0].queue
+        assert queue not in running, "two calls for one queue"
+        running[queue] = True
+        most = max(most, len(running))
+        await world.clock.sleep_ms(7)
+        by_queue.setdefault(queue.queue_id, []).extend(int(message.body) for message in messages)
+        del running[queue]
 
-        for queue in range(3):
-            await world.publish(*range(20), queue=queue)
-        await world.push(listener=listener, ordered=True, consume_threads=8, options=evenq.PushOptions(consume_batch=3))
-        await world.until(lambda: len(world.seen) == 60 and not running)
-        assert by_queue == {queue: list(range(20)) for queue in range(3)}
-        assert most == 3
-
-    play(story)
+    for queue in range(3):
+        await world.publish(*range(20), queue=queue)
+    await world.push(listener=listener, ordered=True, consume_threads=8, options=evenq.PushOptions(consume_batch=3))
+    await world.until(lambda: len(world.seen) == 60 and not running)
+    assert by_queue == {queue: list(range(20)) for queue in range(3)}
+    assert most == 3
 
 
 async def test_oc_1_oc_2_each_orders_steps_are_handled_in_their_sequence(world):
@@ -65,32 +62,28 @@ async def test_oc_1_oc_2_each_orders_steps_are_handled_in_their_sequence(world):
         assert [step for step in done if step.endswith(order)] == [f"{s}-{order}" for s in ("create", "pay", "ship")]
 
 
-def test_oc_14_oc_15_a_failed_message_comes_again_after_a_pause_while_later_ones_wait(play):
+async def test_oc_14_oc_15_a_failed_message_comes_again_after_a_pause_while_later_ones_wait(world):
     """And success moves progress."""
+    await world.start()
+    await world.create("t")
+    times, fail = [], 3
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        times, fail = [], 3
+    async def listener(messages):
+        nonlocal fail
+        times.append(world.clock.monotonic_ms())
+        if messages[0].body == b"a" and fail:
+            fail -= 1
+            raise ValueError("not yet")
 
-        async def listener(messages):
-            nonlocal fail
-            times.append(world.clock.monotonic_ms())
-            if messages[0].body == b"a" and fail:
-                fail -= 1
-                raise ValueError("not yet")
-
-        await world.publish("a", "b", "c")
-        await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
-        await world.until(lambda: len(world.seen) == 6)
-        assert world.saw() == ["a", "a", "a", "a", "b", "c"]
-        pauses = [after - before for before, after in pairwise(times)]
-        assert all(100 <= pause < 150 for pause in pauses[:3])
-        await world.clock.advance(250)
-        assert await world.committed("g") == 3
-        assert not world.has("%RETRY%g")
-
-    play(story)
+    await world.publish("a", "b", "c")
+    await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+    await world.until(lambda: len(world.seen) == 6)
+    assert world.saw() == ["a", "a", "a", "a", "b", "c"]
+    pauses = [after - before for before, after in pairwise(times)]
+    assert all(100 <= pause < 150 for pause in pauses[:3])
+    await world.clock.advance(250)
+    assert await world.committed("g") == 3
+    assert not world.has("%RETRY%g")
 
 
 async def test_oc_16_oc_17_after_its_last_try_a_message_goes_to_the_dead_letters_and_the_queue_goes_on(world):
@@ -111,37 +104,34 @@ async def test_oc_16_oc_17_after_its_last_try_a_message_goes_to_the_dead_letters
     assert await world.committed("g") == 4
 
 
-def test_oc_17_better_a_queue_that_a_message_pauses_is_counted_for_its_group_until_it_goes_on(play):
+async def test_oc_17_better_a_queue_that_a_message_pauses_is_counted_for_its_group_until_it_goes_on(world):
     def paused(broker):
         (metric,) = [one for one in broker_metrics(broker) if one.name == "evenq_broker_stuck_queues"]
         return dict(metric.read())
 
-    async def story(world):
-        broker = await world.start(stuck_ms=20_000)
-        await world.create("t", 2)
-        await world.group("g", ordered=True, max_attempts=1_000)
-        await world.group("h")
-        cured = []
+    broker = await world.start(stuck_ms=20_000)
+    await world.create("t", 2)
+    await world.group("g", ordered=True, max_attempts=1_000)
+    await world.group("h")
+    cured = []
 
-        async def listener(messages):
-            return bool(cured) or all(message.body != b"poison" for message in messages)
+    async def listener(messages):
+        return bool(cured) or all(message.body != b"poison" for message in messages)
 
-        one = await world.push(listener=listener, ordered=True, options=evenq.PushOptions(**FAST))
-        await world.push("other", group="h", options=evenq.PushOptions(**FAST))
-        await world.ready(one, queues=2)
-        await world.publish("a", "b", queue=1)
-        await world.clock.advance(60_000)
-        assert paused(broker) == {("g",): 0, ("h",): 0}, "all is read"
-        await world.publish("poison", "c")
-        await world.clock.advance(15_000)
-        assert paused(broker) == {("g",): 0, ("h",): 0}
-        await world.clock.advance(20_000)
-        assert paused(broker) == {("g",): 1, ("h",): 0}
-        cured.append(True)
-        await world.clock.advance(10_000)
-        assert paused(broker) == {("g",): 0, ("h",): 0}
-
-    play(story)
+    one = await world.push(listener=listener, ordered=True, options=evenq.PushOptions(**FAST))
+    await world.push("other", group="h", options=evenq.PushOptions(**FAST))
+    await world.ready(one, queues=2)
+    await world.publish("a", "b", queue=1)
+    await world.clock.advance(60_000)
+    assert paused(broker) == {("g",): 0, ("h",): 0}, "all is read"
+    await world.publish("poison", "c")
+    await world.clock.advance(15_000)
+    assert paused(broker) == {("g",): 0, ("h",): 0}
+    await world.clock.advance(20_000)
+    assert paused(broker) == {("g",): 1, ("h",): 0}
+    cured.append(True)
+    await world.clock.advance(10_000)
+    assert paused(broker) == {("g",): 0, ("h",): 0}
 
 
 async def test_oc_16_if_the_dead_letters_cannot_be_reached_the_queue_waits_on(world):
@@ -306,7 +296,7 @@ async def test_oc_8_an_operators_reset_begins_when_the_running_call_has_ended(wo
     request = admin_pb2.ResetOffsetsRequest(group="g", topic="t", to=admin_pb2.EARLIEST)
     raw = world.net.unary("a:8081", RESET, request.SerializeToString(), timeout_ms=60_000)
     (move,) = admin_pb2.ResetOffsetsResponse.FromString(await world.during(raw)).moves
-    assert "begins there once its running listener call has ended" in move.note
+    assert "starts there when its running listener call has ended" in move.note
     await world.clock.advance(10_000)
     assert (world.saw(), running) == (["x"], [b"x"])
     await world.until(lambda: world.saw() == ["x", "x", "y"])
@@ -327,7 +317,7 @@ async def test_oc_8_a_queue_that_leaves_in_any_other_way_waits_for_its_call_too(
         ownership.broker_leaves("a")
         two = one
     else:
-        (process,) = ownership.processes()
+        (process,) = one._pushing._member.held.processes()
         process.last_pull_ms -= 200_000
         ownership.wake()
         two = one

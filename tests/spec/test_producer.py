@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from evenq.client.core.sending.queue_choice import QueueCounter, queue_of_group
 from evenq.model import MessageQueue
 
 World = Any
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 LIST = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in (0, 1)]
 
@@ -245,36 +244,32 @@ async def test_pr_4_pr_5_one_more_try_at_the_same_broker_then_another_one_and_wh
 
 
 @pytest.mark.parametrize("linger_ms", [0, 5])
-def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a_try_fails(
-    play: Play, linger_ms: int
+async def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a_try_fails(
+    world: Any, linger_ms: int
 ) -> None:
     """No sender waits for a result before the next send, batches are on their way, and the third request is lost."""
+    await world.start()
+    await world.create("t", queues=2)
+    options = evenq.ProducerOptions(linger_ms=linger_ms, batch_messages=4)
+    sender = evenq.aio.Producer(endpoint="a:8081", context=world.context(), options=options)
+    world.clients.append(sender)
+    publish, requests = world.net.unary, 0
 
-    async def story(world: World) -> None:
-        await world.start()
-        await world.create("t", queues=2)
-        options = evenq.ProducerOptions(linger_ms=linger_ms, batch_messages=4)
-        sender = evenq.aio.Producer(endpoint="a:8081", context=world.context(), options=options)
-        world.clients.append(sender)
-        publish, requests = world.net.unary, 0
+    async def losing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+        nonlocal requests
+        if method.endswith("/Publish"):
+            requests += 1
+            if requests == 3:
+                raise evenq.errors.ConnectionFailed("lost")
+        return await publish(address, method, request, **rest)
 
-        async def losing(address: str, method: str, request: bytes, **rest: Any) -> bytes:
-            nonlocal requests
-            if method.endswith("/Publish"):
-                requests += 1
-                if requests == 3:
-                    raise evenq.errors.ConnectionFailed("lost")
-            return await publish(address, method, request, **rest)
-
-        world.net.unary = losing
-        sends = [asyncio.ensure_future(sender.send(note(str(n)), sharding_key="one order")) for n in range(30)]
-        results = await world.during(asyncio.gather(*sends))
-        assert requests > 5
-        assert len({result.queue for result in results}) == 1
-        offsets = [result.offset for result in results]
-        assert offsets == sorted(offsets)
-
-    play(story)
+    world.net.unary = losing
+    sends = [asyncio.ensure_future(sender.send(note(str(n)), sharding_key="one order")) for n in range(30)]
+    results = await world.during(asyncio.gather(*sends))
+    assert requests > 5
+    assert len({result.queue for result in results}) == 1
+    offsets = [result.offset for result in results]
+    assert offsets == sorted(offsets)
 
 
 async def test_pr_7_a_selector_chooses_the_queue(world: World, producer: Make) -> None:

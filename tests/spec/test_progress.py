@@ -119,29 +119,25 @@ async def close_with_file(world, member) -> None:
     await world.slow_until(task.done)
 
 
-def test_of_6_two_groups_on_one_machine_are_kept_apart_and_a_lost_file_starts_by_the_policy_and_says_so(
-    play, tmp_path, caplog
+async def test_of_6_two_groups_on_one_machine_are_kept_apart_and_a_lost_file_starts_by_the_policy_and_says_so(
+    world, tmp_path, caplog
 ):
     caplog.set_level(logging.INFO, "evenq")
-
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        await world.publish("old")
-        rest = {"model": "BROADCASTING", "options": evenq.PushOptions(offsets_folder=tmp_path, **LOCAL)}
-        one = await world.push("one", group="g1", **rest)
-        two = await world.push("two", group="g2", start_from="LAST", **rest)
-        await world.slow_until(lambda: len(one.queues) == len(two.queues) == 1 and len(world.seen) == 1)
-        await close_with_file(world, one)
-        await close_with_file(world, two)
-        assert sorted(path.parent.name for path in tmp_path.rglob("offsets.json")) == ["g1", "g2"]
-        (tmp_path / "g1" / "offsets.json").unlink()
-        caplog.clear()
-        await world.push("three", group="g1", **rest)
-        await world.slow_until(lambda: world.saw() == ["old", "old"])
-        assert "reading begins by the start policy" in caplog.text
-
-    play(story)
+    await world.start()
+    await world.create("t")
+    await world.publish("old")
+    rest = {"model": "BROADCASTING", "options": evenq.PushOptions(offsets_folder=tmp_path, **LOCAL)}
+    one = await world.push("one", group="g1", **rest)
+    two = await world.push("two", group="g2", start_from="LAST", **rest)
+    await world.slow_until(lambda: len(one.queues) == len(two.queues) == 1 and len(world.seen) == 1)
+    await close_with_file(world, one)
+    await close_with_file(world, two)
+    assert sorted(path.parent.name for path in tmp_path.rglob("offsets.json")) == ["g1", "g2"]
+    (tmp_path / "g1" / "offsets.json").unlink()
+    caplog.clear()
+    await world.push("three", group="g1", **rest)
+    await world.slow_until(lambda: world.saw() == ["old", "old"])
+    assert "reading begins by the start policy" in caplog.text
 
 
 async def test_rd_1_broadcasting_has_no_retries(world, tmp_path):
@@ -161,25 +157,21 @@ async def test_rd_1_broadcasting_has_no_retries(world, tmp_path):
     assert not world.has("%DLQ%g")
 
 
-def test_of_8_reads_name_their_source(play):
+async def test_of_8_reads_name_their_source(world):
     """Memory only, or the store only; nothing found is -1."""
-
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        one = await world.pull(options=evenq.PullOptions(auto_commit=False))
-        await world.ready(one)
-        (queue,) = one.queues
-        assert await world.committed("another") == -1
-        assert await world.during(one.committed(queue)) == 0, "where the group began"
-        await world.publish("a")
-        assert len(await world.during(one.poll())) == 1
-        assert one.position(queue) == 1
-        assert await world.during(one.committed(queue)) == 0
-        await world.during(one.commit())
-        assert await world.during(one.committed(queue)) == 1
-
-    play(story)
+    await world.start()
+    await world.create("t")
+    one = await world.pull(options=evenq.PullOptions(auto_commit=False))
+    await world.ready(one)
+    (queue,) = one.queues
+    assert await world.committed("another") == -1
+    assert await world.during(one.committed(queue)) == 0, "where the group began"
+    await world.publish("a")
+    assert len(await world.during(one.poll())) == 1
+    assert one.position(queue) == 1
+    assert await world.during(one.committed(queue)) == 0
+    await world.during(one.commit())
+    assert await world.during(one.committed(queue)) == 1
     assert OffsetTable().memory(evenq.MessageQueue("t", "a", 0)) == -1
 
 

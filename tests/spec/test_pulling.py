@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from evenq_proofs.received import received_message
+
 import evenq
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.model import QueueOffset
@@ -74,10 +76,7 @@ async def test_pq_4_of_2_a_pull_names_group_client_queue_and_offset_and_carries_
 
 
 def received(offset: int, body: bytes = b"four") -> evenq.ReceivedMessage:
-    return evenq.ReceivedMessage(
-        topic="t", body=body, message_id=f"m{offset}", tag=None, keys=(), properties={}, message_group=None,
-        queue=evenq.MessageQueue("t", "a", 0), queue_offset=QueueOffset(offset), born_ms=0, store_ms=0,
-    )  # fmt: skip
+    return received_message(offset, body=body, queue=evenq.MessageQueue("t", "a", 0))
 
 
 def test_pq_5_what_a_process_queue_holds():
@@ -102,28 +101,24 @@ def test_pq_5_what_a_process_queue_holds():
     assert (process.busy, process.count, process.committable) == (False, 0, 12)
 
 
-def test_pq_8_the_size_in_hand_puts_pulls_off_until_there_is_room(play):
+async def test_pq_8_the_size_in_hand_puts_pulls_off_until_there_is_room(world):
     """Twenty bodies of 200 bytes against a limit of 1 KiB; each pull brings two."""
+    await world.start()
+    await world.create("t")
+    stuck = asyncio.Event()
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        stuck = asyncio.Event()
+    async def listener(messages):
+        await stuck.wait()
 
-        async def listener(messages):
-            await stuck.wait()
-
-        await world.publish(*(f"{number:0200}" for number in range(20)))
-        options = evenq.PushOptions(pull_batch=2, pull_threshold_bytes_queue=1_024, consume_batch=1, retry="local")
-        one = await world.push(listener=listener, options=options)
-        await world.ready(one)
-        await world.clock.advance(3_000)
-        (process,) = one._pushing._member.ownership.processes()
-        assert (process.count, process.bytes) == (6, 1_200)
-        stuck.set()
-        await world.until(lambda: len(world.seen) == 20)
-
-    play(story)
+    await world.publish(*(f"{number:0200}" for number in range(20)))
+    options = evenq.PushOptions(pull_batch=2, pull_threshold_bytes_queue=1_024, consume_batch=1, retry="local")
+    one = await world.push(listener=listener, options=options)
+    await world.ready(one)
+    await world.clock.advance(3_000)
+    (process,) = one._pushing._member.held.processes()
+    assert (process.count, process.bytes) == (6, 1_200)
+    stuck.set()
+    await world.until(lambda: len(world.seen) == 20)
     assert evenq.PushOptions().pull_threshold_queue == evenq.PullOptions().pull_threshold_queue == 1_000
     assert evenq.PushOptions().pull_threshold_bytes_queue == evenq.PullOptions().pull_threshold_bytes_queue == 100 << 20
 
@@ -176,7 +171,7 @@ async def test_pq_8_count_and_size_in_hand_put_pulls_off(world):
     one = await world.push(listener=listener, options=options)
     await world.ready(one, queues=2)
     await world.clock.advance(2_000)
-    (process,) = [p for p in one._pushing._member.ownership.processes() if p.queue.queue_id == 0]
+    (process,) = [p for p in one._pushing._member.held.processes() if p.queue.queue_id == 0]
     assert 25 <= process.count < 35
     stuck.set()
     await world.until(lambda: len(world.seen) == 100)
@@ -190,9 +185,9 @@ async def test_pq_8_rb_39_rb_40_a_topics_limit_is_divided_by_its_own_queues(worl
     options = evenq.PushOptions(pull_threshold_topic=1_000, pull_threshold_bytes_topic=100)
     one = await world.push(subscriptions={"t": "*", "u": "*"}, options=options)
     await world.ready(one, queues=8)
-    ownership = one._pushing._member.ownership
-    assert (ownership.limits("t").messages, ownership.limits("t").bytes) == (333, 33)
-    assert (ownership.limits("u").messages, ownership.limits("u").bytes) == (200, 20)
+    held = one._pushing._member.held
+    assert (held.limits("t").messages, held.limits("t").bytes) == (333, 33)
+    assert (held.limits("u").messages, held.limits("u").bytes) == (200, 20)
 
 
 async def test_pq_9_an_answer_that_comes_empty_and_too_fast_is_followed_by_a_pause(world):

@@ -106,29 +106,26 @@ async def test_ns_6_a_client_learns_every_broker_through_any_broker_and_never_ca
     assert net.addresses == {"a:8081", "b:8081"}
 
 
-def test_ns_9_rt_10_a_producer_looks_at_its_route_every_30_s_and_then_uses_a_broker_that_came(play):
-    async def story(world):
-        await world.start("a")
-        await world.create("t", 2)
-        sender = producer(world)
+async def test_ns_9_rt_10_a_producer_looks_at_its_route_every_30_s_and_then_uses_a_broker_that_came(world):
+    await world.start("a")
+    await world.create("t", 2)
+    sender = producer(world)
 
-        async def used() -> set[str]:
-            results = [await world.during(sender.send(note(number))) for number in range(8)]
-            return {result.queue.broker_name for result in results}
+    async def used() -> set[str]:
+        results = [await world.during(sender.send(note(number))) for number in range(8)]
+        return {result.queue.broker_name for result in results}
 
-        assert await used() == {"a"}
-        began_ms = world.clock.monotonic_ms()
-        await world.start("b")
-        await world.create("t", 2)
-        await world.clock.advance(began_ms + 28_000 - world.clock.monotonic_ms())
-        assert await used() == {"a"}
-        await world.clock.advance(3_000)
-        await used()  # finds the route old and has it fetched
-        await world.clock.advance(100)
-        assert await used() == {"a", "b"}
-        assert world.calls("QueryRoute") == 2
-
-    play(story)
+    assert await used() == {"a"}
+    began_ms = world.clock.monotonic_ms()
+    await world.start("b")
+    await world.create("t", 2)
+    await world.clock.advance(began_ms + 28_000 - world.clock.monotonic_ms())
+    assert await used() == {"a"}
+    await world.clock.advance(3_000)
+    await used()  # finds the route old and has it fetched
+    await world.clock.advance(100)
+    assert await used() == {"a", "b"}
+    assert world.calls("QueryRoute") == 2
     for options in (evenq.ProducerOptions, evenq.PushOptions, evenq.PullOptions, evenq.SimpleOptions):
         assert options().route_refresh_ms == 30_000
 
@@ -192,20 +189,18 @@ async def test_tq_1_a_topic_must_be_made_before_its_use_where_that_is_a_setting(
 
 
 @pytest.mark.parametrize(("asked_ms", "waits_ms"), [(700, 700), (60_000, 2_000)])
-def test_lp_5_a_pull_is_parked_as_long_as_it_asks_for_and_no_longer_than_the_broker_allows(play, asked_ms, waits_ms):
+async def test_lp_5_a_pull_is_parked_as_long_as_it_asks_for_and_no_longer_than_the_broker_allows(
+    world, asked_ms, waits_ms
+):
     """The answer says that nothing came, and where to go on."""
-
-    async def story(world):
-        await world.start("a", poll_max_ms=2_000)
-        await world.create("t", 1)
-        await world.publish("x")
-        queue = common_pb2.Queue(topic="t", broker_name="a")
-        request = data_pb2.PullRequest(queue=queue, offset=1, committed=-1, wait_ms=asked_ms).SerializeToString()
-        began_ms = world.clock.monotonic_ms()
-        raw = await world.during(world.net.unary("a:8081", "/evenq.v1.Data/Pull", request, timeout_ms=90_000))
-        assert waits_ms <= world.clock.monotonic_ms() - began_ms <= waits_ms + 50
-        answer = data_pb2.PullResponse.FromString(raw)
-        assert (len(answer.messages), answer.next_offset, answer.max_offset) == (0, 1, 1)
-
-    play(story)
+    await world.start("a", poll_max_ms=2_000)
+    await world.create("t", 1)
+    await world.publish("x")
+    queue = common_pb2.Queue(topic="t", broker_name="a")
+    request = data_pb2.PullRequest(queue=queue, offset=1, committed=-1, wait_ms=asked_ms).SerializeToString()
+    began_ms = world.clock.monotonic_ms()
+    raw = await world.during(world.net.unary("a:8081", "/evenq.v1.Data/Pull", request, timeout_ms=90_000))
+    assert waits_ms <= world.clock.monotonic_ms() - began_ms <= waits_ms + 50
+    answer = data_pb2.PullResponse.FromString(raw)
+    assert (len(answer.messages), answer.next_offset, answer.max_offset) == (0, 1, 1)
     assert evenq.PushOptions().pull_wait_ms == evenq.PullOptions().pull_wait_ms == 15_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -84,16 +84,14 @@ class World:
         return list(data_pb2.PullResponse.FromString(raw).messages)
 
 
-def run(story: Callable[[World], Awaitable[None]], **settings: Any) -> None:
-    async def body() -> None:
-        world = World()
-        await world.open(**settings)
-        try:
-            await story(world)
-        finally:
-            await world.broker.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def a_world(**settings: Any) -> AsyncIterator[World]:
+    world = World()
+    await world.open(**settings)
+    try:
+        yield world
+    finally:
+        await world.broker.close()
 
 
 @pytest.mark.parametrize(
@@ -115,10 +113,9 @@ def test_rd_7_a_level_given_by_the_consumer_counts() -> None:
     assert retry_delay_ms(CLASSIC, 5, 1) == 60_000
 
 
-def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retry_topic_at_its_time() -> None:
+async def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retry_topic_at_its_time() -> None:
     """RD-13, RD-14, RD-17: no member sees it before, and it tells where it comes from and how often it was delivered."""
-
-    async def story(world: World) -> None:
+    async with a_world() as world:
         await world.publish("x")
         store = world.broker.ledger.store
         stored, kept = store.stats.messages, []
@@ -150,13 +147,10 @@ def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retr
         place = broker.catalog.groups.get("g").group_id, broker.catalog.topics.get("t").topic_id  # type: ignore[union-attr]  # made above
         assert broker.runtime.stats.group_topic(*place).redeliveries == 1
 
-    run(story)
 
-
-def test_rd_3_rd_5_after_its_last_attempt_a_message_goes_to_the_dead_letters_with_its_first_origin() -> None:
+async def test_rd_3_rd_5_after_its_last_attempt_a_message_goes_to_the_dead_letters_with_its_first_origin() -> None:
     """RD-19: it stays there."""
-
-    async def story(world: World) -> None:
+    async with a_world() as world:
         await world.publish("x")
         await world.send_back("t", 0, attempts=1, level=1)
         await world.clock.advance(1_200)
@@ -170,45 +164,37 @@ def test_rd_3_rd_5_after_its_last_attempt_a_message_goes_to_the_dead_letters_wit
         assert len(await world.messages(RETRY)) == 2
         assert len(await world.messages("%DLQ%g")) == 1
 
-    run(story)
-
 
 @pytest.mark.parametrize("attempts", [1, 16])
 @pytest.mark.parametrize("level", [-1, -2])
-def test_rd_5_rd_6_a_level_below_0_goes_to_the_dead_letters_whatever_the_count(attempts: int, level: int) -> None:
-    async def story(world: World) -> None:
+async def test_rd_5_rd_6_a_level_below_0_goes_to_the_dead_letters_whatever_the_count(attempts: int, level: int) -> None:
+    async with a_world(max_attempts=17) as world:
         await world.publish("x")
         assert await world.send_back("t", 0, attempts=attempts, level=level)
         assert [message.body for message in await world.messages("%DLQ%g")] == [b"x"]
         assert world.broker.ledger.store.timers.stats.pending == 0, "no retry waits beside it"
 
-    run(story, max_attempts=17)
 
-
-def test_rd_3_sixteen_retries_are_seventeen_deliveries() -> None:
-    async def story(world: World) -> None:
+async def test_rd_3_sixteen_retries_are_seventeen_deliveries() -> None:
+    async with a_world(max_attempts=17) as world:
         await world.publish("x")
         assert world.broker.runtime.settings.default_group_max_attempts == 17
         assert not await world.send_back("t", 0, attempts=16)
         assert await world.send_back("t", 0, attempts=17)
 
-    run(story, max_attempts=17)
 
-
-def test_rd_9_the_levels_are_a_setting_of_the_broker() -> None:
-    async def story(world: World) -> None:
+async def test_rd_9_the_levels_are_a_setting_of_the_broker() -> None:
+    async with a_world(delay_levels="1s 2s") as world:
         await world.publish("x")
         await world.send_back("t", 0, attempts=1, level=2)
         await world.clock.advance(2_200)
         assert len(await world.messages(RETRY)) == 1
-
-    run(story, delay_levels="1s 2s")
     with pytest.raises(ValueError, match="'soon'"):
         BrokerSettings(broker_name="a", delay_levels="soon")
 
 
-def test_rd_15_within_a_level_messages_come_back_in_the_order_they_were_given_back() -> None:
-    async def story(world: World) -> None:
+async def test_rd_15_within_a_level_messages_come_back_in_the_order_they_were_given_back() -> None:
+    async with a_world() as world:
         await world.publish(*"abc")
         for offset in (2, 0, 1):
             await world.send_back("t", offset, attempts=1, level=1)
@@ -216,13 +202,9 @@ def test_rd_15_within_a_level_messages_come_back_in_the_order_they_were_given_ba
         await world.clock.advance(1_200)
         assert [message.body for message in await world.messages(RETRY)] == [b"c", b"a", b"b"]
 
-    run(story)
 
-
-def test_rd_1_what_is_not_there_cannot_be_given_back() -> None:
-    async def story(world: World) -> None:
+async def test_rd_1_what_is_not_there_cannot_be_given_back() -> None:
+    async with a_world() as world:
         with pytest.raises(Error, match="offset 7") as caught:
             await world.send_back("t", 7, attempts=1)
         assert caught.value.code == 40019
-
-    run(story)

@@ -15,7 +15,7 @@ import evenq
 from evenq.allocation import Config
 from evenq.client.core.calls import QueueRange
 from evenq.client.core.groups.rebalance import FindStart, RebalanceTable, RetrySoon, Unlock
-from evenq.client.loops.reading.starting import Starting
+from evenq.client.loops.reading.starting import StartOffsets
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import QueueOffset, StartFrom
 from evenq.runtime.clock import FakeClock
@@ -48,33 +48,30 @@ class Dividing:
 
 
 @pytest.mark.parametrize(("error", "logged"), [(BadRequest("cannot"), False), (RuntimeError("a bug"), True)])
-def test_rb_2_rb_3_a_retry_topic_that_cannot_be_divided_is_no_imbalance_and_only_a_bug_is_logged(
-    play, caplog, error, logged
+async def test_rb_2_rb_3_a_retry_topic_that_cannot_be_divided_is_no_imbalance_and_only_a_bug_is_logged(
+    world, caplog, error, logged
 ):
     """Its queues are not read, and the others go on."""
 
     def fail(queues, ids):
         raise error
 
-    async def story(world):
-        await world.start(delay_levels="1s")
-        await world.create("t")
+    await world.start(delay_levels="1s")
+    await world.create("t")
 
-        async def listener(messages):
-            return messages[0].delivery_attempt > 1
+    async def listener(messages):
+        return messages[0].delivery_attempt > 1
 
-        one = await world.push(listener=listener, strategy=Dividing(RETRY, fail))
-        await world.ready(one)
-        await world.publish("x")
-        await world.until(lambda: world.has(RETRY))
-        await world.clock.advance(25_000)
-        assert world.saw() == ["x"], "no member reads the retry topic"
-        assert one.balanced
-        assert any(record.levelno >= logging.WARNING for record in said(caplog, RETRY)) is logged
-        await world.publish("y")
-        await world.until(lambda: world.saw() == ["x", "y"])
-
-    play(story)
+    one = await world.push(listener=listener, strategy=Dividing(RETRY, fail))
+    await world.ready(one)
+    await world.publish("x")
+    await world.until(lambda: world.has(RETRY))
+    await world.clock.advance(25_000)
+    assert world.saw() == ["x"], "no member reads the retry topic"
+    assert one.balanced
+    assert any(record.levelno >= logging.WARNING for record in said(caplog, RETRY)) is logged
+    await world.publish("y")
+    await world.until(lambda: world.saw() == ["x", "y"])
 
 
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
@@ -148,44 +145,40 @@ async def test_rb_13_no_result_at_all_is_an_empty_one_and_drops_all(world):
     assert one.balanced
 
 
-def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broker_hears_of_it_at_once(play, caplog):
+async def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broker_hears_of_it_at_once(
+    world, caplog
+):
     caplog.set_level(logging.INFO, "evenq")
+    brokers = [await world.start(name, session_beat_interval_ms=60_000, session_timeout_ms=200_000) for name in "ab"]
+    await world.create("t", 1)
+    events = []
 
-    async def story(world):
-        brokers = [
-            await world.start(name, session_beat_interval_ms=60_000, session_timeout_ms=200_000) for name in "ab"
-        ]
-        await world.create("t", 1)
-        events = []
+    async def on_rebalance(gained, lost):
+        events.append((list(gained), list(lost)))
 
-        async def on_rebalance(gained, lost):
-            events.append((list(gained), list(lost)))
+    one = await world.push("one", on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
+    await world.ready(one, queues=2)
+    await world.clock.advance(100)
+    mine = one.queues
+    assert sorted(queue for gained, _ in events for queue in gained) == mine
+    beats = {broker.runtime.settings.broker_name: [] for broker in brokers}
+    for name, broker in world.brokers.items():
 
-        one = await world.push("one", on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
-        await world.ready(one, queues=2)
-        await world.clock.advance(100)
-        mine = one.queues
-        assert sorted(queue for gained, _ in events for queue in gained) == mine
-        beats = {broker.runtime.settings.broker_name: [] for broker in brokers}
-        for name, broker in world.brokers.items():
+        def counted(client_id, now_ms, touch=broker.membership.members.touch, name=name):
+            beats[name].append(client_id)
+            touch(client_id, now_ms)
 
-            def counted(client_id, now_ms, touch=broker.membership.members.touch, name=name):
-                beats[name].append(client_id)
-                touch(client_id, now_ms)
-
-            broker.membership.members.touch = counted
-        events.clear()
-        caplog.clear()
-        two = await world.push("two", options=evenq.PushOptions(**QUIET))
-        await world.until(lambda: len(one.queues) == len(two.queues) == 1)
-        await world.clock.advance(100)
-        (lost,) = set(mine) - set(one.queues)
-        assert events == [([], [lost])]
-        assert len(said(caplog, f"group g: released 1 queues: {lost}")) == 1
-        assert len(said(caplog, "group g: 1 queues of topic t assigned to this member")) == 2, "both shares"
-        assert all("one" in heard for heard in beats.values()), beats
-
-    play(story)
+        broker.membership.members.touch = counted
+    events.clear()
+    caplog.clear()
+    two = await world.push("two", options=evenq.PushOptions(**QUIET))
+    await world.until(lambda: len(one.queues) == len(two.queues) == 1)
+    await world.clock.advance(100)
+    (lost,) = set(mine) - set(one.queues)
+    assert events == [([], [lost])]
+    assert len(said(caplog, f"group g: released 1 queues: {lost}")) == 1
+    assert len(said(caplog, "group g: 1 queues of topic t assigned to this member")) == 2, "both shares"
+    assert all("one" in heard for heard in beats.values()), beats
 
 
 async def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minutes_and_said_to_be(world, caplog):
@@ -199,8 +192,8 @@ async def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_tw
     await world.publish("a")
     await world.until(lambda: world.saw() == ["a"])
     await world.clock.advance(500)
-    (first,) = member_of(one).ownership.processes()
-    calls = one._pushing._member.ownership._calls
+    (first,) = member_of(one).held.processes()
+    calls = one._pushing._member._calls
     pull, hangs = calls.pull, True
 
     async def hanging(*result, **rest):
@@ -210,49 +203,48 @@ async def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_tw
     await world.publish("b")  # brought by the pull that is parked already
     await world.until(lambda: world.saw() == ["a", "b"])
     await world.clock.advance(118_000)
-    assert member_of(one).ownership.processes() == [first]
+    assert member_of(one).held.processes() == [first]
     assert not said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
     hangs = False
     await world.publish("c")
     await world.clock.advance(30_000)
     (record,) = said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
     assert record.levelno == logging.ERROR
-    (second,) = member_of(one).ownership.processes()
+    (second,) = member_of(one).held.processes()
     assert second is not first
     assert world.saw() == ["a", "b", "c"]
 
 
-def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(play, caplog):
+async def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_one_member_reads_it(
+    world, caplog
+):
     """And counted by the broker."""
 
     def wanted(broker):
         (metric,) = [one for one in broker_metrics(broker) if one.name == "evenq_broker_wanted_queues"]
         return dict(metric.read())
 
-    async def story(world):
-        broker = await world.start()
-        await world.create("t", 2)
-        both, options = (T0, evenq.MessageQueue("t", "a", 1)), evenq.PushOptions(**QUIET)
-        one = await world.push("one", strategy=Config(both), options=options)
-        await world.ready(one, queues=2)
-        assert wanted(broker) == {("g",): 0}
-        two = await world.push("two", strategy=Config((T0,)), options=options)
-        await world.clock.advance(115_000)
-        assert not said(caplog, "another member has held it")
-        await world.clock.advance(15_000)
-        (record,) = said(
-            caplog, "queue t@a:0 is assigned to this member", "CONFIG, client two", "another member has held it for"
-        )
-        assert record.levelno == logging.WARNING
-        await world.clock.advance(130_000)
-        assert len(said(caplog, "another member has held it")) == 1
-        assert wanted(broker) == {("g",): 1}
-        assert (len(one.queues), two.queues, two.balanced) == (2, [], False)
-        await world.during(one.close())
-        await world.until(lambda: two.queues == [T0])
-        assert wanted(broker) == {("g",): 0}
-
-    play(story)
+    broker = await world.start()
+    await world.create("t", 2)
+    both, options = (T0, evenq.MessageQueue("t", "a", 1)), evenq.PushOptions(**QUIET)
+    one = await world.push("one", strategy=Config(both), options=options)
+    await world.ready(one, queues=2)
+    assert wanted(broker) == {("g",): 0}
+    two = await world.push("two", strategy=Config((T0,)), options=options)
+    await world.clock.advance(115_000)
+    assert not said(caplog, "another member has held it")
+    await world.clock.advance(15_000)
+    (record,) = said(
+        caplog, "queue t@a:0 is assigned to this member", "CONFIG, client two", "another member has held it for"
+    )
+    assert record.levelno == logging.WARNING
+    await world.clock.advance(130_000)
+    assert len(said(caplog, "another member has held it")) == 1
+    assert wanted(broker) == {("g",): 1}
+    assert (len(one.queues), two.queues, two.balanced) == (2, [], False)
+    await world.during(one.close())
+    await world.until(lambda: two.queues == [T0])
+    assert wanted(broker) == {("g",): 0}
 
 
 @pytest.mark.parametrize("in_hand", [False, True])
@@ -267,9 +259,9 @@ async def test_rb_20_nothing_happens_to_a_pull_consumer_whose_user_does_not_pull
     await world.until(lambda: len(events) == 1)
     if in_hand:
         await world.publish(*range(5))
-    (first,) = one._polling._member.ownership.processes()
+    (first,) = one._polling._member.held.processes()
     await world.clock.advance(400_000)
-    assert one._polling._member.ownership.processes() == [first]
+    assert one._polling._member.held.processes() == [first]
     assert (one.queues, len(events)) == ([T0], 1)
     assert not said(caplog, "was not pulled for")
     if not in_hand:
@@ -325,7 +317,7 @@ async def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(world):
     one = await world.push("aaa", options=evenq.PushOptions(lock_wait_ms=0, **QUIET))
     await world.until(lambda: member_of(one).ownership._rounds > 0)
     await world.clock.advance(600)
-    ownership, locks, times = member_of(one).ownership, member_of(one).ownership._locks, []
+    ownership, locks, times = member_of(one).ownership, member_of(one).ownership.locks, []
     take = locks.take
 
     async def noted(*result):
@@ -335,7 +327,7 @@ async def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(world):
     locks.take = noted
     await world.clock.advance(5_000)
     assert broker.membership.locks.holder("g", T0) == "zzz"
-    assert ownership._options.lock_retry_ms == 500
+    assert ownership._plan.options.lock_retry_ms == 500
     assert 8 <= len(times) <= 10
     assert {after - before for before, after in itertools.pairwise(times)} <= set(range(500, 601)), times
 
@@ -353,7 +345,7 @@ async def test_rb_34_by_default_the_first_pull_comes_at_once(world):
     ("stored", "expected"),
     [(-1, [500, 0, 0, 0, 120, 0]), (77, [77] * 6), (0, [0] * 6), (-2, [None] * 6)],
 )
-def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_finds_them(stored, expected):
+async def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_finds_them(stored, expected):
     """The stored offset is read from the store, and asked for before any policy counts."""
 
     async def find(policy: StartFrom, topic: str) -> QueueOffset | None:
@@ -373,7 +365,7 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
             group="g",
             options=SimpleNamespace(young_from_first=False),
         )
-        starting = Starting(
+        starting = StartOffsets(
             reading,
             calls=SimpleNamespace(query_offsets=report, begin=begin),
             progress=SimpleNamespace(
@@ -387,16 +379,13 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
         )
         return (await starting.find(evenq.MessageQueue(topic, "b", 0)))[0]
 
-    async def story() -> None:
-        cases = [(policy, topic) for policy in StartFrom for topic in ("t", RETRY)]
-        assert [(policy.value, topic) for policy, topic in cases][::2] == [
-            ("LAST", "t"),
-            ("FIRST", "t"),
-            ("TIMESTAMP", "t"),
-        ]
-        assert [await find(policy, topic) for policy, topic in cases] == expected
-
-    asyncio.run(story())
+    cases = [(policy, topic) for policy in StartFrom for topic in ("t", RETRY)]
+    assert [(policy.value, topic) for policy, topic in cases][::2] == [
+        ("LAST", "t"),
+        ("FIRST", "t"),
+        ("TIMESTAMP", "t"),
+    ]
+    assert [await find(policy, topic) for policy, topic in cases] == expected
 
 
 async def test_rb_45_without_a_time_it_is_half_an_hour_ago_and_the_first_message_stored_since_then_is_the_start(world):
@@ -496,7 +485,7 @@ async def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_re
     events.clear()
     locks, pulled = (
         world.calls("/LockQueues"),
-        {process.queue: process for process in member_of(one).ownership.processes()},
+        {process.queue: process for process in member_of(one).held.processes()},
     )
     assigned[:] = [0, 1]
     pop.add(2)
@@ -504,7 +493,7 @@ async def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_re
     await world.until(lambda: sorted(number for _, lost in events for number in lost) == [2, 3])
     assert all(not gained for gained, _ in events)
     assert world.calls("/LockQueues") == locks, "what stays is not taken anew"
-    assert {process.queue: process for process in member_of(one).ownership.processes()}.items() <= pulled.items()
+    assert {process.queue: process for process in member_of(one).held.processes()}.items() <= pulled.items()
     assert one.balanced
     assert member_of(one).subscriptions == subscribed, "the mode changes no retry topic"
     await world.publish("dropped", queue=3)

@@ -84,38 +84,34 @@ async def test_rt_12_a_queue_is_there_from_its_first_message_on_and_reading_befo
 
 
 @pytest.mark.parametrize("assignment", ["client", "server"])
-def test_rt_8_better_a_topic_grows_and_shrinks_in_steps_and_no_message_is_lost_or_read_twice(play, assignment):
+async def test_rt_8_better_a_topic_grows_and_shrinks_in_steps_and_no_message_is_lost_or_read_twice(world, assignment):
     """4 to 8 to 3 queues, with keys and without, while a group of three reads."""
+    await world.start()
+    await world.create("t", 4)
+    readers = [await world.push(name, options=QUICK, assignment=assignment) for name in ("one", "two", "three")]
+    await world.ready(*readers, queues=4)
+    sender = producer(world, route_refresh_ms=600_000)  # its route is old all the time
+    sent = 0
 
-    async def story(world):
-        await world.start()
-        await world.create("t", 4)
-        readers = [await world.push(name, options=QUICK, assignment=assignment) for name in ("one", "two", "three")]
-        await world.ready(*readers, queues=4)
-        sender = producer(world, route_refresh_ms=600_000)  # its route is old all the time
-        sent = 0
+    async def send(count: int) -> None:
+        nonlocal sent
+        for _ in range(count):
+            await world.during(sender.send(note(sent), sharding_key=f"key-{sent % 5}" if sent % 2 else None))
+            sent += 1
 
-        async def send(count: int) -> None:
-            nonlocal sent
-            for _ in range(count):
-                await world.during(sender.send(note(sent), sharding_key=f"key-{sent % 5}" if sent % 2 else None))
-                sent += 1
-
-        await send(20)
-        await world.scale(8)
-        await world.ready(*readers, queues=8)
-        await world.publish("new-queue", queue=7)
-        await send(20)
-        await world.scale(3)
-        await send(20)
-        await scaled(world, 3)
-        await world.ready(*readers, queues=3)
-        await send(20)
-        await world.until(lambda: len(world.saw()) >= sent + 1)
-        await world.clock.advance(30_000)
-        assert sorted(world.saw()) == sorted([*map(str, range(sent)), "new-queue"])
-
-    play(story)
+    await send(20)
+    await world.scale(8)
+    await world.ready(*readers, queues=8)
+    await world.publish("new-queue", queue=7)
+    await send(20)
+    await world.scale(3)
+    await send(20)
+    await scaled(world, 3)
+    await world.ready(*readers, queues=3)
+    await send(20)
+    await world.until(lambda: len(world.saw()) >= sent + 1)
+    await world.clock.advance(30_000)
+    assert sorted(world.saw()) == sorted([*map(str, range(sent)), "new-queue"])
 
 
 async def test_rt_8_better_messages_that_nobody_can_read_are_reported_and_read_when_the_topic_grows(world):

@@ -11,12 +11,11 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
+from evenq_broker.loops.assignment.reports import ReportedHolds
 from evenq_broker.loops.wire.assignment import DecisionNews
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
-from evenq_rebalancer.rpc.assignment import AssignmentService
+from evenq_rebalancer.rpc.assignment import AssignmentService, DecisionEncoder
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.rpc.telling import DecisionEncoder
 from evenq_rebalancer.rpc.translation import queue_message, report_of
 
 from evenq.allocation import by_name
@@ -314,23 +313,19 @@ def test_xo_7_rb_37_what_waits_for_a_successor_goes_on_waiting_under_the_next_le
     assert set(fourth.states()) == {"OWNED"}, "what is over is over"
 
 
-def test_xo_4_a_retry_topic_is_pulled_by_all_members_whatever_the_group_does() -> None:
+async def test_xo_4_a_retry_topic_is_pulled_by_all_members_whatever_the_group_does() -> None:
     server = Server(strategy="")
     server.tell("c1", "c2")
     report = pb.BrokerReport(broker_name="broker-a")
     report.topics.add(name="%RETRY%g", read_queues=2, write_queues=2)
     server.engine.reported(0, report_of(report), now_ms=0)
-
-    async def story() -> None:
-        for own, queue_id in (("c1", 0), ("c2", 1)):
-            request = pb.AssignmentRequest(group="g", topic="%RETRY%g", client_id=own)
-            answer = pb.AssignmentResponse.FromString(await server.calls.query(request.SerializeToString(), CONTEXT))
-            assert [(row.queue.queue_id, row.mode) for row in answer.queues] == [(queue_id, pb.PULL)]
-        request = pb.SetMessageRequestModeRequest(group="g", topic="%RETRY%g", mode=pb.POP)
-        with pytest.raises(BadRequest, match="retry topic"):
-            await server.calls.set_message_request_mode(request.SerializeToString(), CONTEXT)
-
-    asyncio.run(story())
+    for own, queue_id in (("c1", 0), ("c2", 1)):
+        request = pb.AssignmentRequest(group="g", topic="%RETRY%g", client_id=own)
+        answer = pb.AssignmentResponse.FromString(await server.calls.query(request.SerializeToString(), CONTEXT))
+        assert [(row.queue.queue_id, row.mode) for row in answer.queues] == [(queue_id, pb.PULL)]
+    request = pb.SetMessageRequestModeRequest(group="g", topic="%RETRY%g", mode=pb.POP)
+    with pytest.raises(BadRequest, match="retry topic"):
+        await server.calls.set_message_request_mode(request.SerializeToString(), CONTEXT)
 
 
 @pytest.mark.parametrize(("mode", "number"), [(pb.POP, -1), (pb.POP, 10_001), (pb.PULL, 1), (7, 0)])
@@ -407,7 +402,7 @@ def test_xo_4_each_assigned_queue_has_a_mode() -> None:
     assert {(row.queue.queue_id, row.mode) for row in server.answer("c1").queues} == {(-1, pb.POP)}
 
 
-def test_xo_7_all_members_are_answered_from_one_versioned_decision_while_others_join() -> None:
+async def test_xo_7_all_members_are_answered_from_one_versioned_decision_while_others_join() -> None:
     """Members ask all the time, in any order, while more and more join: answers of one generation never overlap, and
     together cover each queue once; generations only grow."""
     server, ids = Server(), [f"c{number}" for number in range(6)]
@@ -432,14 +427,11 @@ def test_xo_7_all_members_are_answered_from_one_versioned_decision_while_others_
                 for _ in range(3):
                     await asyncio.sleep(0)
 
-    async def story() -> None:
-        server.tell(ids[0])
-        async with asyncio.TaskGroup() as group:
-            for own in ids:
-                group.create_task(member(own))
-            group.create_task(joins())
-
-    asyncio.run(story())
+    server.tell(ids[0])
+    async with asyncio.TaskGroup() as group:
+        for own in ids:
+            group.create_task(member(own))
+        group.create_task(joins())
     assert len(by_generation) == len(ids)
     for answers in by_generation.values():
         given = [queue for mine in answers.values() for queue in mine]

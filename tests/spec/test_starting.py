@@ -141,26 +141,23 @@ async def test_cs_8_a_consumer_that_cannot_be_rebalanced_does_not_stop_the_other
     await world.until(lambda: len(failing.queues) == 2)
 
 
-def test_rb_12_a_strategy_that_refuses_is_named_with_its_reason_and_leaves_the_queues_as_they_are(play, caplog):
+async def test_rb_12_a_strategy_that_refuses_is_named_with_its_reason_and_leaves_the_queues_as_they_are(world, caplog):
     class Refusing(Odd):
         def allocate(self, group, own_id, queues, ids):
             if self.wrong:
                 raise BadRequest("no room is known")
             return list(queues)
 
-    async def story(world):
-        await world.start()
-        await world.create("t")
-        strategy = Refusing("")
-        one = await world.push(strategy=strategy, options=evenq.PushOptions(**QUIET))
-        await world.ready(one)
-        strategy.wrong = "t"
-        member_of(one).ownership.wake()
-        await world.until(lambda: not one.balanced)
-        assert len(one.queues) == 1
-        assert "topic t is refused, trying again until it is allowed: allocate strategy 'ODD': no room" in caplog.text
-
-    play(story)
+    await world.start()
+    await world.create("t")
+    strategy = Refusing("")
+    one = await world.push(strategy=strategy, options=evenq.PushOptions(**QUIET))
+    await world.ready(one)
+    strategy.wrong = "t"
+    member_of(one).ownership.wake()
+    await world.until(lambda: not one.balanced)
+    assert len(one.queues) == 1
+    assert "topic t is refused, trying again until it is allowed: allocate strategy 'ODD': no room" in caplog.text
 
 
 async def test_cs_9_a_paused_consumer_pulls_nothing_until_it_is_resumed(world):
@@ -210,7 +207,7 @@ async def test_cs_13_from_assignment_to_reported_progress_in_eight_steps(world):
 
     one = await world.push(listener=listener, options=evenq.PushOptions(consume_batch=1))
     await world.ready(one, queues=2)  # 1 assigned
-    processes = member_of(one).ownership.processes()
+    processes = member_of(one).held.processes()
     assert all(process.count == 0 for process in processes)  # 2 an empty process queue per new queue
     await world.publish("good", "bad", queue=1)  # 3, 4 pulled, and pulled again
     await world.until(lambda: len(world.seen) == 2)  # 5, 6 in hand, and run by the listener
@@ -277,9 +274,9 @@ async def test_rb_10_without_a_member_list_nothing_changes_it_is_not_balanced_an
         await world.clock.advance(2_000)
         member_of(one).ownership.wake()
         await world.clock.advance(100)
-    warned = [record for record in caplog.records if "no broker tells who is in the group" in record.message]
+    warned = [record for record in caplog.records if "no broker reports the members of the group" in record.message]
     assert [(record.levelno, record.message) for record in warned] == [
-        (logging.WARNING, "group g: no assignment for topic t now: no broker tells who is in the group")
+        (logging.WARNING, "group g: no assignment for topic t now: no broker reports the members of the group")
     ]
     del sessions.members
     member_of(one).ownership.wake()
@@ -296,45 +293,41 @@ def test_rb_13_rb_22_an_empty_result_drops_all_and_duplicates_vanish():
     assert table.assign("t", []) == [Stop(queue) for queue in queues]
 
 
-def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play, caplog):
+async def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(world, caplog):
     """RB-36: and a round without one is not."""
     caplog.set_level(logging.INFO, "evenq")
+    await world.start("a")
+    await world.start("b")
+    await world.create("t")
+    events, beats = [], 0
 
-    async def story(world):
-        await world.start("a")
-        await world.start("b")
-        await world.create("t")
-        events, beats = [], 0
+    async def on_rebalance(gained, lost):
+        events.append((sorted(queue.broker_name for queue in gained), list(lost)))
 
-        async def on_rebalance(gained, lost):
-            events.append((sorted(queue.broker_name for queue in gained), list(lost)))
+    one = await world.push(on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
+    sessions = member_of(one).sessions
+    beat = sessions.beat
 
-        one = await world.push(on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
-        sessions = member_of(one).sessions
-        beat = sessions.beat
+    def counting():
+        nonlocal beats
+        beats += 1
+        beat()
 
-        def counting():
-            nonlocal beats
-            beats += 1
-            beat()
-
-        sessions.beat = counting
-        await world.ready(one, queues=2)
+    sessions.beat = counting
+    await world.ready(one, queues=2)
+    await world.clock.advance(100)
+    assert sorted(name for gained, _ in events for name in gained) == ["a", "b"]
+    assert beats >= 1
+    logged = [record for record in caplog.records if "assigned to this member" in record.message]
+    assert {record.message for record in logged} == {
+        "group g: 2 queues of topic t assigned to this member: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
+    }
+    quiet = (len(events), beats, len(logged))
+    for _ in range(3):
+        member_of(one).ownership.wake()
         await world.clock.advance(100)
-        assert sorted(name for gained, _ in events for name in gained) == ["a", "b"]
-        assert beats >= 1
-        logged = [record for record in caplog.records if "assigned to this member" in record.message]
-        assert {record.message for record in logged} == {
-            "group g: 2 queues of topic t assigned to this member: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
-        }
-        quiet = (len(events), beats, len(logged))
-        for _ in range(3):
-            member_of(one).ownership.wake()
-            await world.clock.advance(100)
-        logged = [record for record in caplog.records if "assigned to this member" in record.message]
-        assert (len(events), beats, len(logged)) == quiet
-
-    play(story)
+    logged = [record for record in caplog.records if "assigned to this member" in record.message]
+    assert (len(events), beats, len(logged)) == quiet
 
 
 async def test_rb_29_rb_32_a_gained_queue_gets_one_new_process_queue_at_its_start_offset(world):
@@ -343,11 +336,11 @@ async def test_rb_29_rb_32_a_gained_queue_gets_one_new_process_queue_at_its_star
     await world.publish(*range(5))
     one = await world.push(start_from="LAST", options=evenq.PushOptions(**QUIET))
     await world.ready(one)
-    (process,) = member_of(one).ownership.processes()
+    (process,) = member_of(one).held.processes()
     assert (process.queue, process.next, process.count) == (T0, 5, 0)
     member_of(one).ownership.wake()
     await world.clock.advance(100)
-    assert member_of(one).ownership.processes() == [process], "RB-23, RB-32: it is added once"
+    assert member_of(one).held.processes() == [process], "RB-23, RB-32: it is added once"
 
 
 async def test_rb_34_the_first_pull_waits_for_a_setting(world):

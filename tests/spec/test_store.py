@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -82,23 +81,20 @@ async def test_cl_5_and_replication_2_1_what_each_flush_mode_promises(flush):
         await left.close()
 
 
-def test_cl_5_asynchronous_flush_syncs_every_half_second_so_that_a_power_loss_costs_no_more():
-    async def scenario():
-        disk, clock = FaultDisk(), FakeClock()
-        store = await MessageStore.open(
-            None, StoreOptions(segment_bytes=4096), clock=clock, disk=disk, broker_name="broker-a",
-            on_state=lambda *_: None, on_snapshot=lambda _: None,
-        )  # fmt: skip
-        for number in range(10):
-            await store.append([one(head=b"%d" % number)])
-        await clock.advance(600)
-        await store.append([one(head=b"late")])
-        after_power_loss = await opened(disk.crash(Keep.NONE, random.Random(1)))
-        assert after_power_loss.queue_range(1, 0) == (0, 10)
-        await store.close()
-        await after_power_loss.close()
-
-    asyncio.run(scenario())
+async def test_cl_5_asynchronous_flush_syncs_every_half_second_so_that_a_power_loss_costs_no_more():
+    disk, clock = FaultDisk(), FakeClock()
+    store = await MessageStore.open(
+        None, StoreOptions(segment_bytes=4096), clock=clock, disk=disk, broker_name="broker-a",
+        on_state=lambda *_: None, on_snapshot=lambda _: None,
+    )  # fmt: skip
+    for number in range(10):
+        await store.append([one(head=b"%d" % number)])
+    await clock.advance(600)
+    await store.append([one(head=b"late")])
+    after_power_loss = await opened(disk.crash(Keep.NONE, random.Random(1)))
+    assert after_power_loss.queue_range(1, 0) == (0, 10)
+    await store.close()
+    await after_power_loss.close()
     assert (StoreOptions().flush, StoreOptions().flush_interval_ms) == (FlushMode.ASYNC, 500)
 
 
@@ -213,18 +209,14 @@ async def test_cl_14_the_index_finds_messages_by_topic_and_key_and_by_time_newes
     await store.close()
 
 
-def test_cl_14_another_key_or_topic_with_the_same_hash_is_not_found_for_it(monkeypatch):
+async def test_cl_14_another_key_or_topic_with_the_same_hash_is_not_found_for_it(monkeypatch):
     monkeypatch.setattr("evenq.store.index.message_index.key_hash", lambda topic_id, key: 7)
-
-    async def scenario():
-        store = await indexed(FaultDisk())
-        for n in range(60):
-            await store.append([Append(1 + n % 2, 0, 0, 0, b"%d" % n, b"k%d" % (n % 6))])
-        assert [int(message.head) for message in await store.find(1, b"k4")] == list(range(58, 0, -6))
-        assert await store.find(2, b"k4") == []
-        await store.close()
-
-    asyncio.run(scenario())
+    store = await indexed(FaultDisk())
+    for n in range(60):
+        await store.append([Append(1 + n % 2, 0, 0, 0, b"%d" % n, b"k%d" % (n % 6))])
+    assert [int(message.head) for message in await store.find(1, b"k4")] == list(range(58, 0, -6))
+    assert await store.find(2, b"k4") == []
+    await store.close()
 
 
 async def test_cl_14_a_span_of_time_without_a_key_is_two_offsets_and_a_read():

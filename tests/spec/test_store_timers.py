@@ -79,7 +79,7 @@ async def test_rd_17_when_its_time_has_come_it_is_an_ordinary_message_of_its_top
 
 
 @pytest.mark.parametrize("keep", list(Keep))
-def test_rd_18_better_a_crash_at_any_write_never_delivers_twice_nor_loses_a_delayed_message(keep):
+async def test_rd_18_better_a_crash_at_any_write_never_delivers_twice_nor_loses_a_delayed_message(keep):
     async def workload(disk, acked, clock):
         store = await opened(disk, clock, segment_bytes=4096)
         try:
@@ -110,23 +110,20 @@ def test_rd_18_better_a_crash_at_any_write_never_delivers_twice_nor_loses_a_dela
         assert store.timers.stats.pending == 0
         await store.close()
 
-    async def scenario():
-        whole = FaultDisk()
-        await workload(whole, set(), FakeClock(START))
-        operations = whole.operations
-        rng = random.Random(1)
-        for number in range(0, operations, 5):
-            disk, acked, clock = FaultDisk(), set(), FakeClock(START)
-            disk.cut = (number, rng.randint(0, 300))
-            tried = set()
-            try:
-                await workload(disk, acked, clock)
-            except Exception:  # noqa: BLE001
-                # a cancel that was under way may be in the log although it was not answered
-                tried = {head for head in acked if head.endswith(b".5000")}
-            await check(disk.crash(keep, rng), acked, FakeClock(clock.now_ms()), tried)
-
-    asyncio.run(scenario())
+    whole = FaultDisk()
+    await workload(whole, set(), FakeClock(START))
+    operations = whole.operations
+    rng = random.Random(1)
+    for number in range(0, operations, 5):
+        disk, acked, clock = FaultDisk(), set(), FakeClock(START)
+        disk.cut = (number, rng.randint(0, 300))
+        tried = set()
+        try:
+            await workload(disk, acked, clock)
+        except Exception:  # noqa: BLE001
+            # a cancel that was under way may be in the log although it was not answered
+            tried = {head for head in acked if head.endswith(b".5000")}
+        await check(disk.crash(keep, rng), acked, FakeClock(clock.now_ms()), tried)
 
 
 async def test_timers_survive_a_restart_with_and_without_a_snapshot_and_a_damaged_file_of_them():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import receive_frames
 
 import evenq
 from evenq.errors import TopicNotFound
@@ -13,7 +13,6 @@ from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
 
-Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
 POINT = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
 TOPIC = definition_pb2.Resource(name="new")
@@ -150,8 +149,8 @@ async def test_a_simple_consumer_that_came_before_the_topic_reads_it_from_its_fi
     assert [message.body for message in got] == [b"first"]
 
 
-def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_it_begins_at_the_end(
-    play: Play,
+async def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_it_begins_at_the_end(
+    world: Any,
 ) -> None:
     """Its receive was answered TOPIC_NOT_FOUND, and that made its client a member."""
 
@@ -161,26 +160,21 @@ def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_
         request.invisible_duration.seconds = 10
 
         async def collect() -> list[Any]:
-            stream = world.net.stream(
-                "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=3_000,
-                metadata={"x-mq-client-id": "c"},
-            )  # fmt: skip
-            return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+            return await receive_frames(
+                world.net, "a:8081", request, timeout_ms=3_000, metadata={"x-mq-client-id": "c"}
+            )
 
         frames: list[Any] = await world.during(collect())
         return frames
 
-    async def story(world: Any) -> None:
-        await world.start("a")
-        [refused] = await receive(world)
-        assert refused.status.code == NOT_FOUND
-        await world.clock.advance(1_000)
-        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
-        world.clients.append(producer)
-        await world.during(producer.send(evenq.Message(topic="new", body=b"first")))
-        assert [frame.message.body for frame in await receive(world) if frame.HasField("message")] == [b"first"]
-
-    play(story)
+    await world.start("a")
+    [refused] = await receive(world)
+    assert refused.status.code == NOT_FOUND
+    await world.clock.advance(1_000)
+    producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
+    world.clients.append(producer)
+    await world.during(producer.send(evenq.Message(topic="new", body=b"first")))
+    assert [frame.message.body for frame in await receive(world) if frame.HasField("message")] == [b"first"]
 
 
 async def test_a_group_of_our_own_that_waited_begins_at_the_first_message_and_so_it_is_committed_though_it_says_last(
@@ -205,7 +199,7 @@ async def test_a_group_of_our_own_that_waited_begins_at_the_first_message_and_so
     await world.during(consumer.close())
 
 
-def test_a_namespace_is_part_of_the_topic_that_is_made_and_of_the_one_that_is_waited_for(play: Play) -> None:
+async def test_a_namespace_is_part_of_the_topic_that_is_made_and_of_the_one_that_is_waited_for(world: Any) -> None:
     """A reader of the same name in another namespace hears of no topic; who waited in this one reads it whole."""
 
     async def receive(world: Any, client_id: str, **headers: str) -> list[Any]:
@@ -214,38 +208,33 @@ def test_a_namespace_is_part_of_the_topic_that_is_made_and_of_the_one_that_is_wa
         request.invisible_duration.seconds = 10
 
         async def collect() -> list[Any]:
-            stream = world.net.stream(
-                "a:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=3_000,
-                metadata={"x-mq-client-id": client_id, **headers},
-            )  # fmt: skip
-            return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+            return await receive_frames(
+                world.net, "a:8081", request, timeout_ms=3_000, metadata={"x-mq-client-id": client_id, **headers}
+            )
 
         frames: list[Any] = await world.during(collect())
         return frames
 
-    async def story(world: Any) -> None:
-        await world.start("a")
-        mine = {"x-mq-namespace": "mine"}
-        [refused] = await receive(world, "reader", **mine)
-        assert refused.status.code == NOT_FOUND
-        await world.clock.advance(1_000)
-        route = (V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
-        response = await ask(world, *route, client_id="writer", **mine)
-        assert {queue.topic.name for queue in response.message_queues} == {"new"}
-        send = service_pb2.SendMessageRequest()
-        message = send.messages.add(body=b"first", topic=TOPIC)
-        message.system_properties.message_id = "one"
-        await ask(world, V2 + "SendMessage", send, service_pb2.SendMessageResponse, client_id="writer", **mine)
-        assert world.has("mine%new")
-        assert not world.has("new")
-        response = await ask(world, *route, client_id="stranger", **{"x-evenq-role": "reader"})
-        assert response.status.code == NOT_FOUND
-        response = await ask(world, *route, client_id="reader", **{"x-evenq-role": "reader"}, **mine)
-        assert response.status.code == 20000
-        got = await receive(world, "reader", **mine)
-        assert [frame.message.body for frame in got if frame.HasField("message")] == [b"first"]
-
-    play(story)
+    await world.start("a")
+    mine = {"x-mq-namespace": "mine"}
+    [refused] = await receive(world, "reader", **mine)
+    assert refused.status.code == NOT_FOUND
+    await world.clock.advance(1_000)
+    route = (V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
+    response = await ask(world, *route, client_id="writer", **mine)
+    assert {queue.topic.name for queue in response.message_queues} == {"new"}
+    send = service_pb2.SendMessageRequest()
+    message = send.messages.add(body=b"first", topic=TOPIC)
+    message.system_properties.message_id = "one"
+    await ask(world, V2 + "SendMessage", send, service_pb2.SendMessageResponse, client_id="writer", **mine)
+    assert world.has("mine%new")
+    assert not world.has("new")
+    response = await ask(world, *route, client_id="stranger", **{"x-evenq-role": "reader"})
+    assert response.status.code == NOT_FOUND
+    response = await ask(world, *route, client_id="reader", **{"x-evenq-role": "reader"}, **mine)
+    assert response.status.code == 20000
+    got = await receive(world, "reader", **mine)
+    assert [frame.message.body for frame in got if frame.HasField("message")] == [b"first"]
 
 
 async def test_a_group_begins_at_all_brokers_at_once_also_where_its_first_receive_does_not_come(world: Any) -> None:

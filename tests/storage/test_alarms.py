@@ -4,7 +4,6 @@ is never synced, and a store that answers too early.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 import sys
@@ -19,57 +18,45 @@ from evenq_proofs.storage.workload import record
 @pytest.mark.parametrize(
     "lie", ["sync", *(pytest.param(lie, marks=pytest.mark.slow) for lie in ("sync new", "sync_folder"))]
 )
-def test_a_disk_that_lies_is_caught(lie):
-    async def scenario():
+async def test_a_disk_that_lies_is_caught(lie):
+    with small_parts():
         trace = await record(OPTIONS, operations=60, lies=frozenset({lie}))
         tally = await crashes.crash_all(trace, operations=range(5, 1 << 30, 9), seeds=2)
         assert tally.images > 100
         assert tally.violations
 
-    with small_parts():
-        asyncio.run(scenario())
-
 
 @pytest.mark.slow
-def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
-    async def scenario():
-        trace = await record(OPTIONS, operations=40)
-        tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=1)
-        assert any("at least" in violation for violation in tally.violations)
-
+async def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
     def execute(self, batch):
         self._log.write(batch.runs)
 
     monkeypatch.setattr("evenq.store.log.writer.Writer._execute", execute)
     with small_parts():
-        asyncio.run(scenario())
+        trace = await record(OPTIONS, operations=40)
+        tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=1)
+        assert any("at least" in violation for violation in tally.violations)
 
 
 @pytest.mark.slow  # as many crashes as the other alarms together
-def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
-    async def scenario():
-        trace = await record(OPTIONS, operations=40)
-        tally = await crashes.crash_again(trace, operations=range(20, 200, 20), seeds=1)
-        assert tally.violations
-
+async def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
     async def begin(self, *_):
         pass
 
     monkeypatch.setattr("evenq.store.message_store.MessageStore._begin", begin)
     with small_parts():
-        asyncio.run(scenario())
+        trace = await record(OPTIONS, operations=40)
+        tally = await crashes.crash_again(trace, operations=range(20, 200, 20), seeds=1)
+        assert tally.violations
 
 
 @pytest.mark.slow
-def test_half_an_append_call_is_caught(monkeypatch):
-    async def scenario():
+async def test_half_an_append_call_is_caught(monkeypatch):
+    monkeypatch.setattr("evenq.store.opening.recovery.FLAG_MORE", 0)
+    with small_parts():
         trace = await record(OPTIONS, operations=60)
         tally = await crashes.crash_all(trace, operations=range(3, 1 << 30, 5), seeds=2)
         assert any("whole append calls" in violation for violation in tally.violations)
-
-    monkeypatch.setattr("evenq.store.opening.recovery.FLAG_MORE", 0)
-    with small_parts():
-        asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])

@@ -6,7 +6,6 @@ shows where it is and keeps the ledger).
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import pytest
@@ -38,13 +37,10 @@ def test_nothing_acknowledged_is_lost_and_nothing_else_is_served(job: Job):
     assert FULL or tally.images >= LEAST[job.kind]
 
 
-def test_the_everyday_crash_jobs_have_at_least_500_points():
-    async def scenario():
+async def test_the_everyday_crash_jobs_have_at_least_500_points():
+    with small_parts():
         trace = await record(OPTIONS)
         daily = [job for job in jobs(full=False) if job.kind == "crash" and job.flush == "sync"]
         places = [range(job.shard, 1 << 30, job.stride) for job in daily]
         count = sum(len(list(crash_everywhere(trace, operations=each, seeds=2))) for each in places)
         assert count >= 500
-
-    with small_parts():
-        asyncio.run(scenario())

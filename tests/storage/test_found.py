@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 
 import pytest
@@ -86,8 +85,8 @@ async def test_messages_before_a_damaged_place_in_a_file_of_the_log_are_found_by
     await again.close()
 
 
-def test_a_timer_that_fired_from_a_file_cannot_be_cancelled():
-    async def scenario():
+async def test_a_timer_that_fired_from_a_file_cannot_be_cancelled():
+    with small_parts():
         session = await Session.open(TraceDisk(), History())
         now_ms = session.clock.now_ms()
         timers = [
@@ -104,9 +103,6 @@ def test_a_timer_that_fired_from_a_file_cannot_be_cancelled():
         assert await session.store.cancel_timers(ids[:2]) == ids[1:2]
         assert session.store.timers.stats.pending == 6
         await session.close()
-
-    with small_parts():
-        asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("size", [10, 808, 5_000])

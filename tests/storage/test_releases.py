@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import ack_request, receive_request
 
 from evenq.model import MessageQueue, MessageType
 from evenq.runtime.clock import FakeClock
@@ -86,8 +87,7 @@ class Opened:
 
     async def received(self, group: str, topic: str) -> dict[str, v2.Message]:
         """All that the group can have of the topic now, by message id; nothing of it is acknowledged."""
-        request = s.ReceiveMessageRequest(batch_size=32)
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = group, topic, -1
+        request = receive_request(group, topic, queue=-1, batch_size=32)
         request.message_queue.broker.name = self.name
         set_duration_ms(request.invisible_duration, 60 * MINUTE_MS)
         set_duration_ms(request.long_polling_timeout, 0)
@@ -201,8 +201,7 @@ async def every_delivery(opened: Opened) -> None:
     handed = [one for one in result["handed"] if one["topic"] == "orders"]
     in_hand = {one["id"] for one in handed}
     first = handed[0]
-    request = s.AckMessageRequest()
-    request.group.name, request.topic.name = first["group"], first["topic"]
+    request = ack_request(first["group"], first["topic"])
     request.entries.add(message_id=first["id"], receipt_handle=first["handle"])
     answer = await opened.ask("AckMessage", request, s.AckMessageResponse)
     assert [entry.status.code for entry in answer.entries] == [v2.OK], answer

@@ -1,12 +1,12 @@
-"""Removes what a release still has after `helm uninstall`: python remove_leftovers.py RELEASE
+"""Removes leftovers of a release after `helm uninstall`: python remove_leftovers.py RELEASE
 
-Helm removes the manifest of the newest revision. An upgrade or a rollback that a hook refused, or that failed halfway,
-is the newest revision too, and its manifest lacks what only the revision that runs has. Of those kinds that run or
-stand in the way of the next installation, this deletes what carries the release's labels and was made by Helm: as its
-own, or as a hook. Never claims, Secrets, or what Helm is to keep (Leases that belong to volumes).
+Helm removes the manifest of the newest revision. That may be an upgrade or a rollback that a hook refused or that
+failed halfway; its manifest lacks objects of the running revision. Of the kinds that run or that block the next
+installation, this deletes objects with the release's labels that Helm created, also as hooks. It never deletes volume
+claims, Secrets, and objects that Helm must keep (Leases that belong to volumes).
 """
 
-# ruff: noqa: INP001 - a program in a chart, no package
+# ruff: noqa: INP001 - a program in a chart, not a package
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWN = "uninstall"
 
 
 def is_left(metadata: dict[str, Any], release: str, namespace: str) -> bool:
-    """Whether the release should have taken the object along."""
+    """Returns whether the uninstallation should have removed the object."""
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if labels.get("app.kubernetes.io/name") != "evenq" or labels.get("app.kubernetes.io/instance") != release:
         return False
@@ -47,7 +47,7 @@ def is_left(metadata: dict[str, Any], release: str, namespace: str) -> bool:
 
 
 def remove(api: KubernetesApi, release: str) -> list[str]:
-    """Removes the leftovers of the release in the pod's namespace; their kinds and names."""
+    """Removes the leftovers of the release in the pod's namespace; returns their kinds and names."""
     removed = []
     for group, kind in KINDS:
         path = f"/{group}/namespaces/{api.namespace}/{kind}"
@@ -55,7 +55,7 @@ def remove(api: KubernetesApi, release: str) -> list[str]:
             metadata = one["metadata"]
             if not is_left(metadata, release, api.namespace):
                 continue
-            # With the uid: not what somebody else has made under the name since.
+            # With the uid: never an object that was created under the same name since.
             body = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
             try:
                 api.call("DELETE", f"{path}/{metadata['name']}", body)
@@ -66,7 +66,7 @@ def remove(api: KubernetesApi, release: str) -> list[str]:
 
 
 def main() -> None:
-    """Retries are the Job's: what is removed already is not there the next time."""
+    """Removes leftovers once. The Job retries; a retry finds only the rest."""
     try:
         for name in remove(KubernetesApi(), sys.argv[1]):
             print(f"removed {name}, which an earlier revision of release {sys.argv[1]} had left")

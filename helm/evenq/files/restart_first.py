@@ -1,12 +1,12 @@
-"""Lets brokers of one copy restart as the first copies of their groups: python restart_first.py STATEFULSET GROUP...
+"""Restarts brokers of one copy as the first copies of their groups: python restart_first.py STATEFULSET GROUP...
 
 They are the pods of STATEFULSET, which the upgrade has changed and holds back (`partition`). Each is the only copy of
-what it has, so clients wait while it restarts, and somebody must hold their calls: first the other copies run and pass
-clients on, then the Service of each group leads to those, and only then the pods are replaced. Ends when they are. All
-steps may be repeated: a Job that fails begins anew.
+its data, so clients wait while it restarts, and another pod must hold their calls. First the other copies run and
+forward calls, then the Service of each group leads to them, and then the pods are replaced. All steps are idempotent:
+a failed Job starts again.
 """
 
-# ruff: noqa: INP001 - a program in a chart, no package
+# ruff: noqa: INP001 - a program in a chart, not a package
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from evenq.serving.kubernetes.api import KubernetesApi, Object
 
 LOOK_S = 1.0
 COPIES_S, RESTART_S = 1_200.0, 3_600.0
-"""Longest waits: for pods of copies that begin empty, and for brokers that read their logs one after the other."""
+"""Maximum waits: for new pods of empty copies, and for brokers that recover their logs one after the other."""
 ROUTED_S = 5.0
-"""Until every node sends connections where a Service leads to now."""
+"""Time until every node uses the new endpoints of a Service."""
 
 
 class NotReady(Exception):
@@ -29,7 +29,7 @@ class NotReady(Exception):
 
 
 def is_ready(found: Object) -> bool:
-    """Whether all pods of a StatefulSet are ready, and none is one of before."""
+    """Returns whether all pods of a StatefulSet are ready and updated."""
     spec, status = found["spec"], found.get("status") or {}
     wanted = spec["replicas"]
     held = ((spec.get("updateStrategy") or {}).get("rollingUpdate") or {}).get("partition") or 0
@@ -55,7 +55,7 @@ def wait_ready(api: KubernetesApi, name: str, limit_s: float) -> None:
 
 
 def restart(api: KubernetesApi, first: str, groups: list[str]) -> None:
-    """Restarts the pods of `first` when the other copies of all groups are there."""
+    """Restarts the pods of `first` when the other copies of all groups are ready."""
     for group in groups:
         wait_ready(api, group, COPIES_S)
     for group in groups:
@@ -71,7 +71,7 @@ def restart(api: KubernetesApi, first: str, groups: list[str]) -> None:
 
 
 def main() -> None:
-    """Retries are the Job's."""
+    """Restarts the pods. The Job retries."""
     try:
         restart(KubernetesApi(), sys.argv[1], sys.argv[2:])
     except (ConnectionFailed, NotReady) as error:

@@ -22,7 +22,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
-{{/* A digest is exact, so it goes before the tag. */}}
+{{/* A digest takes precedence over the tag. */}}
 {{- define "evenq.image" -}}
 {{- $digest := index .root.Values.image.digests .service -}}
 {{ .root.Values.image.registry }}/{{ .service }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ .Values.cluster | default .Release.Name }}
 {{- end }}
 
-{{/* The access point without its port; it stands in every certificate, so servers expect it of each other as well. */}}
+{{/* The access point without its port. Every certificate contains it, so servers use it to verify each other. */}}
 {{- define "evenq.host" -}}
 {{ include "evenq.name" . }}.{{ .Release.Namespace }}.svc.cluster.local
 {{- end }}
@@ -45,18 +45,18 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "evenq.copies" -}}
 {{- $broker := .Values.broker }}
 {{- if and $broker.replicas (not $broker.groups) }}
-{{- fail (printf "broker.replicas is the number of copies of each broker group now, and broker.groups how many groups there are; earlier charts called groups replicas. Say both: broker.groups=%d,broker.replicas=1 keeps %d broker(s) of one copy, broker.groups=1,broker.replicas=3 makes one group of three copies" (int $broker.replicas) (int $broker.replicas)) }}
+{{- fail (printf "broker.replicas is now the number of copies of each broker group, and broker.groups the number of groups; earlier charts called groups replicas. Set both: broker.groups=%d,broker.replicas=1 keeps %d broker(s) of one copy, broker.groups=1,broker.replicas=3 makes one group of three copies" (int $broker.replicas) (int $broker.replicas)) }}
 {{- end }}
 {{- $broker.replicas | default 1 }}
 {{- end }}
 
-{{/* Copies that joined a broker of one copy: copy 0 keeps its StatefulSet and volume, the others have one for each group. */}}
+{{/* Copies that joined a broker of one copy: copy 0 keeps its StatefulSet and volume, the others have a StatefulSet for each group. */}}
 {{- define "evenq.grown" -}}
 {{- if and .Values.broker.replication.fromOneCopy (ne (include "evenq.copies" .) "1") }}yes{{ end }}
 {{- end }}
 
-{{/* This upgrade gives brokers of one copy the others: they restart when the others pass clients on. Only a cluster tells; without one
-(helm template) they restart at once. */}}
+{{/* Whether this upgrade adds copies to brokers of one copy: these restart when the new copies forward clients. Without a cluster
+(helm template) this is not known, and they restart immediately. */}}
 {{- define "evenq.growing" -}}
 {{- if include "evenq.grown" . }}
 {{- $one := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" (include "evenq.name" .)) }}
@@ -101,7 +101,7 @@ labels:
   {{- include "evenq.selector" . | nindent 2 }}
   {{- with .root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
-  {{- if .root.Values.metrics.annotations }}
+  {{- if and .root.Values.metrics.annotations (ne .service "console") }}
   prometheus.io/scrape: "true"
   prometheus.io/port: {{ .root.Values.metrics.port | quote }}
   prometheus.io/path: /metrics
@@ -128,9 +128,9 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where pods of a service run: its own values, else those of the chart, else apart from each other. Call with root, service, values,
-and for copies their group: those of one group stand apart, whatever other groups do. `peers`: the pods that stand apart, where no
-label is all theirs. */}}
+{{/* Scheduling of a service's pods: its own values, otherwise those of the chart, otherwise different nodes. Call with root, service,
+values, and for copies their group: only copies of one group run on different nodes. `peers`: the selector of these pods, if they have
+no common label. */}}
 {{- define "evenq.placement" -}}
 {{- $spread := .values.spread | default (empty .group | ternary "soft" "host") }}
 {{- $hard := dict "topology.kubernetes.io/zone" (eq $spread "hard") "kubernetes.io/hostname" (has $spread (list "host" "hard")) }}
@@ -175,7 +175,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* Where pods of one command run, and with what: they need no more than a broker's pod finds. */}}
+{{/* Scheduling and resources of pods of one command: the brokers' scheduling. */}}
 {{- define "evenq.commandPod" -}}
 {{- $broker := .Values.broker }}
 {{- with $broker.priorityClassName | default .Values.priorityClassName }}
@@ -189,7 +189,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* A selector of pods that stand apart. Call as evenq.placement. */}}
+{{/* Selector of pods that run on different nodes. Call as evenq.placement. */}}
 {{- define "evenq.apart" -}}
 {{- if .peers -}}
 matchExpressions: [{key: statefulset.kubernetes.io/pod-name, operator: In, values: {{ toJson .peers }}}]
@@ -205,10 +205,9 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Health over gRPC, or over HTTP where TLS is on, which the kubelet's gRPC probes do not speak, and for copies, of which only the
-leader has the gRPC port open (`http`). The port opens once a long log is
-recovered, so startup asks for liveness: a broker that starts on a full disk is not ready, and killing it would not help. Call with
-(dict "root" $ "port" 8081 "startupSeconds" 120 "http" false). */}}
+{{/* Probes over gRPC; over HTTP with TLS, which the kubelet's gRPC probes do not support, and for copies (`http`), of which only the leader
+opens the gRPC port. The port opens after the recovery of the log. Startup checks liveness: a broker that starts on a full disk is not
+ready, and a restart would not help. Call with (dict "root" $ "port" 8081 "startupSeconds" 120 "http" false). */}}
 {{- define "evenq.probes" -}}
 {{- $live := dict "grpc" (dict "port" .port "service" "liveness") }}
 {{- $ready := dict "grpc" (dict "port" .port "service" "readiness") }}
@@ -251,7 +250,7 @@ livenessProbe:
 - {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
 {{- end }}
 
-{{/* Who serves gRPC, and its bounds. Call with root, service, values. */}}
+{{/* The gRPC implementation and its limits. Call with root, service, values. */}}
 {{- define "evenq.frontEnv" -}}
 {{- $front := printf "EVENQ_%s_FRONT" (upper .service) }}
 - {name: {{ $front }}, value: {{ .root.Values.front }}}
@@ -260,9 +259,9 @@ livenessProbe:
 {{- end }}
 {{- end }}
 
-{{/* Variables of a server's container: those of the chart, then what `settings` and `extraEnv` give, which goes before. Each name stands
-there once: of two with one name an upgrade that takes one away takes both, and the setting would have its default. Call with the
-service's values and `own`, the chart's as YAML. */}}
+{{/* Variables of a server's container: those of the chart, `settings` and `extraEnv`; the last two take precedence. Each name occurs once:
+of two with one name, an upgrade that removes one removes both, and the setting would have its default. Call with the service's values
+and `own`, the chart's variables as YAML. */}}
 {{- define "evenq.env" -}}
 {{- $given := dict }}
 {{- $order := list }}
@@ -280,7 +279,7 @@ service's values and `own`, the chart's as YAML. */}}
 {{- if not (hasKey $given .name) }}
 {{- $rows = append $rows . }}
 {{- else if has .name (list "POD_NAME" "POD_IP") }}
-{{- /* Others refer to it, and only earlier ones are put in. */}}
+{{- /* First, because other variables refer to it, and Kubernetes expands only earlier ones. */}}
 {{- $rows = append $rows (get $given .name) }}
 {{- $names = append $names .name }}
 {{- end }}
@@ -294,7 +293,7 @@ service's values and `own`, the chart's as YAML. */}}
 {{- toYaml $rows }}
 {{- end }}
 
-{{/* Signed calls only: the users file of a Secret, mounted whole so that its changes arrive. Then TLS. */}}
+{{/* With signed calls: the users file of a Secret, mounted as a folder so that it receives changes. Then TLS. */}}
 {{- define "evenq.securityEnv" -}}
 {{- $prefix := printf "EVENQ_%s" (upper .service) }}
 {{- $tls := .root.Values.tls }}
@@ -320,10 +319,11 @@ service's values and `own`, the chart's as YAML. */}}
 {{- end }}
 {{- end }}
 
-{{/* What `evenq` in a pod finds by itself: an access point, an operator's keys, the CA. Call with (dict "root" $ "host" "127.0.0.1"). */}}
+{{/* Defaults of `evenq` commands in a pod: access point, an operator's keys unless `withoutKeys`, the CA. Call with
+(dict "root" $ "host" "127.0.0.1"). */}}
 {{- define "evenq.commandEnv" -}}
 - {name: EVENQ_ENDPOINT, value: "{{ if .root.Values.tls.enabled }}evenqs://{{ end }}{{ .host }}:{{ include "evenq.clientPort" .root }}"}
-{{- if .root.Values.auth.enabled }}
+{{- if and .root.Values.auth.enabled (not .withoutKeys) }}
 - {name: EVENQ_CREDENTIALS, value: /etc/evenq/auth/operator.toml}
 {{- end }}
 {{- if .root.Values.tls.enabled }}
@@ -381,16 +381,16 @@ service's values and `own`, the chart's as YAML. */}}
 {{- end }}
 {{- end }}
 
-{{/* Refuses a kind that the cluster does not know. Without a cluster (helm template) kinds are not known, and nothing is refused. Call with
-root, kind, value, instead. */}}
+{{/* Fails for a kind that the cluster does not have. Without a cluster (helm template) it never fails. Call with root, kind, value,
+instead. */}}
 {{- define "evenq.needsKind" -}}
 {{- $known := .root.Capabilities.APIVersions }}
 {{- if and ($known.Has "apps/v1/StatefulSet") (not ($known.Has .kind)) }}
-{{- fail (printf "%s needs the kind %s, which this cluster does not know. Nothing was changed: %s" .value .kind .instead) }}
+{{- fail (printf "%s needs the kind %s, which this cluster does not have. Nothing was changed: %s" .value .kind .instead) }}
 {{- end }}
 {{- end }}
 
-{{/* Is something to be made: "auto" asks whether the cluster knows the kind. Call with (dict "root" $ "wanted" "auto" "kind" "PodMonitor"). */}}
+{{/* Whether an object is created; "auto": if the cluster has its kind. Call with (dict "root" $ "wanted" "auto" "kind" "PodMonitor"). */}}
 {{- define "evenq.wanted" -}}
 {{- if eq (toString .wanted) "auto" }}
 {{- if .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) }}yes{{ end }}

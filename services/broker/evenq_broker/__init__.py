@@ -1,1 +1,1 @@
-"""evenq_broker: one of evenq's programs. `core` decides, `loops` do, `rpc` speaks."""
+"""The broker: `core` holds pure decisions, `loops` carry them out, `rpc` handles calls."""

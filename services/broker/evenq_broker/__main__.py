@@ -1,4 +1,4 @@
-"""`evenq-broker`: settings, logs, signals; then one `BrokerApp` until SIGTERM."""
+"""`evenq-broker`: loads settings, sets up logs and signals, and runs one broker until SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from evenq.runtime.tasks import spawn
 if TYPE_CHECKING:
     from evenq_broker.settings import BrokerSettings
 
-__all__ = ["main"]
-
 
 async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
-    """Run one broker until `stop`, or until it fails."""
+    """Runs one broker until `stop`, or until it fails."""
     from evenq.wire.net import GrpcNet
     from evenq_broker.app import BrokerApp
     from evenq_broker.replica.replicated_app import ReplicatedApp
 
     net = GrpcNet(tls=settings.tls.for_peers(), encrypted=settings.tls.peers)
-    # The system's randomness: the key of receipt handles comes from it.
+    # Random numbers of the system: the key of receipt handles must be unpredictable.
     kind = ReplicatedApp if settings.replication.members else BrokerApp
     app = kind(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
     stopped = spawn(stop.wait(), name="the signal")
     try:
         starting = spawn(app.start(), name="the broker's start")
         await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # it may wait for nameservers, copies or a group record that are not there
+        if not starting.done():  # it may wait for nameservers, copies or a group record that do not answer
             starting.cancel()
             await asyncio.wait({starting})  # it closes what it has opened
         if starting.cancelled():
@@ -51,9 +49,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
 
 
 def main() -> int:
-    """The console script. What the extra `server` brings is imported here, so that a sentence can say that it is
-    missing.
-    """
+    """Runs the console script. Packages of the extra `server` are imported here: a missing one gets a clear error."""
     quiet_grpc()
     try:
         from evenq.serving.program.run import run_program

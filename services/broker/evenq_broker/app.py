@@ -1,9 +1,9 @@
-"""One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
+"""One broker as an object with ports. `__main__` runs one; the quick start runs several in one process.
 
-Start: open the store, bind the servers (the bound port is what is advertised), start the loops, open the page, say
-ready. Close: not ready, out of the routes, nothing handed out any more, members asked to hand their queues over and
-waited for, v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`;
-then loops ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
+Start: open the store, bind the servers (bound ports are advertised), start the loops, open the page, report ready.
+Close: report not ready, leave the routes, deliver nothing more; then, within `drain_ms`, wait until members have handed
+over their queues, v2 clients have acknowledged their messages and calls have ended; then end loops, flush the store.
+Invariant: after `close` nothing of it runs, and its ports and data folder are free.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.serving.auth.server_auth import Auth
-from evenq.serving.front.edges import EDGES, Edges
 from evenq.serving.front.front_metrics import front_metrics
 from evenq.serving.front.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers, usual_addresses
 from evenq.serving.front.health import LIVENESS
+from evenq.serving.front.port_openers import PORT_OPENERS, PortOpeners
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
@@ -36,27 +36,24 @@ from evenq_broker.metrics.broker_metrics import broker_metrics, constant_labels
 from evenq_broker.runtime import ONE_COPY, Leadership
 from evenq_broker.settings import BrokerSettings
 
-__all__ = ["BrokerApp", "client_addresses"]
-
 log = logging.getLogger(__name__)
 
 LAST_CALLS_MS = 1_000
 REQUEST_ROOM = 4 << 20
-"""Bytes a request may have beyond one largest body: properties, and the other messages of a batch."""
+"""Bytes of a request beyond the largest body: properties, and the other messages of a batch."""
 
 
 def client_addresses(settings: BrokerSettings) -> list[ListenAddress]:
-    """Where a broker serves its clients."""
     addresses = usual_addresses(settings.host, settings.port, settings.tls)
     return addresses + [ListenAddress(*spot) for spot in parse_listeners(settings.listeners)]
 
 
 async def nothing() -> None:
-    """Nothing else uses the ports."""
+    """Does nothing: no other part uses the ports."""
 
 
 class BrokerApp:
-    """The program as an object. Belongs to one event loop."""
+    """One running broker. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -65,14 +62,14 @@ class BrokerApp:
         clock: Clock,
         rng: random.Random,
         net: Net,
-        edges: Edges = EDGES,
+        edges: PortOpeners = PORT_OPENERS,
         disk: Disk | None = None,
         leadership: Leadership | None = None,
         before_listening: Callable[[], Coroutine[Any, Any, None]] = nothing,
         after_listening: Callable[[], Coroutine[Any, Any, None]] = nothing,
     ) -> None:
-        """`disk` stands in for the data folder of the settings. With a `leadership` this is one term of a replica,
-        which has a page of its own, and may use the ports until `before_listening` and from `after_listening` on.
+        """`disk` replaces the data folder of the settings. With a `leadership` this is one term of a replica, which
+        opens the page itself and may use the ports until `before_listening` and again from `after_listening` on.
         """
         self._before_listening, self._after_listening = before_listening, after_listening
         self.settings = settings
@@ -80,24 +77,29 @@ class BrokerApp:
         self._auth = Auth(settings.auth, clock=clock, plain=plain)
         self._is_alone = leadership is None
         self.broker = Broker(
-            settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk, leadership=leadership or ONE_COPY,
+            settings,
+            clock=clock,
+            rng=rng,
+            net=self._auth.net(net),
+            disk=disk,
+            leadership=leadership or ONE_COPY,
             users=self._auth.users,
-        )  # fmt: skip
+        )
         self._clock = clock
         self._edges = edges
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._ready = False
         self._isolation = ""
-        """Why nothing can be confirmed here; empty: it can."""
+        """Reason why nothing can be committed here; empty: it can."""
 
     @property
     def port(self) -> int:
-        """The gRPC port that is listened on, that with TLS if there is no plain one; 0 before `start`."""
+        """The gRPC port, the one with TLS if there is no plain one; 0 before `start`."""
         return self._servers.port if self._servers else 0
 
     def port_of(self, listener: str) -> int:
-        """Port of the listener with this name (`default`, `tls`, or of `listeners`); 0 if there is none."""
+        """Returns the port of a listener (`default`, `tls`, or a name in `listeners`); 0 if there is none."""
         return self._servers.port_of(listener) if self._servers else 0
 
     @property
@@ -106,11 +108,11 @@ class BrokerApp:
         return self._page.port if self._page is not None else 0
 
     async def start(self) -> None:
-        """Serve. Raises StoreLocked, StoreCorrupted, PortInUse, SettingsError; then nothing of it is left running."""
+        """Starts to serve. Raises StoreLocked, StoreCorrupted, PortInUse, SettingsError; then nothing of it runs."""
         try:
             await self._start()
         except BaseException:
-            await self.close(drain_ms=0)  # what was handed out cannot be acknowledged here
+            await self.close(drain_ms=0)  # delivered messages cannot be acknowledged here any more
             raise
 
     async def _start(self) -> None:
@@ -119,8 +121,7 @@ class BrokerApp:
             must_be_alone(settings.store.path)
         await self.broker.open()
         rpcs = self._auth.rpcs(self.broker.rpcs())
-        # A poll that waits was allowed by the grants of its beginning: its client asks again, and is judged by those of
-        # now.
+        # A waiting poll was allowed by the grants at its start: the client polls again and is checked anew.
         self._auth.on_change = self.broker.long_polls.answer_all
         self._auth.start()
         options = GrpcServerOptions(
@@ -130,19 +131,21 @@ class BrokerApp:
             running_max=settings.calls_max,
         )
         places = client_addresses(settings)
-        # Behind the opening of the log: until then a replica's forwarder holds connections, which would else be refused
-        # (decision 83).
+        # After the log is open: until then a replica's forwarder holds connections (decision 83).
         await self._before_listening()
         servers = await open_grpc_servers(
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
         )
         self._servers = servers
-        self._tell_health()  # they answer from now on, and no client should come yet
+        self._tell_health()  # the servers answer from now on, but clients should not connect yet
         hosts = {address.listener.name: address.host for address in places}
         addresses = advertised(
-            settings.advertise, servers.ports, hosts=hosts, peers_tls=settings.tls.peers,
+            settings.advertise,
+            servers.ports,
+            hosts=hosts,
+            peers_tls=settings.tls.peers,
             broker_name=settings.broker_name,
-        )  # fmt: skip
+        )
         await self.broker.start(addresses)
         assert self.broker.runtime.failed is not None
         self.broker.runtime.failed.add_done_callback(self._broke)
@@ -161,15 +164,15 @@ class BrokerApp:
         log.info("broker serves", extra={"broker": settings.broker_name, "host": settings.host, "port": self.port})
 
     async def wait(self) -> None:
-        """Until a loop of the broker ends, which only a mistake of ours makes it do; then raises what ended it."""
+        """Waits until a loop or the store of the broker fails; then raises that error."""
         assert self.broker.runtime.failed is not None, "wait() comes after start()"
         raise await self.broker.runtime.failed
 
     async def close(self, drain_ms: int | None = None) -> None:
-        """Drain and end. Idempotent.
+        """Drains and ends. Idempotent.
 
-        Members hand their queues over, v2 clients acknowledge what they have in hand and running calls end, within
-        `drain_ms` (of the settings, if it is None) together; calls that came late get `LAST_CALLS_MS` of their own.
+        Members hand over their queues, v2 clients acknowledge their messages and running calls end, all within
+        `drain_ms` (None: that of the settings). Calls that came late get `LAST_CALLS_MS`.
         """
         self._ready = False
         self._tell_health()
@@ -181,7 +184,7 @@ class BrokerApp:
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         if self._servers is not None:
             await self._servers.stop(left_ms)
-        # Before the log is closed, which may take seconds: connections wait for the next leader meanwhile.
+        # Before the log is closed: that may take seconds, and connections wait for the next leader meanwhile.
         await self._after_listening()
         await self.broker.close()
         await self._auth.close()
@@ -196,7 +199,7 @@ class BrokerApp:
         self._tell_health()
 
     def _refusal(self) -> str:
-        """Why the broker takes no messages, and what to do; empty: it takes them."""
+        """Returns why the broker refuses messages, and a remedy; empty: it accepts them."""
         if self._isolation:
             return f"refuses messages: {self._isolation}"
         full = self.broker.ledger.store.full
@@ -206,7 +209,7 @@ class BrokerApp:
         return f"refuses messages: {full}{other}"
 
     def _tell_health(self) -> None:
-        # A broker that refuses messages is no place to come to; what it has can be read all the same.
+        # Not ready while it refuses messages: clients should prefer other brokers, but can still read here.
         if self._servers is not None:
             self._servers.set_serving(serving=not self.why_not_ready())
 
@@ -223,46 +226,38 @@ class BrokerApp:
 
     @property
     def serves(self) -> bool:
-        """It answers clients, if only reads and acknowledgements for want of space."""
+        """Whether it answers clients; with a full disk it answers reads and acknowledgements only."""
         return self._ready
 
     def why_not_ready(self) -> str:
-        """Why clients should not come, in a few words; empty: they may."""
+        """Returns why clients should not connect, in a few words; empty: they may."""
         if not self._ready:
             return "it starts or stops"
         refusal = self._refusal()
         return f"it {refusal}" if refusal else ""
 
     def _broke(self, failed: asyncio.Future[BaseException]) -> None:
-        """The store or a loop failed for good: only a restart helps."""
+        """Reports this broker as dead: the store or a loop failed, and only a restart helps."""
         if not failed.cancelled() and self._servers is not None:
             self._servers.set_serving(serving=False)
             self._servers.set_serving(serving=False, service=LIVENESS)
 
     def _poisoned(self) -> bool:
-        # Nothing can be committed any more; members wait for the restart.
+        # Nothing can be committed any more; members wait for the restart. A cancelled waiter cancels `failed` as well.
         failed = self.broker.runtime.failed
-        return (
-            failed is not None and failed.done() and not failed.cancelled()
-        )  # who waited for it may have been cancelled
+        return failed is not None and failed.done() and not failed.cancelled()
 
     def metrics(self) -> list[Metric]:
-        """Of broker, calls and front."""
         return [*broker_metrics(self.broker), *call_metrics(self._calls), *front_metrics(self._totals)]
 
     def queue_metrics(self) -> Callable[[], bytes]:
-        """The page of single queues: what it holds is taken now, and put into words by the call."""
+        """Takes the figures of single queues now; the returned function formats their page."""
         return gathered(self._queue_metrics(), constant_labels(self.broker.runtime))
 
     def _queue_metrics(self) -> list[Metric]:
         parts = self.broker
         return single_queue_metrics(
-            parts.runtime,
-            parts.catalog,
-            parts.ledger,
-            lite=parts.lite,
-            delayed_retries=parts.delayed_retries,
-            backlog=parts.backlog,
+            parts.kernel, lite=parts.lite, delayed_retries=parts.delayed_retries, backlog=parts.backlog
         )
 
     def _totals(self) -> list[Totals]:

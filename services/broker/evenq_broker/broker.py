@@ -1,7 +1,7 @@
-"""The broker's composition: makes the parts, tells each what it needs, starts and ends them in order.
+"""The composition of the broker: creates the parts, connects them, starts and ends them in order.
 
-`app.py` makes it, calls `open` (store, journal replay), opens the servers, then `start` (loops) with the addresses that
-clients receive, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
+`app.py` calls `open` (store, journal replay), opens the servers, then calls `start` (loops) with the addresses that
+clients receive, and `close` at the end. Everything runs on one event loop, so there are no locks.
 """
 
 from __future__ import annotations
@@ -46,71 +46,68 @@ from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.sending.delays import due
 from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.every_call import every_call
 from evenq_broker.runtime import ONE_COPY, Leadership, Runtime
 from evenq_broker.settings import BrokerSettings
 
-__all__ = ["Broker"]
-
 
 class Broker:
-    """The parts of one broker."""
-
     def __init__(
-        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, disk: Disk | None = None,
-        leadership: Leadership = ONE_COPY, users: UsersNow = no_users,
-    ) -> None:  # fmt: skip
-        """`disk` stands in for the data folder; None: the folder of the settings. `users`: see `core.shares`."""
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        net: Net,
+        disk: Disk | None = None,
+        leadership: Leadership = ONE_COPY,
+        users: UsersNow = no_users,
+    ) -> None:
+        """`disk` replaces the data folder; None: the folder of the settings. `users`: see `core.shares`."""
         runtime = self.runtime = Runtime(settings, clock=clock, rng=rng, net=net, leadership=leadership, users=users)
         ledger = self.ledger = Ledger(runtime, disk=disk)
         catalog = self.catalog = Catalog(runtime, ledger)
-        self.cluster = ClusterLink(runtime, catalog, ledger)
-        self.change_sender = ChangeSender(runtime, catalog, ledger, self.cluster)
-        self.cluster_catalog = ClusterCatalog(runtime, catalog, self.cluster, self.change_sender)
+        kernel = self.kernel = Kernel(runtime, catalog, ledger)
+        self.cluster = ClusterLink(kernel)
+        self.change_sender = ChangeSender(kernel, self.cluster)
+        self.cluster_catalog = ClusterCatalog(kernel, self.cluster, self.change_sender)
         self.stuck_queues, self.backlog = StuckQueues(), Backlog()
         self.delayed_retries = DelayedRetries()
         self.membership = GroupTables()
         ledger.keeps({Locked: self._lock_restored}, self._locks)
-        self.clients = ConnectedClients(runtime, ledger)
+        self.clients = ConnectedClients(kernel)
         polls = PollTable(polls_max=settings.polls_max, users=users)
-        self.starts = GroupStarts(runtime, catalog, ledger, cluster=self.cluster, membership=self.membership)
-        self.cluster_polls = ClusterPolls(runtime, catalog, polls, cluster=self.cluster, starts=self.starts)
-        self.long_polls = LongPolls(runtime, ledger, polls, self.cluster_polls)
-        self.departures = Departures(
-            runtime, ledger, clients=self.clients, cluster=self.cluster, long_polls=self.long_polls
-        )
-        self.ending = DeliveryShutdown(runtime, catalog, ledger, clients=self.clients, long_polls=self.long_polls)
-        self.dead_letter_mover = DeadLetterMover(runtime, catalog, ledger, long_polls=self.long_polls)
-        self.transactions = Transactions(runtime, catalog, ledger, cluster=self.cluster, clients=self.clients)
-        self.staging = Staging(runtime, catalog, ledger, cluster=self.cluster)
-        self.lite = Lites(
-            runtime, catalog, ledger, cluster=self.cluster, clients=self.clients, long_polls=self.long_polls
-        )
-        self.deduplicator = Deduplicator(runtime, catalog, ledger) if settings.duplicates_window_ms else None
+        self.starts = GroupStarts(kernel, cluster=self.cluster, membership=self.membership)
+        self.cluster_polls = ClusterPolls(kernel, polls, cluster=self.cluster, starts=self.starts)
+        self.long_polls = LongPolls(kernel, polls, self.cluster_polls)
+        self.ending = DeliveryShutdown(kernel, clients=self.clients, long_polls=self.long_polls)
+        self.dead_letter_mover = DeadLetterMover(kernel, long_polls=self.long_polls)
+        self.transactions = Transactions(kernel, cluster=self.cluster, clients=self.clients)
+        self.staging = Staging(kernel, cluster=self.cluster)
+        self.lite = Lites(kernel, cluster=self.cluster, clients=self.clients, long_polls=self.long_polls)
+        self.deduplicator = Deduplicator(kernel) if settings.duplicates_window_ms else None
         rebalancers = split_addresses(settings.rebalancer)
-        self.rebalancer = (
-            RebalancerLink(runtime, catalog, ledger, rebalancers, membership=self.membership) if rebalancers else None
-        )
-        self.grants = Grants(runtime, catalog, long_polls=self.long_polls, rebalancer=self.rebalancer)
+        self.rebalancer = RebalancerLink(kernel, rebalancers, membership=self.membership) if rebalancers else None
+        self.grants = Grants(kernel, long_polls=self.long_polls, rebalancer=self.rebalancer)
         self.sessions = Sessions(
-            runtime,
-            catalog,
-            ledger,
+            kernel,
             membership=self.membership,
             clients=self.clients,
             long_polls=self.long_polls,
             grants=self.grants,
             rebalancer=self.rebalancer,
         )
-        self.group_settings = GroupSettings(
-            runtime, catalog, cluster=self.cluster, unconfirmed=self.change_sender.unconfirmed
+        self.departures = Departures(
+            kernel, clients=self.clients, cluster=self.cluster, long_polls=self.long_polls, sessions=self.sessions
         )
+        self.group_settings = GroupSettings(kernel, cluster=self.cluster, unconfirmed=self.change_sender.unconfirmed)
         self._connect()
 
     def _connect(self) -> None:
-        """Tell parts of each other where both would have to know the other."""
+        """Connects parts that would otherwise have to refer to each other."""
         catalog, progress, stats = self.catalog, self.ledger.progress, self.runtime.stats
         progress.on_over = self.dead_letter_mover.over
         self.cluster_polls.on_elsewhere = self.long_polls.ready_elsewhere
@@ -125,7 +122,7 @@ class Broker:
         catalog.on_topic_gone(lambda topic: self.long_polls.wake_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.sessions.locking.topic_gone(topic.name))
         catalog.on_group_gone(lambda group: stats.forget_group(group.group_id))
-        catalog.on_group_gone(lambda group: self.membership.locks.forget_group(group.name))
+        catalog.on_group_gone(lambda group: self.sessions.locking.group_gone(group.name))
         catalog.on_group_gone(lambda group: self.sessions.fences.forget_group(group.name))
         catalog.on_group_gone(lambda group: self.lite.subscriptions.end_group(group.name))
         catalog.on_group_changed(self.sessions.settings_changed)
@@ -135,10 +132,8 @@ class Broker:
         self.catalog.changes.on_routes(self.sessions.routes_changed)
         self.cluster.known.on_forgotten += [self.staging.broker_forgotten, self.change_sender.broker_forgotten]
 
-    # ------------------------------------------------------------------------------------------------ life
-
     async def open(self) -> None:
-        """Open the store and rebuild the state. Raises StoreLocked, StoreCorrupted."""
+        """Opens the store and rebuilds the state. Raises StoreLocked, StoreCorrupted."""
         ahead_ms = await self.ledger.open(self.catalog.retention_ms)
         self.catalog.opened()
         self.lite.skip_ms(ahead_ms)
@@ -150,21 +145,24 @@ class Broker:
         self.departures.expect()
 
     def _end_unanswered(self) -> None:
-        """What push consumers were given shortly before the end of the process before, and may not have got."""
+        """Redelivers soon what push consumers may not have received before the previous process ended."""
         settings, ledger, now_ms = self.runtime.settings, self.ledger, self.runtime.now_ms()
         unsure = hold_by_time(
-            ledger.progress, given_from_ms=ledger.store.last_store_ms - settings.attempt_keep_ms,
-            held_ms=settings.renew_max_ms, until_ms=now_ms + settings.invisible_default_ms, now_ms=now_ms,
-        )  # fmt: skip
+            ledger.progress,
+            given_from_ms=ledger.store.last_store_ms - settings.attempt_keep_ms,
+            held_ms=settings.renew_max_ms,
+            until_ms=now_ms + settings.invisible_default_ms,
+            now_ms=now_ms,
+        )
         ops = [queue.op(offset, queue.pending[offset]) for queue, offset in unsure]
         if ops:
             ledger.journal.record(*ops)
 
     async def start(self, addresses: Sequence[BrokerAddress]) -> None:
-        """Start the loops. `addresses`: what clients receive, the default listener first."""
+        """Starts the loops. `addresses`: those that clients receive, the default listener first."""
         runtime, store = self.runtime, self.ledger.store
         runtime.begin(addresses)
-        store.on_failure = runtime.fail  # poisoned: what is on disk is unknown (architecture 5)
+        store.on_failure = runtime.fail  # poisoned: the content of the disk is unknown (architecture 5)
         store.fire_timers(
             partial(
                 due,
@@ -178,9 +176,7 @@ class Broker:
         self.long_polls.start()
         self.departures.start()
         runtime.spawn(
-            watch_heads(
-                self.runtime, self.ledger, lite=self.lite, stuck_queues=self.stuck_queues, backlog=self.backlog
-            ),
+            watch_heads(self.kernel, lite=self.lite, stuck_queues=self.stuck_queues, backlog=self.backlog),
             name="queue heads",
         )
         self.cluster_polls.start()
@@ -197,15 +193,11 @@ class Broker:
         await self.group_settings.start()
 
     async def leave(self, drain_ms: int = 0) -> None:
-        """Tell members and nameservers that this broker goes: first of all at a shutdown, while it still answers.
-        Members get `drain_ms` to finish and commit what they hold of its queues; then their sessions end.
-        """
+        """Announces the end of this broker; members get `drain_ms` to finish and commit, then their sessions end."""
         if not self.cluster.started:
             return
         if self.catalog.draining:
-            await self.cluster.known.goodbye(
-                left_here(self.runtime, self.catalog, self.ledger, membership=self.membership, lite=self.lite)
-            )
+            await self.cluster.known.goodbye(left_here(self.kernel, membership=self.membership, lite=self.lite))
         if drain_ms > 0:
             await asyncio.gather(self.sessions.hand_over(drain_ms), self.cluster.goodbye())
             self.sessions.close()
@@ -213,7 +205,7 @@ class Broker:
             await self.cluster.goodbye()
 
     async def close(self) -> None:
-        """End polls and loops, flush, close the store. Idempotent."""
+        """Ends polls and loops, flushes and closes the store. Idempotent."""
         self.long_polls.close()
         self.cluster_polls.close()
         self.sessions.close()
@@ -224,11 +216,10 @@ class Broker:
         await self.staging.close()
         if self.deduplicator is not None:
             await self.deduplicator.close()
-        # Last: what the parts above record at their end must still be written.
+        # Last: the parts above still write records while they end.
         await self.ledger.close()
 
     def rpcs(self) -> list[Rpc]:
-        """Every call this broker answers."""
         return every_call(self)
 
     def _locks(self) -> list[Locked]:

@@ -1,7 +1,4 @@
-"""The parts of a broker by name, for the two places that gather from all of them: its calls and its metrics.
-
-Everything else takes the parts that it needs, by name. `broker.py` makes them.
-"""
+"""The parts of a broker by name, for its calls and its metrics. Every other module takes single parts."""
 
 from __future__ import annotations
 
@@ -29,43 +26,41 @@ from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Parts"]
-
 
 class Parts(Protocol):
-    """What `broker.Broker` is made of."""
-
+    kernel: Kernel
     runtime: Runtime
     catalog: Catalog
     ledger: Ledger
     cluster: ClusterLink
     change_sender: ChangeSender
-    """Changes that brokers have not confirmed."""
+    """Changes that other brokers have not confirmed."""
     cluster_catalog: ClusterCatalog
     membership: GroupTables
     clients: ConnectedClients
     departures: Departures
     ending: DeliveryShutdown
     starts: GroupStarts
-    """Where groups begin."""
+    """Start offsets of groups."""
     sessions: Sessions
     group_settings: GroupSettings
     long_polls: LongPolls
     cluster_polls: ClusterPolls
     grants: Grants
     rebalancer: RebalancerLink | None
-    """None: there is none in the cluster."""
+    """None: the cluster has no rebalancer."""
     lite: Lites
     transactions: Transactions
     staging: Staging
     deduplicator: Deduplicator | None
-    """What producers sent lately; None: a retry is one more message."""
+    """Recently sent messages; None: a retry is stored as another message."""
     dead_letter_mover: DeadLetterMover
     delayed_retries: DelayedRetries
     stuck_queues: StuckQueues
     backlog: Backlog
-    """How old the oldest unread messages are and how many wait for a retry, as `loops.diagnosis.watching` last saw."""
+    """Ages of the oldest unread messages and numbers of waiting retries, as `loops.diagnosis.watching` last saw."""

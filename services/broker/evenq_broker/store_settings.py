@@ -11,13 +11,11 @@ from pydantic import BaseModel, Field
 
 from evenq.store import StoreOptions
 
-__all__ = ["StagingSettings", "StoreSettings"]
-
 _STORE = {one.name: one for one in fields(StoreOptions)}
 
 
 def _of_store(name: str, **bounds: float) -> Any:
-    """A setting that the store declares: its default, text and bounds, of which a server may have narrower ones."""
+    """Returns a setting that the store declares, with its default and text; `bounds` may be narrower here."""
     one = _STORE[name]
     default = one.default.value if isinstance(one.default, Enum) else one.default
     made: Any = Field(default=default, **{**one.metadata, **bounds})
@@ -25,7 +23,7 @@ def _of_store(name: str, **bounds: float) -> Any:
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
-    """The commit log and its files. What a setting means, and its default, is said by `evenq.store.StoreOptions`."""
+    """Settings of the commit log and its files. `evenq.store.StoreOptions` declares their texts and defaults."""
 
     path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
     segment_bytes: int | None = _of_store("segment_bytes", ge=1 << 16)
@@ -40,8 +38,8 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     snapshot_interval_ms: int = _of_store("snapshot_interval_ms", ge=1_000)
     message_index: bool = Field(
         default=True,
-        description="Keep an index of messages by key and by message id, for queries. Turn it off to save "
-        "disk and CPU if there are no queries.",
+        description="Keep an index of messages by key and by message id, for queries. Turn it off to save disk and "
+        "CPU if nobody queries messages.",
     )
     retention_ms: int = _of_store("retention_ms")
     retention_hour: int = _of_store("retention_hour")
@@ -51,44 +49,43 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class StagingSettings(BaseModel, frozen=True, extra="forbid"):
-    """Rows that wait for the decision of their batch (Spark's sink)."""
+    """Settings of rows that wait for the decision of their batch (Spark's sink)."""
 
     bytes_max: int = Field(
         default=4 << 30,
         ge=1 << 10,
-        description="Most staged bytes of all queries at this broker; beyond it a write is asked to try "
-        "again later. One user (one topic where calls are not signed) may have three times what is left: three "
-        "quarters alone. Raise it, with enough disk, when many queries write at the same time.",
+        description="Most staged bytes of all queries at this broker; further writes are refused for now, and their "
+        "clients retry. One user (one topic where calls are not signed) may have three times the free part: three "
+        "quarters if alone. Raise it, with enough disk, when many queries write at the same time.",
     )
     query_bytes_max: int = Field(
         default=2 << 30,
         ge=1 << 10,
-        description="Most staged bytes of one query at this broker, which limits the size of a batch. "
-        "Raise it if larger batches are refused.",
+        description="Most staged bytes of one query at this broker, which limits the size of a batch. Raise it if "
+        "larger batches are refused.",
     )
     timeout_ms: int = Field(
         default=3_600_000,
         ge=1_000,
-        description="Staged rows without a decision are dropped after this time, ms (1 h). It must be "
-        "longer than the longest batch takes.",
+        description="Staged rows without a decision are dropped after this time, ms (1 h). Set it above the duration "
+        "of the longest batch.",
     )
     ask_interval_ms: int = Field(
         default=5_000,
         ge=10,
-        description="How often a broker carries on with decisions that are not complete everywhere, and "
-        "how long after the last row of a batch it first asks for the decision, ms.",
+        description="Interval at which a broker retries decisions that are not complete everywhere, ms. It is also "
+        "the time after the last row of a batch after which the broker first requests the decision.",
     )
     group_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="Most bytes of a batch that are published in one step; larger batches are published in "
-        "several steps.",
+        description="Most bytes of a batch that are published in one step; larger batches take several steps.",
     )
     decisions_max: int = Field(
         default=10_000,
         ge=1,
-        description="Most decided batches that wait for brokers that are away; beyond it no batch is decided. Shared "
-        "as bytes_max is.",
+        description="Most decided batches that wait for unreachable brokers; at this limit no further batch is "
+        "decided. Shared as bytes_max is.",
     )
     queries_max: int = Field(
         default=100_000, ge=1, description="Most queries that are remembered. Shared as bytes_max is."
@@ -96,6 +93,6 @@ class StagingSettings(BaseModel, frozen=True, extra="forbid"):
     memory_ms: int = Field(
         default=30 * 86_400_000,
         ge=1_000,
-        description="How long a query that writes nothing is remembered, ms (30 days). A stream that is "
-        "stopped for longer may repeat its last batch. Batch jobs are remembered for twice timeout_ms.",
+        description="How long a query that writes nothing is remembered, ms (30 days). A stream that is stopped for "
+        "longer may repeat its last batch. Batch jobs are remembered for twice timeout_ms.",
     )

@@ -1,1 +1,1 @@
-"""evenq_nameserver: one of evenq's programs. `core` decides, `loops` do, `rpc` speaks."""
+"""The nameserver program: `core` decides, `loops` run over time, `rpc` serves calls."""

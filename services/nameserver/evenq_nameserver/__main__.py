@@ -1,4 +1,4 @@
-"""`evenq-nameserver`: one nameserver in a process of its own."""
+"""`evenq-nameserver`: the nameserver in its own process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from evenq.runtime.quiet_grpc import quiet_grpc
 if TYPE_CHECKING:
     from evenq_nameserver.settings import NameserverSettings
 
-__all__ = ["main"]
-
 
 async def serve(settings: NameserverSettings, stop: asyncio.Event) -> None:
-    """Run until `stop` is set."""
     from evenq_nameserver.app import Nameserver
 
     await Nameserver(settings, clock=SystemClock(), rng=random.Random()).run(stop)  # noqa: S311  identity, not a secret
 
 
 def main() -> None:
-    """Read settings, serve, exit; or say that the extra `server` is missing."""
+    """Reads settings, serves, and exits; without the extra `server` it exits with a message."""
     quiet_grpc()
     try:
         from evenq.serving.program.run import run_program

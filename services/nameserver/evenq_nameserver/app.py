@@ -1,7 +1,6 @@
-"""A nameserver as an object: the quick start runs it inside its own process, `__main__` runs it alone.
+"""The nameserver as an object: the quick start runs it inside its own process, `__main__` runs it alone.
 
-`start` returns when brokers and clients are served; `close` ends the watches with an error, so that watchers turn
-elsewhere.
+`start` returns when calls are served. `close` ends the watches with an error, so that watchers call another nameserver.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth.server_auth import Auth
-from evenq.serving.front.edges import EDGES, Edges
 from evenq.serving.front.front_metrics import front_metrics
 from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
+from evenq.serving.front.port_openers import PORT_OPENERS, PortOpeners
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.program.metrics import call_metrics, exposition
 from evenq.serving.program.page import MetricsPage
@@ -26,18 +25,18 @@ from evenq_nameserver.rpc.registry import RegistryService
 from evenq_nameserver.settings import NameserverSettings
 from evenq_nameserver.stats import NameserverStats
 
-__all__ = ["Nameserver"]
-
 log = logging.getLogger(__name__)
 
 
 class Nameserver:
-    """One nameserver. Knows no other one (NS-2)."""
+    """One nameserver, independent of all others (NS-2)."""
 
-    def __init__(self, settings: NameserverSettings, *, clock: Clock, rng: random.Random, edges: Edges = EDGES) -> None:
+    def __init__(
+        self, settings: NameserverSettings, *, clock: Clock, rng: random.Random, edges: PortOpeners = PORT_OPENERS
+    ) -> None:
         self.settings = settings
         self.identity = f"{rng.getrandbits(64):016x}"
-        """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
+        """Random per start: route versions of two nameservers, or of two starts of one, are not comparable."""
         self._clock = clock
         self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
@@ -49,13 +48,13 @@ class Nameserver:
 
     @property
     def port(self) -> int:
-        """The gRPC port that is listened on, that with TLS if there is no plain one; after `start`."""
+        """The gRPC port, with TLS if there is no plain one; after `start`."""
         assert self._servers is not None, "not started"
         return self._servers.port
 
     @property
     def address(self) -> str:
-        """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
+        """Address for brokers, after `start`: `host:port`, or `evenqs://host:port` with TLS."""
         assert self._servers is not None, "not started"
         return self._servers.address(self.settings.host, tls=self.settings.tls.peers)
 
@@ -65,7 +64,7 @@ class Nameserver:
         return self._page.port if self._page is not None else -1
 
     async def start(self) -> None:
-        """Listen (NS-3). Raises PortInUse, SettingsError."""
+        """Listens (NS-3). Raises PortInUse, SettingsError."""
         settings = self.settings
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
@@ -101,7 +100,7 @@ class Nameserver:
         log.info("nameserver ready", extra={**fields, "nameserver": self.identity})
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Start, wait for `stop`, close. Ends with the loop's error if the expiry loop fails."""
+        """Starts, waits for `stop`, and closes. Raises the error of the expiry loop if it fails."""
         await self.start()
         try:
             assert self._expiry is not None
@@ -114,7 +113,7 @@ class Nameserver:
             await self.close()
 
     async def close(self) -> None:
-        """Stop serving; running calls get `drain_ms`. May be called twice."""
+        """Stops serving; running calls get `drain_ms`. May be called twice."""
         if self._expiry is not None:
             self._expiry.cancel()
         await self._auth.close()

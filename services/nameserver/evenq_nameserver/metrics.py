@@ -1,33 +1,30 @@
-"""Every metric of the nameserver, once. RocketMQ 5 has none for its nameserver, so all are `evenq_nameserver_*`."""
+"""All metrics of the nameserver. RocketMQ 5 has none for its nameserver, so all are `evenq_nameserver_*`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
-from evenq.serving.program.metrics import Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Metric, counter, gauge
 from evenq_nameserver.rpc.registry import RegistryService
 from evenq_nameserver.stats import NameserverStats
 
-__all__ = ["metrics"]
-
 
 def metrics(service: RegistryService, stats: NameserverStats) -> list[Metric]:
-    """The list that the page exposes, beside the server's."""
-    gauge, counter, registry, watchers = MetricKind.GAUGE, MetricKind.COUNTER, service.registry, service.watchers
+    """Returns the metrics that the page exposes besides those of the server."""
+    registry, watchers = service.registry, service.watchers
     return [
-        _metric("brokers", gauge, "brokers", "Live brokers.", lambda: len(registry.brokers())),
-        _metric("topics", gauge, "topics", "Topics that a live broker serves.", lambda: registry.topic_count),
-        _metric("watchers", gauge, "watches", "Open watches of routes.", lambda: len(watchers)),
-        _metric("route_version", gauge, "version", "Version of the route table.", lambda: registry.version),
-        _metric("registrations_total", counter, "calls", "Full registrations.", lambda: stats.registrations),
-        _metric("heartbeats_total", counter, "calls", "Heartbeats of brokers.", lambda: stats.heartbeats),
-        _metric("expired_total", counter, "brokers", "Silent brokers dropped.", lambda: stats.expired),
-        _metric("watchers_cut_off_total", counter, "watches", "Slow watches ended.", lambda: watchers.cut_off_count),
+        gauge("evenq_nameserver_brokers", "brokers").value(lambda: len(registry.brokers()), "Live brokers."),
+        gauge("evenq_nameserver_topics", "topics").value(
+            lambda: registry.topic_count, "Topics that a live broker serves."
+        ),
+        gauge("evenq_nameserver_watchers", "watches").value(lambda: len(watchers), "Open watches of routes."),
+        gauge("evenq_nameserver_route_version", "version").value(
+            lambda: registry.version, "Version of the route table."
+        ),
+        counter("evenq_nameserver_registrations_total", "calls").value(
+            lambda: stats.registrations, "Full registrations."
+        ),
+        counter("evenq_nameserver_heartbeats_total", "calls").value(lambda: stats.heartbeats, "Heartbeats of brokers."),
+        counter("evenq_nameserver_expired_total", "brokers").value(lambda: stats.expired, "Silent brokers removed."),
+        counter("evenq_nameserver_watchers_cut_off_total", "watches").value(
+            lambda: watchers.cut_off_count, "Slow watches ended."
+        ),
     ]
-
-
-def _metric(name: str, kind: MetricKind, unit: str, text: str, read: Callable[[], int]) -> Metric:
-    def samples() -> Iterable[Sample]:
-        return [((), read())]
-
-    return Metric(name=f"evenq_nameserver_{name}", kind=kind, unit=unit, help=text, read=samples)

@@ -1,9 +1,8 @@
-"""Every setting of the nameserver, with its unit, bound and meaning; flag over environment (`EVENQ_NAMESERVER_*`)
-over default.
+"""All settings of the nameserver. Flags override the environment (`EVENQ_NAMESERVER_*`), which overrides defaults.
 
-NS-9 leaves the times open. Chosen here: a beat every 3 s and an end after 10 s of silence, so three lost beats drop a
-broker; RocketMQ's 30 s and 120 s (XO-13) leave clients with a dead broker in their routes for two minutes. The
-nameserver tells each broker its interval, so one setting rules.
+NS-9 leaves the times open. With a heartbeat every 3 s and expiry after 10 s, three lost heartbeats remove a broker.
+With RocketMQ's 30 s and 120 s (XO-13) a dead broker would stay in routes for two minutes. Brokers get their interval
+from the nameserver, so it is set in one place.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from evenq.errors import BadRequest
 from evenq.serving.auth.server_auth import AuthSettings
 from evenq.serving.program.settings import ServerSettings
 from evenq_nameserver.core.allowed_addresses import ANY, LOOPBACK, AllowedAddresses
-
-__all__ = ["NameserverSettings"]
 
 
 class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
@@ -34,7 +31,7 @@ class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
         default=3_000,
         ge=10,
         le=600_000,
-        description="Interval at which brokers are asked to send heartbeats, ms (NS-9).",
+        description="Interval at which brokers send heartbeats, ms (NS-9).",
     )
     expiry_ms: int = Field(
         default=10_000,
@@ -60,7 +57,7 @@ class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
         description="Addresses and networks (CIDR) from which brokers may register, comma-separated; * = "
         "any. Empty = any if auth.enabled, else this machine only.",
     )
-    auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Users who may call.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -76,5 +73,5 @@ class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
         return self
 
     def allowed_brokers(self) -> AllowedAddresses:
-        """Where brokers may call from. Raises BadRequest."""
+        """Returns the addresses from which brokers may call. Raises BadRequest."""
         return AllowedAddresses(self.register_from or (ANY if self.auth.enabled else LOOPBACK))

@@ -1,1 +1,1 @@
-"""evenq_rebalancer: one of evenq's programs. `core` decides, `loops` do, `rpc` speaks."""
+"""The rebalancer program: `core` decides, `loops` run over time, `rpc` serves calls."""

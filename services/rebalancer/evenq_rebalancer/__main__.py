@@ -1,4 +1,4 @@
-"""`evenq-rebalancer`: the rebalancer as a process of its own."""
+"""`evenq-rebalancer`: the rebalancer in its own process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from evenq.runtime.quiet_grpc import quiet_grpc
 
 if TYPE_CHECKING:
     from evenq_rebalancer.settings import RebalancerSettings
-
-__all__ = ["main"]
 
 
 async def _serve(settings: RebalancerSettings, stop: asyncio.Event) -> None:
@@ -32,7 +30,7 @@ async def _serve(settings: RebalancerSettings, stop: asyncio.Event) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code. A missing extra `server` is said."""
+    """Runs until SIGTERM or SIGINT and returns the exit code. Exits with a message if the extra `server` is missing."""
     quiet_grpc()
     try:
         from evenq.serving.program.run import run_program

@@ -1,8 +1,8 @@
-"""One rebalancer, wired: settings, clock, lease, the term it leads, the watch over Kubernetes, and the listener.
+"""The rebalancer as an object: settings, clock, lease, term, Kubernetes watch and listener.
 
-`__main__` runs it alone, the quick start beside others. Always true: only who holds the lease decides, with the engine
-of its own term; without a lease this is one term that lasts as long as the process. After `close` nothing of it runs,
-its ports are free and its lease is given back.
+`__main__` runs it alone, the quick start beside others. Only the holder of the lease decides, with the engine of its
+own term; without a lease one term lasts as long as the process. After `close` no task of it runs, its ports are free
+and its lease is released.
 """
 
 from __future__ import annotations
@@ -10,47 +10,48 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth.server_auth import Auth
-from evenq.serving.front.edges import EDGES, Edges
 from evenq.serving.front.front_metrics import front_metrics
 from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
+from evenq.serving.front.port_openers import PORT_OPENERS, PortOpeners
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.program.metrics import call_metrics, exposition
 from evenq.serving.program.page import MetricsPage
+from evenq.serving.rpc import Rpc
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
+from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.loops.debouncer import Debouncer
 from evenq_rebalancer.loops.leading import UNKNOWN, Lease, LeaseCandidate, identity_of
 from evenq_rebalancer.loops.leases import lease_of
 from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
 from evenq_rebalancer.metrics import leading_metrics, metrics
-from evenq_rebalancer.rpc.leader_gate import LeaderGate
+from evenq_rebalancer.rpc.assignment import AssignmentService
+from evenq_rebalancer.rpc.leader_gate import BEAT_MS, LeaderGate
 from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.settings import RebalancerSettings
 from evenq_rebalancer.stats import RebalancerStats
-from evenq_rebalancer.term import Term
-
-__all__ = ["Rebalancer"]
 
 log = logging.getLogger(__name__)
 
 
 class Rebalancer:
-    """The program as an object. Belongs to one event loop."""
+    """One rebalancer on one event loop."""
 
     def __init__(
         self,
         settings: RebalancerSettings,
         *,
         clock: Clock,
-        edges: Edges = EDGES,
+        edges: PortOpeners = PORT_OPENERS,
         lease_of: Callable[[RebalancerSettings], Lease | None] = lease_of,
     ) -> None:
-        """`lease_of`: the lease that the settings name; None: this rebalancer is the only one."""
+        """`lease_of` returns the lease of the settings; None: this rebalancer is the only one."""
         self.settings = settings
         self.stats = RebalancerStats()
         self._clock = clock
@@ -62,7 +63,7 @@ class Rebalancer:
         self._term = self._new_term(clock.now_ms())
         self._led = False
         self._nonce = f"{random.SystemRandom().getrandbits(48):012x}"
-        """Random per start: tells two lives of one address apart."""
+        """Random per start: distinguishes processes that had the same address."""
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -70,12 +71,12 @@ class Rebalancer:
 
     @property
     def port(self) -> int:
-        """The gRPC port that is listened on, that with TLS if there is no plain one; 0 before `start`."""
+        """The gRPC port, with TLS if there is no plain one; 0 before `start`."""
         return self._servers.port if self._servers else 0
 
     @property
     def address(self) -> str:
-        """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
+        """Address for brokers, after `start`: `host:port`, or `evenqs://host:port` with TLS."""
         assert self._servers is not None, "not started"
         settings = self.settings
         return self._servers.address(settings.host, tls=settings.tls.peers, advertise=settings.advertise)
@@ -87,7 +88,7 @@ class Rebalancer:
 
     @property
     def engine(self) -> AssignmentEngine:
-        """Of the present term; empty while this process does not lead."""
+        """Engine of the present term; empty while this process does not lead."""
         return self._term.engine
 
     @property
@@ -100,7 +101,7 @@ class Rebalancer:
         return self._led and (self._leading is None or self._leading.leads())
 
     async def start(self) -> None:
-        """Listen, and decide while leading. Raises PortInUse, SettingsError."""
+        """Listens, and decides while leading. Raises PortInUse, SettingsError."""
         settings = self.settings
         self._broken = asyncio.get_running_loop().create_future()
         leader_gate = LeaderGate(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
@@ -133,14 +134,12 @@ class Rebalancer:
         )
 
     async def wait(self) -> None:
-        """Until a loop ends, which only a mistake of ours makes it do; then raises what ended it."""
+        """Waits until a loop ends, which is always a bug, and raises its error."""
         assert self._broken is not None
         await asyncio.shield(self._broken)
 
     async def close(self) -> None:
-        """Let go of the lease, then drain: report streams end at once (brokers keep their answers), running calls
-        within `drain_ms`.
-        """
+        """Releases the lease and drains: running calls get `drain_ms`; brokers keep their last answers."""
         if self._leading is not None:
             await self._leading.resign()
         if self._topology is not None:
@@ -219,3 +218,66 @@ class Rebalancer:
             return
         error = task.exception()
         self._broken.set_exception(error if error is not None else Error(f"the loop {task.get_name()!r} ended"))
+
+
+class Term:
+    """One term of leadership: a new engine with its loops, report streams and calls. `leads` is called before decisions
+    are published.
+
+    A leader uses only reports of its own term, so no state of an older term is mixed in.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        settings: RebalancerSettings,
+        *,
+        clock: Clock,
+        stats: RebalancerStats,
+        leads: Callable[[], bool],
+    ) -> None:
+        self.engine = AssignmentEngine(epoch=epoch, limits=settings.limits())
+        self.streams = ReportStreams()
+        self._clock = clock
+        self._leads = leads
+        self._debouncer = Debouncer(
+            self.engine,
+            clock=clock,
+            stats=stats,
+            debounce_ms=settings.debounce_ms,
+            debounce_max_ms=settings.debounce_max_ms,
+            publish=self._publish,
+        )
+        assignment = AssignmentService(self.engine, self.streams, clock=clock, poke=self._debouncer.poke)
+        self.rpcs: dict[str, Rpc] = {rpc.method: rpc for rpc in assignment.rpcs()}
+        """Calls by method."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Starts the loops; they never end by themselves."""
+        self._tasks = [
+            spawn(self._debouncer.run(), name="debouncer"),
+            spawn(self._debouncer.watch(), name="debouncer by time"),
+            spawn(self._beat(), name="signs of life"),
+        ]
+        return self._tasks
+
+    def poke(self) -> None:
+        """Requests a round after a change outside of the reports."""
+        self._debouncer.poke()
+
+    def end(self) -> None:
+        """Ends the loops and all report streams."""
+        for task in self._tasks:
+            task.cancel()
+        self.streams.end()
+
+    def _publish(self, decisions: Sequence[Decision]) -> None:
+        if self._leads():
+            self.streams.publish(decisions)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._clock.sleep_ms(BEAT_MS)
+            if self._leads():
+                self.streams.beat()

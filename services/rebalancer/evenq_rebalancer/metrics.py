@@ -1,24 +1,20 @@
-"""Every metric of the rebalancer. Read at scrape from the engine and from plain counters; a series goes with its group
-or topic.
-"""
+"""All metrics of the rebalancer, read at scrape. A series ends with its group or topic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from evenq.serving.program.metrics import Distribution, Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Distribution, Metric, Sample, counter, gauge, histogram
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.stats import DURATION_BOUNDS_MS, RebalancerStats
 
-__all__ = ["leading_metrics", "metrics"]
-
 PAIR = ("consumer_group", "topic")
 
 
 def metrics(engine: AssignmentEngine, stats: RebalancerStats, streams: ReportStreams) -> list[Metric]:
-    """The list, for `evenq.serving.program.metrics.exposition`."""
+    """Returns the metrics for `evenq.serving.program.metrics.exposition`."""
     return [*_of_decisions(engine), *_of_troubles(engine), *_of_the_process(engine, stats, streams)]
 
 
@@ -34,81 +30,47 @@ def _of_decisions(engine: AssignmentEngine) -> list[Metric]:
         return [((group,), counter) for group, counter in newest.items()]
 
     def unowned() -> Iterable[Sample]:
-        # A group whose members have all ended is not in trouble by that: what it left unread is its lag.
+        # A group without members is not a fault: its unread messages show as lag.
         attended = (decision for decision in engine.decisions() if decision.shares)
         return [((decision.group, decision.topic), decision.unowned) for decision in attended]
 
     return [
-        Metric(
-            name="evenq_rebalance_moves_total",
-            kind=MetricKind.COUNTER,
-            unit="queues",
-            labels=PAIR,
-            help="Queues that went from one member to another.",
-            read=_per_pair(engine, lambda decision: engine.moves_total(decision.group, decision.topic)),
+        counter("evenq_rebalance_moves_total", "queues", *PAIR).series(
+            _per_pair(engine, lambda decision: engine.moves_total(decision.group, decision.topic)),
+            "Queues that moved from one member to another.",
         ),
-        Metric(
-            name="evenq_group_generation",
-            kind=MetricKind.GAUGE,
-            unit="decisions",
-            labels=("consumer_group",),
-            help="Counter of the newest decision about the group; it grows with each decision of the process.",
-            read=generations,
+        gauge("evenq_group_generation", "decisions", "consumer_group").series(
+            generations, "Counter of the group's newest decision; it grows with each decision of the process."
         ),
-        Metric(
-            name="evenq_unowned_queues",
-            kind=MetricKind.GAUGE,
-            unit="queues",
-            labels=PAIR,
-            help="Queues that the current decision gives to no member, although the group has members for the topic; "
+        gauge("evenq_unowned_queues", "queues", *PAIR).series(
+            unowned,
+            "Queues that the current decision gives to no member, although the group has members for the topic; "
             "queues held for a replacement do not count.",
-            read=unowned,
         ),
-        Metric(
-            name="evenq_queue_owners",
-            kind=MetricKind.GAUGE,
-            unit="members",
-            labels=PAIR,
-            help="Members that read at least one queue.",
-            read=_per_pair(engine, lambda decision: decision.owners),
+        gauge("evenq_queue_owners", "members", *PAIR).series(
+            _per_pair(engine, lambda decision: decision.owners), "Members that read at least one queue."
         ),
-        Metric(
-            name="evenq_idle_members",
-            kind=MetricKind.GAUGE,
-            unit="members",
-            labels=PAIR,
-            help="Members without a queue, because there are more members than queues.",
-            read=_per_pair(engine, lambda decision: len(decision.idle)),
+        gauge("evenq_idle_members", "members", *PAIR).series(
+            _per_pair(engine, lambda decision: len(decision.idle)),
+            "Members without a queue, because there are more members than queues.",
         ),
     ]
 
 
 def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
     return [
-        Metric(
-            name="evenq_rebalance_held_queues",
-            kind=MetricKind.GAUGE,
-            unit="queues",
-            labels=PAIR,
-            help="Queues of members that are being replaced, held for their replacements.",
-            read=_per_pair(engine, lambda decision: decision.held),
+        gauge("evenq_rebalance_held_queues", "queues", *PAIR).series(
+            _per_pair(engine, lambda decision: decision.held),
+            "Queues of members that are being replaced, held for their replacements.",
         ),
-        Metric(
-            name="evenq_rebalance_cross_zone_queues",
-            kind=MetricKind.GAUGE,
-            unit="queues",
-            labels=PAIR,
-            help="Queues whose owner is in another zone than their broker, as far as both zones are known.",
-            read=_per_pair(engine, lambda decision: decision.cross_zone),
+        gauge("evenq_rebalance_cross_zone_queues", "queues", *PAIR).series(
+            _per_pair(engine, lambda decision: decision.cross_zone),
+            "Queues whose owner is in another zone than their broker, as far as both zones are known.",
         ),
-        Metric(
-            name="evenq_rebalance_failing",
-            kind=MetricKind.GAUGE,
-            unit="pairs",
-            labels=PAIR,
-            help="1 while the group's strategy fails; the previous decision stays valid, or STICKY divides "
+        gauge("evenq_rebalance_failing", "pairs", *PAIR).series(
+            lambda: [(pair, 1) for pair in engine.troubled()],
+            "1 while the group's strategy fails; the previous decision stays valid, or STICKY divides "
             "the queues instead.",
-            read=lambda: [(pair, 1) for pair in engine.troubled()],
         ),
     ]
 
@@ -119,52 +81,28 @@ def _of_the_process(engine: AssignmentEngine, stats: RebalancerStats, streams: R
         yield (), Distribution(bounds, tuple(stats.duration_buckets), stats.duration_total_ms / 1000)
 
     return [
-        Metric(
-            name="evenq_rebalance_duration_seconds",
-            kind=MetricKind.HISTOGRAM,
-            unit="seconds",
-            help="Time from the first reported change until the decisions are sent to the brokers.",
-            read=durations,
+        histogram("evenq_rebalance_duration_seconds", "seconds").series(
+            durations, "Time from the first reported change until the decisions are sent to the brokers."
         ),
-        Metric(
-            name="evenq_rebalance_problems_total",
-            kind=MetricKind.COUNTER,
-            unit="decisions",
-            help="Times that a strategy began to fail; the previous decision stays valid, or STICKY divides instead.",
-            read=lambda: [((), stats.problems)],
+        counter("evenq_rebalance_problems_total", "decisions").value(
+            lambda: stats.problems,
+            "Times that a strategy began to fail; the previous decision stays valid, or STICKY divides instead.",
         ),
-        Metric(
-            name="evenq_rebalance_streams",
-            kind=MetricKind.GAUGE,
-            unit="streams",
-            help="Open report streams of brokers.",
-            read=lambda: [((), len(streams))],
-        ),
-        Metric(
-            name="evenq_rebalance_brokers",
-            kind=MetricKind.GAUGE,
-            unit="brokers",
-            help="Brokers whose reports are used, including those disconnected for a short time (grace_ms).",
-            read=lambda: [((), len(engine.facts.brokers))],
+        gauge("evenq_rebalance_streams", "streams").value(lambda: len(streams), "Open report streams of brokers."),
+        gauge("evenq_rebalance_brokers", "brokers").value(
+            lambda: len(engine.facts.brokers),
+            "Brokers whose reports are used, including those disconnected for a short time (grace_ms).",
         ),
     ]
 
 
 def leading_metrics(*, leads: Callable[[], bool], transitions: Callable[[], int]) -> list[Metric]:
-    """Who leads, of several rebalancers: the sum over all is 1, or 0 for a moment."""
+    """Returns the metrics of leadership: the sum of `leads` over all rebalancers is 1, or 0 for a moment."""
     return [
-        Metric(
-            name="evenq_rebalancer_leads",
-            kind=MetricKind.GAUGE,
-            unit="rebalancers",
-            help="1 while this rebalancer leads, 0 while another one does.",
-            read=lambda: [((), int(leads()))],
+        gauge("evenq_rebalancer_leads", "rebalancers").value(
+            lambda: int(leads()), "1 while this rebalancer leads, 0 while another one does."
         ),
-        Metric(
-            name="evenq_rebalancer_terms_total",
-            kind=MetricKind.COUNTER,
-            unit="terms",
-            help="Times that this rebalancer became the leader by a lease.",
-            read=lambda: [((), transitions())],
+        counter("evenq_rebalancer_terms_total", "terms").value(
+            transitions, "Times that this rebalancer became the leader by a lease."
         ),
     ]

@@ -1,7 +1,6 @@
-"""Every setting of the rebalancer, with its unit, bound and meaning; flag over environment over default.
+"""All settings of the rebalancer. Flags override the environment (`EVENQ_REBALANCER_*`), which overrides defaults.
 
-`evenq.serving` loads it (prefix `EVENQ_REBALANCER_`) and refuses what it does not know. Nothing else in the program
-reads the environment.
+`evenq.serving` loads them and refuses unknown ones. Nothing else in the program reads the environment.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from evenq.serving.auth.server_auth import AuthSettings
 from evenq.serving.program.settings import ServerSettings
 from evenq_rebalancer.core.assignment_engine import EngineLimits
 from evenq_rebalancer.core.election import LeaseTiming
-
-__all__ = ["RebalancerSettings"]
 
 
 class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
@@ -64,11 +61,11 @@ class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
         1_000,
         ge=10,
         le=600_000,
-        description="Time between two renewals of the lease, and between two looks of the others at it, ms.",
+        description="Time between two renewals of the lease, and between two reads of it by the others, ms.",
     )
     topology: Literal["none", "kubernetes"] = Field(
         "none",
-        description="Source of the zones and places of members that give none: `kubernetes` = watch pods and nodes.",
+        description="Source of zones and places of members without labels: `kubernetes` = watch pods and nodes.",
     )
     kubernetes_namespace: str = Field(
         "",
@@ -89,7 +86,7 @@ class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
         10_000, ge=1, description="Most pairs of group and topic with a request mode of their own."
     )
 
-    auth: AuthSettings = Field(AuthSettings(), description="Who may call.")
+    auth: AuthSettings = Field(AuthSettings(), description="Users who may call.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -97,11 +94,10 @@ class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
         return self
 
     def timing(self) -> LeaseTiming:
-        """Times of the election. Raises ValueError unless retry < renew < duration."""
+        """Returns the times of the election. Raises ValueError unless retry < renew < duration."""
         return LeaseTiming(duration_ms=self.lease_ms, renew_ms=self.lease_renew_ms, retry_ms=self.lease_retry_ms)
 
     def limits(self) -> EngineLimits:
-        """The part that `core` needs."""
         return EngineLimits(
             grace_ms=self.grace_ms,
             warm_up_ms=self.warm_up_ms,

@@ -1,10 +1,9 @@
-"""Who of a consumer group reads which message queues: the allocate strategies, as pure functions.
+"""The allocate strategies of consumer groups, as pure functions from queues and members to shares.
 
-Called by the SDK (each member computes for itself), by brokers and by the rebalancer (one decision for all members).
-Always true: the same arguments give the same answer, in every process, so members that sort alike never disagree
-(RB-11). Six give the results of RocketMQ, worked examples included (AL-1 to AL-35); what its documents name as a
-weakness is counted by `coverage`, which looks at results and never changes them. STICKY and rooms by zone use what only
-a server knows (`Context`).
+In the SDK each member computes its own share; brokers and the rebalancer make one decision for all members. The same
+arguments give the same result in every process, so members with equal sorted lists always agree (RB-11). Six strategies
+give the results of RocketMQ, worked examples included (AL-1 to AL-35). `coverage` reports the weaknesses that its
+documents name, without changing results. STICKY and rooms by zone use facts that only servers have (`Context`).
 
     averagely = by_name("AVG")
     mine = averagely.allocate("group", "client-2", queues, ids)
@@ -15,14 +14,13 @@ from evenq.allocation.by_circle import ByCircle
 from evenq.allocation.config import Config
 from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
 from evenq.allocation.context import Context
-from evenq.allocation.cover import Coverage, coverage
 from evenq.allocation.machine_room import MachineRoom, room_of_broker
 from evenq.allocation.named import by_name, known_names, requested_strategy, stand_in
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import ContextDivider, Strategy, absence, divide
 from evenq.allocation.supplied import NO_STRATEGY
-from evenq.allocation.verified import verified
+from evenq.allocation.verified import Coverage, coverage, verified
 
 __all__ = [
     "NO_STRATEGY",

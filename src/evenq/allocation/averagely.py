@@ -1,4 +1,4 @@
-"""AVG, the default: members take the sorted queues page by page (AL-5 to AL-10)."""
+"""AVG, the default: each member gets one page of the sorted queues (AL-5 to AL-10)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from evenq.allocation.strategy import checked, checked_all, places
 from evenq.model import MessageQueue
 
-__all__ = ["Averagely"]
-
 
 @dataclass(frozen=True, slots=True)
 class Averagely:
-    """Neighbouring queues stay together; the remainder goes, one each, to the first members (AL-6)."""
+    """Pages of neighbouring queues; the first members get one queue of the remainder each (AL-6)."""
 
     name: str = "AVG"
 
@@ -27,7 +25,6 @@ class Averagely:
         return _page(queues, ids.index(own_id), len(ids))
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares, without looking for each in the list."""
         del group
         checked_all(queues, ids)
         return {client_id: _page(queues, index, len(ids)) for client_id, index in places(ids).items()}
@@ -38,4 +35,4 @@ def _page(queues: Sequence[MessageQueue], index: int, count: int) -> list[Messag
     first_pages = index < rest
     size = 1 if len(queues) <= count else page + first_pages
     start = index * size if first_pages else index * size + rest
-    return list(queues[start : start + size])  # behind the last queue: nothing, as AL-9 wants
+    return list(queues[start : start + size])  # empty behind the last queue (AL-9)

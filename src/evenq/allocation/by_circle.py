@@ -1,4 +1,4 @@
-"""AVG_BY_CIRCLE: the sorted queues are dealt to the members like cards (AL-11, AL-12)."""
+"""AVG_BY_CIRCLE: the sorted queues go to the members one by one, in turn (AL-11, AL-12)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from evenq.allocation.strategy import checked, checked_all, places
 from evenq.model import MessageQueue
-
-__all__ = ["ByCircle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,6 @@ class ByCircle:
         return list(queues[ids.index(own_id) :: len(ids)])
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares, without looking for each in the list."""
         del group
         checked_all(queues, ids)
         return {client_id: list(queues[index :: len(ids)]) for client_id, index in places(ids).items()}

@@ -1,8 +1,8 @@
-"""CONSISTENT_HASH: members and queues sit on a ring; when a member leaves, only its queues move (AL-28 to AL-35).
+"""CONSISTENT_HASH: members and queues lie on a ring; when a member leaves, only its queues move (AL-28 to AL-35).
 
-The documents leave the details open; these are upstream's (XO-8), so that a group with members of both kinds agrees:
-10 virtual nodes a member with key `<id>-<index>`, a queue's text is `MessageQueue [topic=T, brokerName=b, queueId=0]`,
-and the hash is the first 4 bytes of MD5 over UTF-8, big-endian, unsigned.
+The documents leave the details open; these are RocketMQ's (XO-8), so that members of both kinds agree: 10 virtual nodes
+per member with key `<id>-<index>`, a queue's text is `MessageQueue [topic=T, brokerName=b, queueId=0]`, and the hash is
+the first 4 bytes of MD5 over UTF-8, big-endian, unsigned.
 """
 
 from __future__ import annotations
@@ -16,27 +16,24 @@ from evenq.allocation.strategy import checked, checked_all
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["VIRTUAL_NODES", "ConsistentHash", "md5_hash", "queue_text"]
-
 VIRTUAL_NODES = 10  # XO-8
 
 
 def md5_hash(key: str) -> int:
-    """First 4 bytes of MD5, big-endian, unsigned: 0 to 2**32 - 1. Places things on a ring, guards nothing."""
+    """Returns the first 4 bytes of MD5, big-endian, unsigned: 0 to 2**32 - 1. Positions on a ring, not security."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """The text of a queue that is hashed (XO-8)."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Shares may be uneven; moves are few."""
+    """Strategy with few moves; shares may be uneven."""
 
     virtual_nodes: int = VIRTUAL_NODES
-    """Places of each member on the ring, 0 or more. With 0 no member gets anything (AL-31)."""
+    """Positions of each member on the ring, 0 or more. With 0 no member gets a queue (AL-31)."""
     hash_function: Callable[[str], int] = md5_hash
     name: str = "CONSISTENT_HASH"
 
@@ -57,7 +54,6 @@ class ConsistentHash:
         return [queue for queue, owner in zip(queues, owners, strict=True) if owner == own_id]
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares from one ring."""
         del group
         checked_all(queues, ids)
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in ids}
@@ -74,15 +70,15 @@ class ConsistentHash:
         owners: list[str | None] = []
         for queue in queues:
             at = bisect_left(places, self.hash_function(queue_text(queue)))
-            owners.append(nodes[places[at % len(places)]])  # behind the last node the ring starts over
+            owners.append(nodes[places[at % len(places)]])  # after the last node the ring starts again
         return owners
 
     def _ring(self, ids: Sequence[str]) -> dict[int, str]:
-        """Hash of each virtual node to its member. Of two nodes with one hash the later stays (AL-34)."""
+        """Member of each virtual node, by hash. Of two nodes with one hash the later stays (AL-34)."""
         nodes: dict[int, str] = {}
         count_of: dict[str, int] = {}
         for client_id in ids:
-            first = count_of.get(client_id, 0)  # an id that comes again goes on behind its own nodes (AL-28)
+            first = count_of.get(client_id, 0)  # a repeated id adds nodes after its own (AL-28)
             for index in range(first, first + self.virtual_nodes):
                 nodes[self.hash_function(f"{client_id}-{index}")] = client_id
             count_of[client_id] = first + self.virtual_nodes

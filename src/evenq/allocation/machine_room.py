@@ -1,8 +1,7 @@
-"""MACHINE_ROOM: only queues of brokers in the configured rooms are divided; a broker is named `room@name` (AL-15 to
-AL-20).
+"""MACHINE_ROOM: divides only queues of brokers in the configured rooms; a broker is named `room@name` (AL-15 to AL-20).
 
-Queues of other rooms go to no member, silently; `coverage` names those rooms (AL-20). On a server that knows zones the
-rooms need not be configured: the rooms of the group's own members take part.
+Queues of other rooms go to no member, without an error; `coverage` reports those rooms (AL-20). On a server that knows
+zones the rooms need not be configured: the zones of the group's members take part.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from evenq.allocation.context import Context
 from evenq.allocation.strategy import places
 from evenq.model import MessageQueue
 
-__all__ = ["MachineRoom", "room_of_broker"]
-
 
 def room_of_broker(broker_name: str) -> str | None:
-    """The part before `@`, if the name has exactly two parts; None else.
+    """Returns the part before `@` if the name has exactly two parts, otherwise None.
 
     Trailing empty parts do not count (AL-19): `room@` has one part, `@b` two with an empty room, `a@b@c` three.
     """
@@ -30,10 +27,10 @@ def room_of_broker(broker_name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Divides the queues of some rooms among all members of the group."""
+    """Strategy that divides the queues of some rooms among all members of the group."""
 
     rooms: frozenset[str] = frozenset()
-    """Rooms that take part; upstream's `consumeridcs`. None: no member gets anything, or see `divide_in`."""
+    """Rooms that take part, as RocketMQ's `consumeridcs`. Empty: no member gets a queue, but see `divide_in`."""
     name: str = "MACHINE_ROOM"
 
     def allocate(
@@ -44,17 +41,16 @@ class MachineRoom:
         return self._page(self._covered(queues), ids.index(own_id), len(ids)) if own_id in ids else []
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares, filtering once."""
         del group
         return self._pages(self._covered(queues), ids)
 
     def divide_in(
         self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
     ) -> dict[str, list[MessageQueue]]:
-        """As `divide` if rooms were configured. Else all queues of brokers in a zone where the group has a member.
+        """As `divide` if rooms were configured; otherwise divides queues of brokers in a zone of any member.
 
-        What is not known leaves nothing unread: queues of a broker whose zone is unknown always take part, and if no
-        member's zone is known, all queues do.
+        Queues of brokers without a known zone take part too, and all queues do if no member's zone is known, so that
+        no queue stays unread for lack of facts.
         """
         if self.rooms:
             return self.divide(group, queues, ids)
@@ -73,6 +69,6 @@ class MachineRoom:
     def _page(covered: list[MessageQueue], index: int, count: int) -> list[MessageQueue]:
         page, rest = divmod(len(covered), count)
         mine = covered[page * index : page * index + page]
-        if index < rest:  # the remainder comes from the tail, unlike AVG's (AL-18)
+        if index < rest:  # the remainder comes from the end, unlike with AVG (AL-18)
             mine.append(covered[page * count + index])
         return mine

@@ -1,6 +1,6 @@
-"""From the name on the wire to the strategy (XO-14): ours, then those of installed packages.
+"""Strategies by their wire name (XO-14): built-in ones, then those of installed packages.
 
-One name is no strategy's: `NONE`, in any case, asks for none, so that a group can lose the one it has.
+The name `NONE`, in upper or lower case, removes the strategy of a group.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from evenq.allocation.supplied import NO_STRATEGY, offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["by_name", "known_names", "requested_strategy", "stand_in"]
-
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")
 OUTER_ONLY = {"CONFIG", "MACHINE_ROOM"}
@@ -29,7 +27,7 @@ SHOWN_MAX = 16  # names in an error
 
 
 def known_names() -> tuple[str, ...]:
-    """The names that `by_name` takes, those of installed packages last; `<inner>` stands for another's name."""
+    """Returns the names that `by_name` takes, those of packages last; `<inner>` stands for the name of another one."""
     return (*BUILT_IN, f"{NEARBY_PREFIX}<inner>", *(name for name in offered() if name not in BUILT_IN))
 
 
@@ -40,11 +38,10 @@ def by_name(
     rooms: Iterable[str] = (),
     resolver: RoomResolver | None = None,
 ) -> Strategy:
-    """The strategy with this name. Raises BadRequest, with the known names, for any other.
+    """Returns the strategy with this name, in exact case. Raises BadRequest, with the known names, for any other.
 
     `queues` is CONFIG's list, `rooms` are MACHINE_ROOM's, `resolver` is MACHINE_ROOM_NEARBY's (default: `room@name` in
-    broker names and client ids). Names are matched exactly, upper case. A strategy that an installed package offers is
-    found by its name too (`supplied.py`); the names above stay ours.
+    broker names and client ids). Installed packages may add names (`supplied.py`), not replace built-in ones.
     """
     match name:
         case "AVG":
@@ -69,9 +66,9 @@ def by_name(
 
 
 def requested_strategy(name: str) -> str | None:
-    """A group's strategy after a request asks for `name`: None for "as it is" (an empty name), empty for
-    none at all (`NONE`, in any case). Raises BadRequest for an unknown name, and for CONFIG, which no server
-    can follow.
+    """Returns the strategy that a request sets: None for an empty name (unchanged), empty for `NONE` (no strategy).
+
+    Raises BadRequest for an unknown name, and for CONFIG, by which no server can decide.
     """
     if not name:
         return None
@@ -87,9 +84,9 @@ def requested_strategy(name: str) -> str | None:
 
 
 def stand_in(strategy: Strategy) -> Strategy:
-    """What divides in its place where it is not known who has what, such as a broker without a rebalancer.
+    """Returns the strategy for servers without the current owners, such as a broker without a rebalancer.
 
-    AVG for STICKY, also inside of rooms; any other stands for itself.
+    That is AVG for STICKY, also inside of rooms, and the strategy itself otherwise.
     """
     if isinstance(strategy, Sticky):
         return Averagely()

@@ -1,6 +1,6 @@
-"""MACHINE_ROOM_NEARBY: queues stay in their room; rooms without members are shared by everybody (AL-21 to AL-27).
+"""MACHINE_ROOM_NEARBY: queues stay in their room; all members share rooms without members (AL-21 to AL-27).
 
-Without a resolver, a server takes the rooms from the zones it knows (`Context`), where an unknown room is no error.
+Without a resolver, a server uses known zones as rooms (`Context`); an unknown room is not an error then.
 """
 
 from __future__ import annotations
@@ -15,36 +15,28 @@ from evenq.allocation.strategy import Strategy, checked, checked_all, divide
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["Nearby", "PrefixRooms", "RoomResolver"]
-
 T = TypeVar("T")
-UNKNOWN = ""  # the room of what has none
+UNKNOWN = ""
 
 
 class RoomResolver(Protocol):
-    """Where things are, written by the user. An empty answer is an error (AL-22)."""
+    """Rooms of brokers and members, by user code. An empty result is an error (AL-22)."""
 
-    def room_of_queue(self, queue: MessageQueue) -> str | None:
-        """The room of the queue's broker."""
-        ...
+    def room_of_queue(self, queue: MessageQueue) -> str | None: ...
 
-    def room_of_client(self, client_id: str) -> str | None:
-        """The room of a member."""
-        ...
+    def room_of_client(self, client_id: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixRooms:
-    """Rooms are written in front of names: `room@broker`, `room@client`."""
+    """Resolver of rooms in front of names: `room@broker`, `room@client`."""
 
     separator: str = "@"
 
     def room_of_queue(self, queue: MessageQueue) -> str | None:
-        """The broker name up to the first separator; None without one."""
         return self._prefix(queue.broker_name)
 
     def room_of_client(self, client_id: str) -> str | None:
-        """The client id up to the first separator; None without one."""
         return self._prefix(client_id)
 
     def _prefix(self, name: str) -> str | None:
@@ -54,14 +46,14 @@ class PrefixRooms:
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """Wraps the strategy that divides inside a room."""
+    """Wrapper of the strategy that divides inside a room."""
 
     inner: Strategy = field(default_factory=Averagely)
     resolver: RoomResolver | None = None
-    """None: `room@name` in broker names and client ids; on a server its zones, if it knows any."""
+    """None: `room@name` in broker names and client ids; on a server the zones, if any are known."""
     together: bool | None = None
-    """True: all rooms without members are divided as one list, so that their remainders do not pile up on the first
-    ids (AL-27). None: only where the rooms are a server's zones."""
+    """True: all rooms without members are divided as one list, so that the first ids do not get every remainder
+    (AL-27). None: only where the rooms are zones of a server."""
 
     @property
     def name(self) -> str:
@@ -85,7 +77,7 @@ class Nearby:
         return shares
 
     def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """All members' shares, sorting into rooms once. Errors as `allocate`."""
+        """Returns all members' shares. Errors as `allocate`."""
         checked_all(queues, ids)
         queues_of, ids_of = _rooms(self.resolver or PrefixRooms(), queues, ids)
         return self._share_out(group, queues_of, ids_of, ids, Context(), together=bool(self.together))
@@ -93,10 +85,10 @@ class Nearby:
     def divide_in(
         self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
     ) -> dict[str, list[MessageQueue]]:
-        """As `divide` with a resolver. Else the rooms are zones; if no zone is known, those in front of the names.
+        """As `divide` with a resolver; otherwise the rooms are zones, or if no zone is known, those in front of names.
 
-        An unknown room is no error here: such a queue is shared by everybody, as those of a room without members are;
-        such a member has no room of its own, so it only gets what is shared. Inner STICKY counts `moves_max` per room.
+        An unknown room is not an error here: all members share such queues, and such members get only shared queues.
+        Inner STICKY counts `moves_max` per room.
         """
         checked_all(queues, ids)
         resolver, zones = self.resolver, bool(context.zone_of_broker or context.zone_of_member)
@@ -106,7 +98,7 @@ class Nearby:
             rooms = _Zones(context) if zones else PrefixRooms()
             queues_of = _by_room(queues, lambda queue: rooms.room_of_queue(queue) or UNKNOWN)
             ids_of = _by_room(ids, lambda client_id: rooms.room_of_client(client_id) or UNKNOWN)
-            ids_of.pop(UNKNOWN, None)  # nothing tells that unknown members are near to unknown brokers
+            ids_of.pop(UNKNOWN, None)  # members and brokers without a known room need not be near each other
         together = resolver is None and zones if self.together is None else self.together
         return self._share_out(group, queues_of, ids_of, ids, context, together=together)
 
@@ -143,7 +135,7 @@ class _Zones:
 def _rooms(
     resolver: RoomResolver, queues: Sequence[MessageQueue], ids: Sequence[str]
 ) -> tuple[dict[str, list[MessageQueue]], dict[str, list[str]]]:
-    """Raises BadRequest for what the resolver does not answer (AL-22)."""
+    """Groups queues and ids by room. Raises BadRequest where the resolver returns no room (AL-22)."""
     queues_of = _by_room(queues, resolver.room_of_queue)
     ids_of = _by_room(ids, resolver.room_of_client)
     for unknown, problem in (
@@ -151,7 +143,7 @@ def _rooms(
         (ids_of, "Machine room is null for consumer id"),
     ):
         for thing in unknown.get(UNKNOWN, ()):
-            raise BadRequest(f"{problem} {thing}: make the room resolver answer for it")
+            raise BadRequest(f"{problem} {thing}: make the room resolver return its room")
     return queues_of, ids_of
 
 

@@ -1,7 +1,7 @@
-"""What an allocate strategy is, the checks that four of them share, and the division for a whole group at once.
+"""The protocol of allocate strategies, the checks that four of them share, and the division for a whole group.
 
-A user's own strategy only needs a `name` and `allocate`. This room writes no logs, as pure rooms do not; AL-3 asks for
-a line when a member is not in its own group's list, so `absence` gives the caller the sentence to write.
+A user's own strategy only needs `name` and `allocate`. This package is pure and writes no logs: `absence` returns the
+line that AL-3 requires when a member is not in the list of its group.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from evenq.allocation.context import Context
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["ContextDivider", "Divider", "Strategy", "absence", "checked", "checked_all", "divide", "places"]
-
 NOTHING_KNOWN = Context()
 
 
@@ -23,39 +21,35 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The name on the wire (XO-14): AVG, AVG_BY_CIRCLE, CONFIG, MACHINE_ROOM, MACHINE_ROOM_NEARBY-<inner>,
-        CONSISTENT_HASH, STICKY, or one of your own.
-        """
+        """The wire name (XO-14), see `known_names`; or one of your own."""
         ...
 
     def allocate(
         self, group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """The queues of member `own_id`. `queues` and `ids` are sorted, alike for all members (RB-11).
+        """Returns the queues of member `own_id`. `queues` and `ids` are sorted and equal for all members (RB-11).
 
-        Raises BadRequest where the strategy's documents ask for an illegal-argument error (AL-2, AL-22).
+        Raises BadRequest where the strategy's documents require an illegal-argument error (AL-2, AL-22).
         """
         ...
 
 
 @runtime_checkable
 class Divider(Protocol):
-    """A strategy that has a faster way to serve all members at once than one `allocate` each."""
+    """A strategy with a faster way for all members than one `allocate` each."""
 
-    def divide(self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """The same as `allocate` for each id."""
-        ...
+    def divide(
+        self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> dict[str, list[MessageQueue]]: ...
 
 
 @runtime_checkable
 class ContextDivider(Protocol):
-    """A strategy that knows what to do with a server's facts."""
+    """A strategy that uses facts of a server."""
 
     def divide_in(
         self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
-    ) -> dict[str, list[MessageQueue]]:
-        """What each member gets."""
-        ...
+    ) -> dict[str, list[MessageQueue]]: ...
 
 
 def divide(
@@ -65,10 +59,7 @@ def divide(
     ids: Sequence[str],
     context: Context = NOTHING_KNOWN,
 ) -> dict[str, list[MessageQueue]]:
-    """What each member gets, in the order of `ids`. Strategies that do not know contexts ignore it.
-
-    Raises what the strategy raises: BadRequest.
-    """
+    """Returns the queues of each member, in the order of `ids`. Raises BadRequest where the strategy does."""
     if isinstance(strategy, ContextDivider):
         return strategy.divide_in(group, queues, ids, context)
     if isinstance(strategy, Divider):
@@ -77,9 +68,9 @@ def divide(
 
 
 def checked(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> bool:
-    """The checks of AL-2, in its order, then AL-3: False if `own_id` is not in `ids`, and so gets nothing."""
+    """Checks AL-2, in its order, then AL-3: False if `own_id` is not in `ids`, and so gets no queue."""
     if not own_id:
-        raise BadRequest("currentCID is empty: give the client id of the member that asks")
+        raise BadRequest("currentCID is empty: give the client id of the member")
     if not queues:
         raise BadRequest("mqAll is null or mqAll empty: give the topic's queues, at least one")
     if not ids:
@@ -88,13 +79,12 @@ def checked(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> 
 
 
 def checked_all(queues: Sequence[MessageQueue], ids: Sequence[str]) -> None:
-    """The checks of AL-2 for each member."""
     for client_id in ids:
         checked(client_id, queues, (client_id,))
 
 
 def places(ids: Sequence[str]) -> dict[str, int]:
-    """Where each id comes first, as `ids.index` tells."""
+    """Returns the first index of each id."""
     first: dict[str, int] = {}
     for index, client_id in enumerate(ids):
         first.setdefault(client_id, index)
@@ -102,7 +92,7 @@ def places(ids: Sequence[str]) -> dict[str, int]:
 
 
 def absence(group: str, own_id: str, ids: Sequence[str]) -> str | None:
-    """The log line of AL-3, with group, own id and ids; None if the member is in the list."""
+    """Returns the log line of AL-3, with group, own id and ids; None if the member is in the list."""
     if own_id in ids:
         return None
     return f"member {own_id!r} of group {group!r} is not in the group's member list {list(ids)}, so it gets no queue"

@@ -1,12 +1,12 @@
-"""Strategies of your own: installed packages offer them as entry points of the group `evenq.allocation`.
+"""Strategies of your own, which installed packages offer as entry points of the group `evenq.allocation`.
 
-The entry point's name is the strategy's name on the wire, its object a factory without arguments:
+The name of the entry point is the wire name of the strategy, its object a factory without arguments:
 
     [project.entry-points."evenq.allocation"]
     BY_TENANT = "our_strategies:ByTenant"
 
-Install the package wherever the group's queues are divided: in rebalancer and brokers, or in each client. The packages
-are looked up once per process; only a strategy that is asked for is imported. Everything it gives is `verified`.
+Install the package wherever the group's queues are divided: in rebalancer and brokers, or in each client. Packages are
+looked up once per process, and only a requested strategy is imported. All its results are `verified`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from evenq.allocation.verified import verified
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["ENTRY_POINTS", "NO_STRATEGY", "Supplied", "offered", "supplied"]
-
 ENTRY_POINTS = "evenq.allocation"
 NO_STRATEGY = "NONE"
-"""Asks for no strategy, in any case; no package can take the name."""
+"""Removes a group's strategy, in upper or lower case; no package can use this name."""
 OFFERED_MAX = 64
-"""Most names that are looked at, in alphabetical order; the rest is unknown."""
+"""Most names that are used, in alphabetical order; the rest is ignored."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 
 T = TypeVar("T")
@@ -38,7 +36,7 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1)
 def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """What installed packages offer, by name. Names that no group could have are left out, and `NONE`."""
+    """Returns the entry points of installed packages by name, without invalid names and `NONE`."""
     points: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINTS):
         if NAME.fullmatch(point.name) and point.name.upper() != NO_STRATEGY:
@@ -47,13 +45,12 @@ def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def supplied(name: str) -> Supplied | None:
-    """The strategy that a package offers under this name; None if there is none.
+    """Returns the strategy that a package offers under this name; None if there is none.
 
-    Raises BadRequest, with what to fix, if two packages offer it, if it cannot be imported or is no strategy,
-    and for the name `NONE`, always.
+    Raises BadRequest if two packages offer it, if it cannot be imported, if it is not valid, and for the name `NONE`.
     """
     if name.upper() == NO_STRATEGY:
-        raise BadRequest(f"{name!r} is no strategy: the name takes a group's own away; a package needs another one")
+        raise BadRequest(f"{name!r} is not a strategy: it removes that of a group; give the package's another name")
     points = offered().get(name, ())
     if not points:
         return None
@@ -69,31 +66,30 @@ def supplied(name: str) -> Supplied | None:
         raise BadRequest(
             f"allocate strategy {name!r} ({values[0]}) has no method allocate; see evenq.allocation.Strategy"
         )
-    return Supplied(strategy)  # type: ignore[arg-type]  # its two parts were just looked at
+    return Supplied(strategy)  # type: ignore[arg-type]  # name and allocate were just checked
 
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """A user's strategy, with its results checked and its failures reported as its own."""
+    """A user's strategy with checked results, and with errors that name it."""
 
     strategy: Strategy
 
     @property
     def name(self) -> str:
-        """The name that it was asked for."""
         return self.strategy.name
 
     def allocate(
         self, group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `Strategy.allocate`. Errors: also whatever goes wrong inside, as BadRequest."""
+        """See `Strategy.allocate`. Any error of the strategy is raised as BadRequest."""
         mine = _called(self.name, "failed", lambda: self.strategy.allocate(group, own_id, tuple(queues), tuple(ids)))
         return verified({own_id: mine}, queues, (own_id,), strategy=self.name)[own_id]
 
     def divide_in(
         self, group: str, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
     ) -> dict[str, list[MessageQueue]]:
-        """All members' shares. A strategy with `divide_in` or `divide` is asked once, else once per member."""
+        """Returns all members' shares, by one call of `divide_in` or `divide`, otherwise by one per member."""
         if not queues or not ids:
             return {client_id: [] for client_id in ids}
         shares = _called(self.name, "failed", lambda: divide(self.strategy, group, tuple(queues), tuple(ids), context))
@@ -105,6 +101,6 @@ def _called(name: str, problem: str, call: Callable[[], T]) -> T:
         return call()
     except BadRequest:
         raise
-    except Exception as error:  # a stranger's code may raise anything, and must not end a server's loop
+    except Exception as error:  # user code may raise anything, and must not end a server's loop
         reason = f"{type(error).__name__}: {error}"[:200]
         raise BadRequest(f"allocate strategy {name!r} {problem}: {reason}; fix or uninstall its package") from error

@@ -1,17 +1,17 @@
-"""The check of what any strategy gave: only the topic's queues, each at most once, only to members.
+"""The check of a strategy's result: only queues of the topic, each at most once, only to members.
 
-Called for every user-supplied strategy (`supplied.py`), and by servers that want it for any. What is no mistake but a
-weakness (idle members, queues left out) is reported by `coverage`.
+`supplied.py` calls it for each user's strategy, and servers may call it for any. `coverage` reports weaknesses that are
+not errors (idle members, queues left out).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from evenq.allocation.machine_room import room_of_broker
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
-
-__all__ = ["verified"]
 
 SHOWN_MAX = 80  # characters of a foreign value in an error
 
@@ -23,10 +23,9 @@ def verified(
     *,
     strategy: str = "unnamed",
 ) -> dict[str, list[MessageQueue]]:
-    """The shares as lists, in the order of `ids`; who is absent got nothing.
+    """Returns the shares as lists, in the order of `ids`; absent members have no queue.
 
-    Raises BadRequest that names the strategy, the member or queue and what to fix, for a member that is not in the
-    group, a queue that is not the topic's, and a queue that was given twice.
+    Raises BadRequest for an unknown member, an unknown queue, and a queue that was given twice.
     """
     if not isinstance(shares, Mapping):
         raise _wrong(strategy, f"gave a {type(shares).__name__}", "give a dict of client id to list of queues")
@@ -34,7 +33,7 @@ def verified(
     for client_id, mine in shares.items():
         if client_id not in members:
             raise _wrong(
-                strategy, f"gave queues to {_shown(client_id)}, no member", "give only to the ids it was given"
+                strategy, f"gave queues to {_shown(client_id)}, not a member", "give only to the ids it was given"
             )
         if isinstance(mine, str) or not isinstance(mine, Iterable):
             raise _wrong(strategy, f"gave {_shown(client_id)} a {type(mine).__name__}", "give a list of queues")
@@ -62,3 +61,62 @@ def _wrong(strategy: str, what: str, fix: str) -> BadRequest:
 def _shown(value: object) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Gaps and overlaps of an allocation, compared with the topic's queues without changing it. All tuples ascend.
+
+    They are idle members (AL-9), lists that overlap or contain queues that do not exist (AL-14), and rooms that no
+    member covers (AL-20). Servers log and count them; `explain` shows them.
+    """
+
+    unowned: tuple[MessageQueue, ...]
+    shared: tuple[MessageQueue, ...]
+    """Queues that were given more than once."""
+    nonexistent: tuple[MessageQueue, ...]
+    """Given queues that the topic does not have."""
+    idle: tuple[str, ...]
+    """Members that got no existing queue."""
+    uncovered_rooms: tuple[str, ...]
+    """Rooms of which no queue was given: zones if known, otherwise the part before `@` in broker names."""
+
+    @property
+    def complete(self) -> bool:
+        """True if each queue was given exactly once and no other queue was given."""
+        return not (self.unowned or self.shared or self.nonexistent)
+
+
+def coverage(
+    queues: Iterable[MessageQueue],
+    shares: Mapping[str, Iterable[MessageQueue]],
+    zone_of_broker: Mapping[str, str] | None = None,
+) -> Coverage:
+    zones = zone_of_broker or {}
+
+    def room_of(queue: MessageQueue) -> str | None:
+        return zones.get(queue.broker_name) or room_of_broker(queue.broker_name)
+
+    counts = dict.fromkeys(sorted(queues), 0)
+    nonexistent: dict[MessageQueue, None] = {}
+    idle: list[str] = []
+    for client_id in sorted(shares):
+        owned = False
+        for queue in shares[client_id]:
+            if queue in counts:
+                counts[queue] += 1
+                owned = True
+            else:
+                nonexistent[queue] = None
+        if not owned:
+            idle.append(client_id)
+    unowned = tuple(queue for queue, count in counts.items() if count == 0)
+    attended = {room_of(queue) for queue, count in counts.items() if count}
+    rooms = {room for queue in unowned if (room := room_of(queue)) is not None}
+    return Coverage(
+        unowned=unowned,
+        shared=tuple(queue for queue, count in counts.items() if count > 1),
+        nonexistent=tuple(sorted(nonexistent)),
+        idle=tuple(idle),
+        uncovered_rooms=tuple(sorted(rooms - attended)),
+    )

@@ -1,9 +1,9 @@
-"""STICKY by weights and capacities: even load, not even counts, with few moves.
+"""STICKY by weights and capacities: even load instead of even counts, with few moves. Used by `sticky.py`.
 
-Called by `sticky.py`. A member's level is the weight of its queues over its capacity; all levels should be near the
-mean. Queues without owner go, heaviest first, to where the level stays lowest; then single queues go from the highest
-level to low ones while that helps. Weights are measured and never rest, so a level within `SLACK` of the mean is left
-alone. A greedy: the same facts give the same answer in any order, few moves are usual and not promised.
+The level of a member is the weight of its queues over its capacity; all levels should be near the mean. Queues without
+owner go, heaviest first, to the member whose level stays lowest. Then single queues move from the highest level to low
+ones while that helps. Measured weights change all the time, so levels within `SLACK` of the mean stay as they are. The
+search is greedy and deterministic. Few moves are usual, but not guaranteed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from evenq.allocation.context import Context
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["FLOOR", "SLACK", "weighed"]
-
 SLACK = 0.1
-"""With weights: levels from 0.9 to 1.1 of the mean count as even. With capacities only there is no slack."""
+"""With weights, levels from 0.9 to 1.1 of the mean count as even. With capacities only there is no slack."""
 FLOOR = 0.1
 """A queue weighs at least this part of the mean weight, so that queues without lag do not all go to one member."""
 LOWEST = 4  # where capacities differ, this many of the lowest levels are compared as takers of a queue
@@ -30,11 +28,10 @@ Level = tuple[float, int]  # the level when it was noted, and the member's place
 
 
 def weighed(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context) -> dict[str, list[MessageQueue]]:
-    """Each member's share, in no order. `ids` in the order that decides ties; both without repeats, no empty `ids`.
+    """Returns each member's share, unordered. `ids` are in the order that decides ties; no repeats, no empty `ids`.
 
-    With no limit of moves, at the end each level is at most 1 + SLACK of the mean, or no queue of that member can go
-    to one of the lowest levels without making that one as high. Raises BadRequest for a weight or capacity that is no
-    number in its range.
+    Without a limit of moves, each level is at most 1 + SLACK of the mean in the end, or no queue of that member can
+    move to one of the lowest levels without making it as high. Raises BadRequest for a weight or capacity out of range.
     """
     scale = _Scale(queues, ids, context)
     places = {client_id: member for member, client_id in enumerate(ids)}
@@ -46,14 +43,14 @@ def weighed(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
         else:
             scale.put(number, member)
     owned = set(range(len(queues))).difference(free)
-    # The heaviest first: light ones level out what they leave uneven.
+    # The heaviest first: light queues then even out the differences.
     scale.give(sorted(free, key=lambda number: (-scale.weights[number], number)))
     scale.level(owned, context.moves_max)
     return {client_id: [queues[number] for _, number in scale.shares[member]] for member, client_id in enumerate(ids)}
 
 
 class _Scale:
-    """Loads and levels while queues are put. Queues and members are numbers here: places in the arguments."""
+    """Loads and levels while queues are given. Queues and members are numbers: their indexes in the arguments."""
 
     def __init__(self, queues: Sequence[MessageQueue], ids: Sequence[str], context: Context) -> None:
         self.weights = _weights(queues, context.weight_of_queue)
@@ -86,7 +83,7 @@ class _Scale:
         return heap
 
     def _lowest(self, heap: list[Level], count: int) -> list[int]:
-        """The members with the lowest levels, of a heap whose entries may be old."""
+        """Returns the members with the lowest levels, of a heap whose entries may be outdated."""
         lowest: dict[int, float] = {}
         while heap and len(lowest) < count:
             noted, member = heappop(heap)
@@ -100,7 +97,7 @@ class _Scale:
         return list(lowest)
 
     def give(self, numbers: Sequence[int]) -> None:
-        """Give queues in this order, inside of their zone where that leaves the level even."""
+        """Gives queues in this order, within their zone where that leaves the level even."""
         everybody = self._heap(range(len(self._loads)))
         near: dict[str, list[Level]] = {}
         for zone in sorted(set(self._zones) & set(self._zone_of_queue) - {""}):
@@ -117,7 +114,7 @@ class _Scale:
             self.put(number, chosen)
 
     def level(self, owned: set[int], moves_max: int) -> None:
-        """Move single queues from high to low while that helps; at most `moves_max` of those that had an owner.
+        """Moves single queues from high to low while that helps; at most `moves_max` of those that had an owner.
 
         Each move lowers the higher of two levels, so this ends.
         """
@@ -128,7 +125,7 @@ class _Scale:
             budget = self._pass(owned, budget)
 
     def _pass(self, owned: set[int], budget: int) -> int:
-        """Move until levels are even or no queue of anybody fits. Returns what is left of the budget."""
+        """Moves queues until levels are even or no queue fits. Returns the rest of the budget."""
         lows = self._heap(range(len(self._loads)))
         highs = [(-level, member) for level, member in lows]
         heapify(highs)
@@ -138,7 +135,7 @@ class _Scale:
                 break
             best = min(self._steps(high, lowest), default=None)
             if best is None:
-                continue  # nothing of it fits anywhere now; it is looked at again in the next pass
+                continue  # none of its queues fits now; the next pass tries again
             _, _, at, low = best
             had_owner = self.shares[high][at][1] in owned
             if had_owner and not budget:
@@ -162,8 +159,8 @@ class _Scale:
         return self._level(high) <= top + TINY and self._level(low) >= bottom - TINY
 
     def _steps(self, high: int, lowest: Sequence[int]) -> Iterator[tuple[bool, float, int, int]]:
-        """Moves that help, the best is the least: does it overshoot, how high it leaves the higher one or the taker,
-        the queue's place in the share, the taker.
+        """Yields moves that help; the smallest is the best: whether it overshoots, a level to compare, the index of the
+        queue in the share, the taker.
         """
         share, level = self.shares[high], self._level(high)
         top, bottom = self._mean * (1 + self._slack), self._mean * (1 - self._slack)

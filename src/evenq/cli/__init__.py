@@ -1,3 +1,1 @@
-"""The command `evenq`: start a cluster, create and show topics and groups, produce and consume. The only package above
-the programs.
-"""
+"""The command `evenq`. Only this package imports the servers' programs."""

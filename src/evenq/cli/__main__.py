@@ -1,6 +1,6 @@
-"""`evenq`: reads the command line, runs one command, tells errors in one line.
+"""`evenq`: parses the command line, runs one command and reports an error in one line.
 
-Exit codes are those of `exit_codes`. Nothing heavy is imported before the command is known: `evenq --help` must be
+Exit codes are those of `exit_codes`. No heavy module is imported before the command is known: `evenq --help` must be
 instant.
 """
 
@@ -21,26 +21,45 @@ from evenq.errors import ConnectionFailed, Error, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
 from evenq.runtime.quiet_grpc import quiet_grpc
 
-__all__ = ["main"]
+_UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Errors of a file or folder that the command line names."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Runs one command and returns its exit code."""
     quiet_grpc()
     parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # set by the shell's function of `evenq completion`
+        from evenq.cli.completion import answer
+
+        answer(parser)
     options = parser.parse_args(arguments)
     if getattr(options, "run", None) is None:
         getattr(options, "help_of", parser).print_help()
         return ExitCode.DONE
-    if getattr(options, "credentials", None):
-        _sign_with(options.credentials)
-    if not is_installed("rich"):  # before anything is done that could then not be shown
+    if not is_installed("rich"):  # checked before any change, whose result could not be printed
         return _say(missing("the command line", "rich"))
+    period = getattr(options, "watch", None)
+    if period is None:
+        return _attempt(options)
+    from evenq.cli.watching import watch
+
     try:
+        return watch(options, _attempt, sys.argv[1:] if arguments is None else arguments)
+    except BrokenPipeError:
+        return _without_reader()
+
+
+def _attempt(options: argparse.Namespace) -> int:
+    """Runs the command once; an error becomes a line and an exit code."""
+    try:
+        _settle(options)
         use_tls(options)
         if getattr(options, "one_address", False) and ONE_ADDRESS not in options.endpoint:
             options.endpoint += ONE_ADDRESS
-        if hasattr(options, "endpoint") and not hasattr(options, "silent_hint"):  # those say what they see at once
+        if hasattr(options, "endpoint") and not hasattr(
+            options, "silent_hint"
+        ):  # these commands report the outage itself
             await_election(options.endpoint)
         return int(
             options.run(options) or (ExitCode.NOT_DONE if getattr(options, "incomplete", False) else ExitCode.DONE)
@@ -48,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe left; a second complaint at exit would be ours
-        return ExitCode.DONE
+        return _without_reader()
     except Error as error:
         return _exit_code(error, options)
     except ModuleNotFoundError as error:
@@ -60,40 +78,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _exit_code(known[0], options)
     except OSError as error:
-        return _say(str(error))
+        code = _say(str(error))
+        return ExitCode.USAGE if isinstance(error, _UNREADABLE) and error.filename else code
 
 
-def _sign_with(path: str) -> None:
-    """All clients of this process look for their keys in the environment; the file goes before what stands there."""
-    for variable in ("EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY", "EVENQ_SECURITY_TOKEN"):
-        os.environ.pop(variable, None)
-    os.environ["EVENQ_CREDENTIALS"] = path
+def _without_reader() -> int:
+    """Ends a command whose reader of the pipe ended; Python would print an error at exit."""
+    sys.stderr.close()
+    return ExitCode.DONE
+
+
+def _settle(options: argparse.Namespace) -> None:
+    from evenq.cli.contexts.settling import settle  # not at the top: --help needs no file of contexts
+
+    settle(options)
 
 
 def _exit_code(error: Error, options: argparse.Namespace) -> int:
-    """Of a command that failed; the error is printed."""
     _say(" ".join(_sentence(error, options).split()))
     return int(exit_code(error))
 
 
 def _sentence(error: Error, options: argparse.Namespace) -> str:
-    """The error's own, with what to type next where the command line knows more than the error."""
+    """Returns the error text, with the next command where only the command line knows it."""
     if not hasattr(options, "endpoint"):
         return str(error)
     if isinstance(error, ConnectionFailed):
-        from evenq.client.rpc.calls import AccessPointSilent
+        from evenq.client.rpc.transport import AccessPointSilent
 
         if isinstance(error, AccessPointSilent):
             return (
-                f"no server answers at {options.endpoint}; start one with `evenq up`, or name another with "
-                f"--endpoint HOST:PORT{getattr(options, 'silent_hint', '')}"
+                f"no server answers at {options.endpoint}{_of_context(options)}; start one with `evenq up`, or name "
+                f"another with --endpoint HOST:PORT{getattr(options, 'silent_hint', '')}"
             )
-    if isinstance(error, Unauthorized) and "x-mq-date-time" not in error.message:  # that is about a clock
+    if (
+        isinstance(error, Unauthorized) and "x-mq-date-time" not in error.message
+    ):  # such an error is about a clock, not about keys
         return (
-            f"{error}: --credentials FILE names a file with both, or set EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY, or "
-            "EVENQ_CREDENTIALS to the file's path"
+            f"{error}: give --credentials FILE (access_key and secret_key), or set EVENQ_ACCESS_KEY and "
+            "EVENQ_SECRET_KEY, or EVENQ_CREDENTIALS to the file's path"
         )
     return str(error)
+
+
+def _of_context(options: argparse.Namespace) -> str:
+    name = getattr(options, "settled_by", "")
+    return f" (context {name})" if name else ""
 
 
 def _say(text: str) -> int:

@@ -1,7 +1,4 @@
-"""Commands that talk to a cluster: one short-lived loop and `evenq.aio.Admin` per command.
-
-Also what several commands share: waiting for brokers that have just come, the sentences that name the next command.
-"""
+"""Calls of a cluster, one loop and one `Admin` per command, with retries for new brokers and with shared warnings."""
 
 from __future__ import annotations
 
@@ -12,23 +9,21 @@ from typing import TypeVar
 
 from evenq.cli.output import progress_console
 from evenq.client.async_admin import Admin
-from evenq.client.rpc.calls import AccessPointSilent
+from evenq.client.rpc.transport import AccessPointSilent
 from evenq.errors import ConnectionFailed, Error, Forbidden, GroupNotFound, TlsFailed, TopicNotFound, Unauthorized
 from evenq.runtime.clock import Clock, SystemClock
-
-__all__ = ["on_every_broker", "warn_missing", "warn_silent", "with_admin"]
 
 Result = TypeVar("Result")
 
 NEWCOMER_MS_MAX = 45_000
-"""How long a broker may be alive before its name can be looked up: cluster DNS keeps a "no such name" for 30 s."""
+"""Longest time until the name of a new broker resolves, ms: cluster DNS caches "no such name" for 30 s."""
 AGAIN_MS = 1_000
 
 
 async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock | None = None) -> Result:
-    """Do `work`, which may be done twice, until no live broker was out of reach; NEWCOMER_MS_MAX at most.
+    """Repeats `work`, which must be idempotent, until all live brokers answer, for at most NEWCOMER_MS_MAX.
 
-    Raises what the last attempt raised.
+    Raises the error of the last attempt.
     """
     clock = clock or SystemClock()
     deadline_ms = clock.monotonic_ms() + NEWCOMER_MS_MAX
@@ -48,7 +43,7 @@ async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock
 
 
 def with_admin(options: argparse.Namespace, work: Callable[[Admin], Awaitable[Result]]) -> Result:
-    """Run one command's `work` with an `Admin` for its options."""
+    """Runs `work` with an `Admin` for the command's options."""
     return asyncio.run(_with_admin(options, work))
 
 
@@ -63,20 +58,20 @@ async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Await
 
 
 def warn_silent(options: argparse.Namespace, silent: Sequence[str], missing: str) -> None:
-    """Say on standard error which brokers did not answer and what is missing for that; the exit code is 1 then."""
+    """Warns about brokers that did not answer, on standard error; the exit code is then 1."""
     if silent:
         options.incomplete = True
-        progress_console().print(f"No answer from {', '.join(silent)}: {missing} is missing here.")
+        progress_console().print(f"No answer from {', '.join(silent)}: the result lacks {missing}.")
 
 
 async def warn_missing(
     options: argparse.Namespace, admin: Admin, undone: str, *, later: str = "Run the command again when it is back"
 ) -> None:
-    """The same about brokers that belong to the cluster and are missing. `undone`: what was not done there."""
+    """Warns about missing brokers of the cluster, also with exit code 1. `undone`: the operation that they lack."""
     try:
         names = sorted(one.name for one in await admin.list_missing_brokers())
     except (Forbidden, Unauthorized):
-        return  # a caller that may not look at the cluster knows of no other brokers
+        return  # the caller has no right to list brokers
     if names:
         options.incomplete = True
         progress_console().print(

@@ -1,4 +1,4 @@
-"""`evenq client list | show | stack`: who talks to the cluster."""
+"""`evenq client list | show | stack | access`: the producers and consumers of the cluster, and one's own rights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_lines, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.query_views import ClientView
-
-__all__ = ["list_all", "show", "stack"]
 
 _COLUMNS = (
     Column("client_id", "client"),
@@ -26,22 +24,18 @@ _COLUMNS = (
 
 
 def list_all(options: argparse.Namespace) -> None:
-    """`evenq client list`."""
-
     async def work(admin: Admin) -> None:
         view = await admin.list_clients(group=options.group)
-        warn_silent(options, view.silent, "who talks only to them")
+        warn_silent(options, view.silent, "clients that call only them")
         rows = [_row(client) for client in view.clients]
         empty = "No client is connected. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
-        print_page(Page(facts={}, listings=[listing]), as_json=options.json, wide=options.wide)
+        print_page(Page(facts={}, listings=[listing]), options.output)
 
     with_admin(options, work)
 
 
 def show(options: argparse.Namespace) -> None:
-    """`evenq client show ID`."""
-
     async def work(admin: Admin) -> None:
         views = await admin.describe_client(options.id)
         client = views[0]
@@ -80,18 +74,16 @@ def show(options: argparse.Namespace) -> None:
                 empty="none",
             ),
         ]
-        print_page(Page(facts=facts, listings=listings), as_json=options.json)
+        print_page(Page(facts=facts, listings=listings), options.output)
 
     with_admin(options, work)
 
 
 def stack(options: argparse.Namespace) -> None:
-    """`evenq client stack ID`."""
-
     async def work(admin: Admin) -> None:
         text = await admin.client_stack(options.id)
-        if options.json:
-            print_page(Page(facts={"client": options.id, "stack": text}), as_json=True)
+        if options.output.for_programs:
+            print_page(Page(facts={"client": options.id, "stack": text}), options.output)
         else:
             print_lines(text.rstrip("\n"), keep="\n\t")
 
@@ -114,3 +106,22 @@ def _row(client: ClientView) -> tuple[Scalar, ...]:
         ", ".join(client.brokers),
         client.last_seen_ms or client.joined_ms,
     )
+
+
+def access(options: argparse.Namespace) -> None:
+    async def work(admin: Admin) -> None:
+        caller = await admin.describe_caller()
+        rows: list[tuple[Scalar, ...]] = [(one.resource, " ".join(one.actions)) for one in caller.grants]
+        empty = "No grant: every call is refused."
+        if not caller.user:
+            empty = "The cluster has no users: every call is allowed."
+        elif caller.admin:
+            empty = "Every call is allowed, except those between servers."
+        columns = (Column("resource", "resource"), Column("actions", "actions"))
+        page = Page(
+            facts={"user": caller.user, "admin": caller.admin, "broker": caller.broker_name},
+            listings=[Listing(key="grants", columns=columns, rows=rows, empty=empty)],
+        )
+        print_page(page, options.output)
+
+    with_admin(options, work)

@@ -1,5 +1,6 @@
-"""Commands that were given several access points wait while none of them is served: copies of a broker that has just
-died elect another leader within seconds, and a script should not fail for that.
+"""Waiting for an election: with several access points, a command waits while none of them answers.
+
+The copies of a broker that has just died elect another leader within seconds; a script should not fail meanwhile.
 """
 
 from __future__ import annotations
@@ -12,18 +13,14 @@ from evenq.client.core.routes.access_points import access_points
 from evenq.runtime.clock import SystemClock
 from evenq.wire.addresses import host_and_port
 
-__all__ = ["ELECTION_S", "await_election"]
-
 ELECTION_S = 10.0
-"""An election takes about 3 s, and the new leader opens its port when its log is read."""
+"""An election takes about 3 s; the new leader reads its log before it opens its port."""
 LOOK_S = 0.2
 CONNECT_S = 2.0
 
 
 def await_election(endpoint: str, *, within_s: float = ELECTION_S) -> None:
-    """Return when one of the access points takes connections, or after `within_s`; at once if there is only one. What
-    is wrong then, the command's first call tells. Raises IllegalAccessPoint.
-    """
+    """Waits until one of several access points accepts connections, at most `within_s`. Raises IllegalAccessPoint."""
     targets = [host_and_port(target) for target in access_points(endpoint).targets]
     if len(targets) < 2:
         return

@@ -1,4 +1,4 @@
-"""How commands show a group's lag. While brokers are away it is unknown: what they have can only be more."""
+"""Display of a group's lag. While brokers do not answer, only a lower bound is known."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ from collections.abc import Iterable, Sequence
 from evenq.cli.admin import warn_silent
 from evenq.cli.output import Column, Scalar
 
-__all__ = ["lag_cells", "lag_columns", "lag_facts", "warn_lag"]
-
 AT_LEAST = "lag_at_least"
 
 
 def lag_facts(lag: int, silent: Sequence[str]) -> dict[str, Scalar | list[str]]:
-    """`lag`, null if brokers are silent; then `lag_at_least` and who they are."""
+    """Returns `lag`; with silent brokers it is None, beside `lag_at_least` and their names."""
     return {"lag": None, AT_LEAST: lag, "silent": list(silent)} if silent else {"lag": lag}
 
 
 def lag_columns(silent: Iterable[str]) -> list[Column]:
-    """The same, of a table; its cells come from `lag_cells`."""
+    """Returns the columns of a table whose cells come from `lag_cells`."""
     more = [Column(AT_LEAST, "at least", "number")] if any(silent) else []
     return [Column("lag", "lag", "number"), *more]
 
 
 def lag_cells(lag: int, silent: Iterable[str]) -> tuple[Scalar, ...]:
-    """For `lag_columns` of the same brokers."""
+    """Returns the cells for `lag_columns` of the same brokers."""
     return (None, lag) if any(silent) else (lag,)
 
 
 def warn_lag(options: argparse.Namespace, silent: Iterable[str]) -> None:
-    """Name the silent brokers on standard error."""
-    warn_silent(options, sorted(set(silent)), "what groups have there")
+    warn_silent(options, sorted(set(silent)), "the lag of groups there")

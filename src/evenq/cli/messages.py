@@ -1,7 +1,4 @@
-"""`evenq message get | find | tail | trace`: stored messages, and what became of them. They only look.
-
-`evenq message recall` takes a delayed one back.
-"""
+"""`evenq message get | find | tail | trace`: stored messages and their deliveries; and `recall`, the only change."""
 
 from __future__ import annotations
 
@@ -13,7 +10,19 @@ from datetime import datetime
 from typing import Any
 
 from evenq.cli.admin import warn_silent, with_admin
-from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_json, print_lines, print_page, progress_console
+from evenq.cli.formats import Output
+from evenq.cli.output import (
+    WIDE,
+    Column,
+    Listing,
+    Page,
+    Scalar,
+    print_lines,
+    print_page,
+    print_record,
+    print_value,
+    progress_console,
+)
 from evenq.cli.values import moment_ms
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.query_views import MessageTraceView, MessageView, TraceEventView
@@ -21,15 +30,12 @@ from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["find", "get", "message_row", "recall", "tail", "trace"]
-
 FOLLOW_MS = 500
-STORED_THERE = "what is stored there"
+STORED_THERE = "the messages stored there"
 Facts = dict[str, Scalar | list[str]]
 
 
 def find(options: argparse.Namespace) -> None:
-    """`evenq message find TOPIC`."""
     now_ms = SystemClock().now_ms()
     queue = _queue(options)
 
@@ -46,25 +52,20 @@ def find(options: argparse.Namespace) -> None:
             body_max=options.body_max,
         )
         warn_silent(options, view.silent, STORED_THERE)
-        if options.json:
-            _lines(view.messages)
+        if options.output.for_programs:
+            _lines(view.messages, options.output)
             return
         empty = f"No message matches. To see the newest: evenq message tail {options.topic}"
-        print_page(
-            Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]),
-            as_json=False,
-            wide=options.wide,
-        )
+        print_page(Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]), options.output)
         if view.more:
-            progress_console().print("There are more: give a shorter time range, or raise --limit.")
+            progress_console().print("More messages match: give a shorter time range, or raise --limit.")
 
     with_admin(options, work)
 
 
 def get(options: argparse.Namespace) -> None:
-    """`evenq message get ID`."""
     if bool(options.id) == (options.offset is not None):
-        raise BadRequest("name a message by its ID, or by --topic, --queue and --offset; see evenq message get --help")
+        raise BadRequest("give the ID of a message, or --topic, --queue and --offset; see evenq message get --help")
     queue = _queue(options)
 
     async def work(admin: Admin) -> None:
@@ -77,34 +78,31 @@ def get(options: argparse.Namespace) -> None:
 
 
 def recall(options: argparse.Namespace) -> None:
-    """`evenq message recall TOPIC HANDLE`."""
-
     async def work(admin: Admin) -> None:
         message_id = await admin.recall_message(options.topic, options.handle)
         page = Page(
             facts={"topic": options.topic, "recalled": message_id},
-            sentence=f"Message {message_id} of {options.topic} is recalled and will not be delivered.",
+            sentence=f"Message {message_id} of {options.topic} was recalled and will not be delivered.",
         )
-        print_page(page, as_json=options.json)
+        print_page(page, options.output)
 
     with_admin(options, work)
 
 
 def tail(options: argparse.Namespace) -> None:
-    """`evenq message tail TOPIC`."""
     queue = _queue(options)
 
     async def work(admin: Admin) -> None:
         view = await admin.peek_messages(options.topic, queue=queue, limit=options.limit, body_max=options.body_max)
         warn_silent(options, view.silent, STORED_THERE)
         newest = list(reversed(view.messages))
-        if options.json or options.follow:
-            _lines(newest) if options.json else _texts(newest, options.body_max)
+        if options.output.for_programs:
+            _lines(newest, options.output)
+        elif options.follow:
+            _texts(newest, options.body_max)
         else:
             empty = f"Topic {options.topic} holds no message. Send one: evenq produce {options.topic} --body hello"
-            print_page(
-                Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), as_json=False, wide=options.wide
-            )
+            print_page(Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), options.output)
         if options.follow:
             await _follow(admin, dict(view.positions), queue, options)
 
@@ -121,8 +119,8 @@ async def _follow(
             options.topic, queue=queue, limit=options.limit, body_max=options.body_max, after=known
         )
         known.update(view.positions)
-        if options.json:
-            _lines(view.messages)
+        if options.output.for_programs:
+            _lines(view.messages, options.output)
         else:
             _texts(view.messages, options.body_max)
         if not view.more:
@@ -130,17 +128,15 @@ async def _follow(
 
 
 def trace(options: argparse.Namespace) -> None:
-    """`evenq message trace ID`."""
-
     async def work(admin: Admin) -> None:
         view = await admin.trace_message(options.id, topic=options.topic, group=options.group)
         warn_silent(options, view.silent, STORED_THERE)
-        if options.json:
+        if options.output.for_programs:
             copies = [_trace_json(one) for one in view.traces]
-            print_json({"message_id": options.id, "copies": copies})
+            print_value({"message_id": options.id, "copies": copies}, options.output, name=options.id)
             return
         for one in view.traces:
-            print_page(_trace_page(one), as_json=False)
+            print_page(_trace_page(one), options.output)
 
     with_admin(options, work)
 
@@ -149,7 +145,7 @@ def trace(options: argparse.Namespace) -> None:
 
 
 def message_row(message: MessageView) -> dict[str, Any]:
-    """One message for JSON. A body that is no UTF-8 is given in base64 as `body_base64`."""
+    """Returns one message for JSON. A body that is not UTF-8 becomes base64 in `body_base64`."""
     row: dict[str, Any] = {
         "topic": message.queue.topic,
         "broker": message.queue.broker_name,
@@ -177,8 +173,8 @@ def message_row(message: MessageView) -> dict[str, Any]:
 
 
 def _show(message: MessageView, options: argparse.Namespace) -> None:
-    if options.json:
-        print_json(message_row(message))
+    if options.output.for_programs:
+        print_value(message_row(message), options.output, name=message.message_id)
         return
     facts: Facts = {
         "message_id": message.message_id,
@@ -194,7 +190,7 @@ def _show(message: MessageView, options: argparse.Namespace) -> None:
     if message.origin_topic:
         facts["origin"] = f"{message.origin_topic} {message.origin_message_id}"
     facts["body"] = f"{message.body_bytes:,} bytes"
-    print_page(Page(facts=facts), as_json=False)
+    print_page(Page(facts=facts), options.output)
     if options.body != "none":
         print_lines(_body(message.body, options.body), keep="\n\t")
         if len(message.body) < message.body_bytes:
@@ -248,9 +244,9 @@ def _preview(message: MessageView, body_max: int) -> str:
     return text + ("..." if message.body_bytes > len(message.body) else "")
 
 
-def _lines(messages: Iterable[MessageView]) -> None:
+def _lines(messages: Iterable[MessageView], output: Output) -> None:
     for message in messages:
-        print_json(message_row(message))
+        print_record(message_row(message), output, name=message.message_id)
 
 
 def _texts(messages: Iterable[MessageView], body_max: int) -> None:
@@ -284,7 +280,7 @@ _STATES = {
     "WAITING": "not delivered yet",
     "IN_FLIGHT": "delivered, not acknowledged",
     "RETRY": "waits for its next delivery",
-    "BLOCKED": "waits for the message before it in its message group",
+    "BLOCKED": "waits for the previous message of its message group",
     "FINISHED": "finished",
     "DEAD_LETTERED": "in the dead-letter topic",
 }
@@ -354,7 +350,7 @@ def _trace_page(trace: MessageTraceView) -> Page:
     return Page(
         facts=facts,
         listings=[
-            Listing(key="groups", columns=state_columns, rows=states, title="Groups", empty="no group reads its queue"),
+            Listing(key="groups", columns=state_columns, rows=states, title="Groups", empty="no group reads it"),
             Listing(key="events", columns=event_columns, rows=events, title="Events"),
         ],
     )
@@ -375,4 +371,4 @@ def _event_text(event: TraceEventView) -> str:
         case "COMMITTED":
             return "passed by its owner's commit"
         case _:
-            return "group moved by an operator"
+            return "offset of the group moved by an operator"

@@ -1,4 +1,4 @@
-"""`evenq offset show | reset | skip | clone`: where groups are, and moving them. First the plan; `--yes` does it."""
+"""`evenq offset show | reset | skip | clone`: the progress of groups. Without `--yes` a change is only planned."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from evenq.client.core.admin.views import OffsetMoveView
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["clone", "reset", "show", "skip"]
-
 FAILED = 1
 
 
 def show(options: argparse.Namespace) -> None:
-    """`evenq offset show GROUP`."""
-
     async def work(admin: Admin) -> None:
         details = await admin.describe_group(options.group)
         silent = details.summary.silent
@@ -32,11 +28,11 @@ def show(options: argparse.Namespace) -> None:
             *QUEUE,
             Column("owner", "owner", shown=WIDE),
             Column("min_offset", "first", "number", shown=WIDE),
-            Column("committed", "group is at", "number"),
+            Column("committed", "committed", "number"),
             Column("max_offset", "end", "number"),
             Column("lag", "lag", "number"),
             Column("inflight", "in flight", "number"),
-            Column("next_store_ms", "next one stored", "time"),
+            Column("next_store_ms", "next stored", "time"),
         )
         rows: list[tuple[Scalar, ...]] = [
             (
@@ -51,17 +47,16 @@ def show(options: argparse.Namespace) -> None:
             )
             for q in queues
         ]
-        empty = f"Nothing was read yet. Read with it: evenq consume TOPIC --group {options.group}"
+        empty = f"The group has read nothing yet. To read: evenq consume TOPIC --group {options.group}"
         facts = {"group": options.group, **lag_facts(sum(queue.lag for queue in queues), silent)}
         warn_lag(options, silent)
         listing = Listing(key="queues", columns=columns, rows=rows, empty=empty)
-        print_page(Page(facts=facts, listings=[listing]), as_json=options.json, wide=options.wide)
+        print_page(Page(facts=facts, listings=[listing]), options.output)
 
     with_admin(options, work)
 
 
 def reset(options: argparse.Namespace) -> int:
-    """`evenq offset reset GROUP --to WHERE`."""
     where = (options.to or "").lower()
     timestamp_ms = None
     to: str | int = "latest"
@@ -78,12 +73,10 @@ def reset(options: argparse.Namespace) -> int:
 
 
 def skip(options: argparse.Namespace) -> int:
-    """`evenq offset skip GROUP`."""
     return _move(options, lambda admin: admin.skip_offsets(options.group, count=options.count, **_limits(options)))
 
 
 def clone(options: argparse.Namespace) -> int:
-    """`evenq offset clone GROUP --from GROUP2`."""
     return _move(
         options, lambda admin: admin.clone_offsets(options.group, like_group=options.source, **_limits(options))
     )
@@ -96,7 +89,7 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
 
 def _move(options: argparse.Namespace, how: Callable[[Admin], Coroutine[Any, Any, list[OffsetMoveView]]]) -> int:
     moves = with_admin(options, how)
-    print_page(_page(options, moves), as_json=options.json, wide=options.wide)
+    print_page(_page(options, moves), options.output)
     return FAILED if any(move.error for move in moves) else 0
 
 
@@ -116,31 +109,33 @@ def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
         result = f"failed: {move.error}" if move.error else "moved" if options.yes else "would move"
         if not move.error and move.before == move.after and not move.inflight:
             result = "stays"
-        rows.append((
-            *queue_cells(move.queue)[:-1],
-            None if move.queue.queue_id < 0 else move.queue.queue_id,
-            move.owner,
-            before,
-            None if move.error else move.after,
-            None if move.error else move.after - (move.min_offset if before is None else before),
-            move.inflight,
-            f"{result} ({move.note})" if move.note else result,
-        ))  # fmt: skip
+        rows.append(
+            (
+                *queue_cells(move.queue)[:-1],
+                None if move.queue.queue_id < 0 else move.queue.queue_id,
+                move.owner,
+                before,
+                None if move.error else move.after,
+                None if move.error else move.after - (move.min_offset if before is None else before),
+                move.inflight,
+                f"{result} ({move.note})" if move.note else result,
+            )
+        )
     failed = sum(bool(move.error) for move in moves)
     facts: dict[str, Scalar | list[str]] = {
         "group": options.group,
         "done": options.yes and not failed,
         "failed": failed,
     }
-    empty = f"There is nothing to move: evenq offset show {options.group}"
+    empty = f"There is no offset to move. See: evenq offset show {options.group}"
     listing = Listing(key="moves", columns=columns, rows=rows, empty=empty)
     return Page(facts=facts, listings=[listing], sentence=_sentence(options, moves, failed))
 
 
 def _sentence(options: argparse.Namespace, moves: Sequence[OffsetMoveView], failed: int) -> str:
     if not options.yes:
-        return f"This is the plan for group {options.group}; nothing was changed. To apply it, add --yes."
+        return f"Plan for group {options.group}: nothing was changed. To apply it, add --yes."
     if failed:
-        return f"Group {options.group} was moved, but not on {failed}: run the command again when the cause is removed."
+        return f"Group {options.group} was moved, except on {failed}: remove the cause and run the command again."
     where = f"{len(moves)} queue{'s' * (len(moves) != 1)}"
     return f"Group {options.group} was moved on {where}. Check: evenq offset show {options.group}"

@@ -1,18 +1,23 @@
-"""Output of the commands: tables for people, JSON for programs. Both come from one `Page`, so they cannot differ.
+"""Output of the commands: tables for people, JSON, YAML or names for programs. All come from one `Page`, so they cannot
+differ.
 
 Standard output holds results only; progress and hints go to standard error. No other module of the command line writes
-to either (a test says so), because this one makes text safe: messages, client ids and the errors of servers are written
-by others. Control characters are shown as escapes, and nothing is read as markup; JSON gives exact values.
+to either (a test checks it), because this one makes text safe: others write messages, client ids and server errors.
+Control characters are printed as escapes, and no text is parsed as markup. JSON holds exact values.
 """
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from evenq.cli.formats import Output
+from evenq.cli.yaml_text import yaml_text
 from evenq.model import MessageQueue
 from evenq.runtime.printable import json_line, printable
 
@@ -21,30 +26,25 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
     from rich.text import Text
 
-__all__ = [
-    "JSON_ONLY", "QUEUE", "WIDE", "Column", "Listing", "Page", "complain", "console", "print_json", "print_lines",
-    "print_page", "progress_bar", "progress_console", "queue_cells",
-]  # fmt: skip
-
-Scalar = str | int | bool | None
+Scalar = str | int | float | bool | None
 ALWAYS, WIDE, JSON_ONLY = "always", "wide", "never"
 GAP = 3
-"""Between two columns."""
+"""Characters between two columns."""
 UNBOUNDED = 100_000
-"""Columns of a pipe or file: a table is as wide there as its cells are."""
+"""Width of a pipe or file, in characters: a table is as wide as its cells there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`key` names the value in JSON; `kind` is text, number, time (ms since the epoch, 0 = never) or sentence, which is
-    the first to take several lines. No cell is ever cut: a name or an id must be there to be copied.
-    """
+    """A column of a table. No cell is ever cut: users copy names and ids."""
 
     key: str
+    """The name in JSON."""
     title: str
     kind: str = "text"
+    """text, number, time (ms since the epoch, 0 = never) or sentence, which is wrapped first."""
     shown: str = ALWAYS
-    """In tables: always, with `--wide`, or never. JSON has all."""
+    """In tables: always, with `-o wide`, or never. JSON and YAML have all columns."""
 
 
 QUEUE = (
@@ -53,48 +53,61 @@ QUEUE = (
     Column("broker", "broker", shown=JSON_ONLY),
     Column("queue", "queue", "number", shown=JSON_ONLY),
 )
-"""A queue: one cell for people, its parts for programs."""
+"""The columns of a queue: one cell for people, its parts for programs."""
 
 
 def queue_cells(queue: MessageQueue) -> tuple[Scalar, ...]:
-    """For `QUEUE`; a queue id below 0 is all queues of the broker."""
+    """Returns the cells for `QUEUE`; a queue id below 0 stands for all queues of the broker."""
     number = queue.queue_id if queue.queue_id >= 0 else "all"
     return f"{queue.topic} {queue.broker_name}/{number}", queue.topic, queue.broker_name, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """One table."""
-
     key: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Scalar]]
     title: str = ""
     empty: str = "none"
-    """What is said instead of a table without rows."""
+    """Printed instead of a table without rows."""
 
-    def as_json(self) -> list[dict[str, Scalar]]:
-        """Rows as objects."""
+    def as_rows(self) -> list[dict[str, Scalar]]:
+        """Returns the rows as objects."""
         return [{column.key: value for column, value in zip(self.columns, row, strict=True)} for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer: some facts and some tables."""
+    """The result of a command: facts and tables."""
 
-    facts: dict[str, Scalar | list[str]]
+    facts: Mapping[str, Scalar | list[str]]
     listings: Sequence[Listing] = ()
     sentence: str = ""
-    """Printed above, for people only."""
+    """Printed instead of the facts, for people only."""
+    names: str = ""
+    """Result of `-o name`: the key of a fact, or of a listing and its column, `queues.owner` (without: its first
+    one). Empty: the first fact, or the first listing of a page without facts."""
+
+    def named(self) -> list[str]:
+        """Returns the names or ids of the result, each once."""
+        key, _, column = (self.names or next(iter(self.facts), "")).partition(".")
+        if key in self.facts:
+            value = self.facts[key]
+            return list(value) if isinstance(value, list) else [str(value)]
+        listing = next((one for one in self.listings if one.key == key), next(iter(self.listings), None))
+        if listing is None:
+            return []
+        wanted = column or listing.columns[0].key
+        return list(dict.fromkeys(str(row[wanted]) for row in listing.as_rows() if row[wanted] not in {None, ""}))
 
 
 def console() -> Console:
-    """Results. Strings are shown as they are: no markup, no emoji codes, control characters escaped."""
+    """Returns the console for results: no markup, no emoji codes, control characters escaped."""
     return _console(soft_wrap=True, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
 def progress_console() -> Console:
-    """Progress and hints, as safe as results."""
+    """Returns the console for progress and hints, with the same escapes."""
     return _console(stderr=True)
 
 
@@ -102,7 +115,7 @@ def _console(**settings: Any) -> Console:
     from rich.console import Console
 
     class SafeConsole(Console):
-        """rich makes a text of every string here: of those that are printed, and of titles and cells of tables."""
+        """A console that escapes every string: rich passes printed strings, titles and cells to `render_str`."""
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(printable(text), **how)
@@ -111,7 +124,7 @@ def _console(**settings: Any) -> Console:
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """A bar on standard error that shows each task's description in front of `columns` and leaves no trace."""
+    """Returns a bar on standard error: the task's description, then `columns`; it is erased at its end."""
     from rich.progress import Progress, TextColumn
 
     description = TextColumn("{task.description}", markup=False)
@@ -119,28 +132,83 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 
 
 def print_lines(*lines: str, keep: str = "") -> None:
-    """Results that are no table, one line each; `keep`: control characters that may be shown as they are."""
+    """Prints results as lines; `keep`: control characters that are not escaped."""
     sys.stdout.write("".join(f"{printable(line, keep=keep)}\n" for line in lines))
     sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
-    """One result for programs, on one line."""
     print_lines(json_line(value))
 
 
+class ScreenFrame(io.StringIO):
+    """The output of one run that is shown later, whole. It looks like the terminal to which it will be written."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def write_frame(text: str) -> None:
+    """Writes the text of a `Frame`, which was made safe when it was printed into it."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_errors(text: str) -> None:
+    """Writes the text of a `Frame` to standard error."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def redraw(head: str, lines: Sequence[str]) -> None:
+    """Draws a heading and lines of a `Frame` over the terminal, without clearing it first, which would flicker."""
+    end = "\x1b[K\n"  # clears the rest of the line
+    write_frame("\x1b[H" + end.join((printable(head), "", *lines, "")) + "\x1b[J")
+
+
+def terminal_height() -> int:
+    """Returns the number of lines of the terminal."""
+    return shutil.get_terminal_size().lines
+
+
 def complain(text: str) -> None:
-    """One line on standard error: why a command does not do what was asked."""
+    """Prints one line on standard error, for an error or a warning."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
-def print_page(page: Page, *, as_json: bool, wide: bool = False) -> None:
-    """Print one answer. A page of one listing and nothing else is a JSON array. `wide`: tables with all columns."""
-    if as_json:
-        lists = {listing.key: listing.as_json() for listing in page.listings}
+def print_value(value: Any, output: Output, *, name: str) -> None:
+    """Prints a result that has no table: as JSON, as YAML, or only its name."""
+    match output:
+        case Output.NAME:
+            print_lines(name)
+        case Output.YAML:
+            print_lines(yaml_text(value), keep="\n")
+        case _:
+            print_json(value)
+
+
+def print_record(value: Any, output: Output, *, name: str) -> None:
+    """Prints one of several results: a line of JSON, a document of YAML, or a line with its name."""
+    if output is Output.YAML:  # written in one call: an interrupted command prints whole documents
+        print_lines(f"---\n{yaml_text(value)}", keep="\n")
+    else:
+        print_value(value, output, name=name)
+
+
+def print_page(page: Page, output: Output = Output.TABLE) -> None:
+    """Prints one result. In JSON and YAML, a page of a single listing is an array."""
+    if output is Output.NAME:
+        print_lines(*page.named())
+        return
+    if output.structured:
+        lists = {listing.key: listing.as_rows() for listing in page.listings}
         bare = not page.facts and len(lists) == 1
-        print_json(next(iter(lists.values())) if bare else {**page.facts, **lists})
+        print_value(next(iter(lists.values())) if bare else {**page.facts, **lists}, output, name="")
         return
     out = console()
     if page.sentence:
@@ -152,7 +220,7 @@ def print_page(page: Page, *, as_json: bool, wide: bool = False) -> None:
         for key, value in page.facts.items():
             out.print(Text(f"{key.replace('_', ' '):<{width}}  ", "bold"), _cell(value), sep="")
     for listing in page.listings:
-        _print_listing(out, listing, wide=wide)
+        _print_listing(out, listing, wide=output is Output.WIDE)
 
 
 def _print_listing(out: Console, listing: Listing, *, wide: bool) -> None:
@@ -183,7 +251,7 @@ def _print_listing(out: Console, listing: Listing, *, wide: bool) -> None:
 
 
 def _kept_whole(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> set[str]:
-    """The kinds of columns whose cells stay on one line; the others take several lines where the table is too wide."""
+    """Returns the kinds of columns whose cells stay on one line; the others are wrapped if the table is too wide."""
     for whole in ({"text", "number", "time"}, {"number", "time"}):
         needed = sum(
             GAP
@@ -211,6 +279,8 @@ def _cell(value: Scalar | list[str], kind: str = "text") -> str:
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
         case list():
             return ", ".join(value) or "-"
         case _:

@@ -1,7 +1,4 @@
-"""The options of TLS that each command with an access point has, and `evenq up --tls`.
-
-What they say goes into the environment, where all clients of the process look; an option goes before what stands there.
-"""
+"""TLS options of commands that connect. Their values replace those of the environment, which all clients read."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import argparse
 import os
 
 from evenq.errors import SettingsError
-
-__all__ = ["add_tls", "use_tls"]
 
 _VARIABLES = {
     "tls_ca": "EVENQ_TLS_CA",
@@ -21,10 +16,9 @@ _VARIABLES = {
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:
-    """Options of a command that connects."""
     group = parser.add_argument_group(
         "TLS",
-        "or evenqs:// in front of the endpoint, and EVENQ_TLS_CA, _CERTIFICATE, _KEY, _SERVER_NAME, _INSECURE",
+        "or evenqs:// before the endpoint, and the variables EVENQ_TLS_CA, _CERTIFICATE, _KEY, _SERVER_NAME, _INSECURE",
     )
     group.add_argument("--tls", action="store_true", help="use TLS; the other TLS options imply it")
     group.add_argument("--tls-ca", metavar="FILE", help="PEM file of the authority to trust (default: the system's)")
@@ -33,17 +27,17 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate")
     group.add_argument(
-        "--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host name"
+        "--tls-server-name", metavar="NAME", help="name in the server's certificate, if it is not the host name"
     )
     group.add_argument(
         "--tls-insecure",
         action="store_true",
-        help="trust the first certificate that the server presents; for tests only",
+        help="trust the server's first certificate; for tests only",
     )
 
 
 def use_tls(options: argparse.Namespace) -> None:
-    """Let the options count. Raises SettingsError for an endpoint that says plain text."""
+    """Applies the options to the process. Raises SettingsError for an endpoint of plain text."""
     given = {name: getattr(options, name, None) for name in _VARIABLES}
     insecure = getattr(options, "tls_insecure", False)
     for name, value in given.items():
@@ -58,9 +52,9 @@ def use_tls(options: argparse.Namespace) -> None:
     endpoint = getattr(options, "endpoint", None)
     if endpoint is None or not (insecure or any(given.values()) or getattr(options, "tls", False)):
         return
-    if "evenq://" in endpoint.lower():  # in front of any of several: it counts for all
+    if "evenq://" in endpoint.lower():  # one of several endpoints decides for all
         raise SettingsError(
-            f"--endpoint {endpoint} is plain text, an option of TLS asks for TLS; write evenqs://, or neither"
+            f"--endpoint {endpoint} is plain text, but a TLS option was given; write evenqs://, or remove that option"
         )
     if "://" not in endpoint:
         options.endpoint = f"evenqs://{endpoint}"

@@ -1,49 +1,51 @@
-"""Values of options: whole numbers, durations, points in time, folders and URLs.
-
-All but `moment_ms` raise ArgumentTypeError, which argparse shows with the option's name.
-"""
+"""Types of option values. All but `moment_ms` raise ArgumentTypeError; argparse prints it with the option's name."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from evenq.errors import BadRequest
 
-__all__ = ["WHOLE_MAX", "duration_ms", "duration_text", "folder", "moment_ms", "natural", "place", "positive"]
-
 WHOLE_MAX = (1 << 31) - 1
-"""Maximum of counts and numbers on the wire."""
+"""Maximum of whole numbers on the wire."""
+OFFSET_MAX = (1 << 63) - 1
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d+)\s*(s|m|h|d)(?:\s+ago)?")
 
 
 def natural(text: str) -> int:
-    """A whole number of 0 or more."""
-    return _whole(text, least=0)
+    """Returns a whole number of 0 or more."""
+    return _whole(text, 0, WHOLE_MAX)
 
 
 def positive(text: str) -> int:
-    """A whole number of 1 or more."""
-    return _whole(text, least=1)
+    """Returns a whole number of 1 or more."""
+    return _whole(text, 1, WHOLE_MAX)
 
 
-def _whole(text: str, *, least: int) -> int:
+def between(least: int, most: int) -> Callable[[str], int]:
+    """Returns the parser of a whole number in this range."""
+    return lambda text: _whole(text, least, most)
+
+
+def _whole(text: str, least: int, most: int) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < least:
         raise argparse.ArgumentTypeError(f"{value} is below {least}")
-    if value > WHOLE_MAX:
-        raise argparse.ArgumentTypeError(f"{value} is above {WHOLE_MAX}")
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{value} is above {most}")
     return value
 
 
 def duration_ms(text: str) -> int:
-    """A duration in ms: `500ms`, `10s`, `5m`, `2h`, `1d`."""
+    """Returns ms for `500ms`, `10s`, `5m`, `2h`, `1d`."""
     unit = next((unit for unit in _UNIT_MS if text.endswith(unit) and text[: -len(unit)].isdecimal()), None)
     if unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 500ms, 10s, 5m, 2h or 1d")
@@ -51,15 +53,13 @@ def duration_ms(text: str) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """The same back, in the largest unit that is exact."""
+    """Returns the text of a duration in the largest unit that is exact."""
     unit = next((unit for unit in ("d", "h", "m", "s") if ms and ms % _UNIT_MS[unit] == 0), "ms")
     return f"{ms // _UNIT_MS[unit]}{unit}"
 
 
 def moment_ms(text: str, *, now_ms: int) -> int:
-    """Ms since the epoch of an age (`90m`: 90 minutes ago), of ISO 8601 (local time without an offset), or of such a
-    number. Raises BadRequest.
-    """
+    """Returns ms since the epoch of `now`, an age (`90m`), ISO 8601 (local by default) or ms. Raises BadRequest."""
     stripped = text.strip()
     if stripped == "now":
         return now_ms
@@ -77,13 +77,24 @@ def moment_ms(text: str, *, now_ms: int) -> int:
         ) from error
 
 
+def future_ms(text: str, *, now_ms: int) -> int:
+    """Returns ms since the epoch of a time that is not over: ISO 8601 (local by default) or ms. Raises BadRequest."""
+    stripped = text.strip()
+    if _AGE.fullmatch(stripped):
+        raise BadRequest(f"{text!r} is a duration, not a time; give it to --delay")
+    moment = moment_ms(stripped, now_ms=now_ms)
+    if moment < now_ms:
+        when = datetime.fromtimestamp(moment / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
+        raise BadRequest(f"{text!r} is in the past ({when}); give a later time, or leave it out to deliver immediately")
+    return moment
+
+
 def place(text: str) -> str:
-    """A folder or a URL. An empty one is mostly a shell variable that is not set, and would be the current folder."""
+    """Returns a folder or URL. Rejects an empty one (often an unset shell variable): it would be the current folder."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty; name a folder or a URL, or `.` for the folder that you are in")
+        raise argparse.ArgumentTypeError("it is empty; give a folder or a URL, or `.` for the current folder")
     return text
 
 
 def folder(text: str) -> Path:
-    """A folder."""
     return Path(place(text))

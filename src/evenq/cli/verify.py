@@ -1,4 +1,4 @@
-"""`evenq verify`: runs `evenq.verify` with a progress bar, prints its table. Exit code 1: a promise broke."""
+"""`evenq verify`: runs `evenq.verify` with a progress bar and prints its table. Exit code 1: a promise was broken."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
 from evenq.runtime.clock import SystemClock
 from evenq.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
 
-__all__ = ["page", "run"]
-
 _COLUMNS = (
     Column("kind", "kind"), Column("sent", "sent", "number"),
     Column("expected", "expected", "number"), Column("received", "received", "number"),
@@ -29,11 +27,11 @@ _COLUMNS = (
     Column("leaked", "wrong", "number"),
 )  # fmt: skip
 _ALWAYS = frozenset({"kind", "sent", "expected", "received", "lost", "repeated", "late_p50_ms", "late_p99_ms"})
-"""These fit a terminal of 80 columns; of the others only those that have something to tell."""
+"""Columns that are always shown: they fit 80 characters. Others are shown if a value is not 0."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify, print, and say by the exit code whether all was well."""
+    """Verifies, prints the result and returns the exit code."""
     plan = Plan(
         endpoint=options.endpoint,
         kinds=tuple(Kind(kind) for kind in options.kinds),
@@ -46,16 +44,16 @@ def run(options: argparse.Namespace) -> int:
         drain_seconds=options.drain,
         timeout_ms=options.timeout * 1_000,
     )
-    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # brokers may go away here, and the table says so
-    with _bar(plan, shown=not options.json and sys.stderr.isatty()) as progress:
+    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # outages are expected here, and are in the table
+    with _bar(plan, shown=not options.output.for_programs and sys.stderr.isatty()) as progress:
         rng = random.Random(os.urandom(8))  # noqa: S311  # spreads load and names topics, keeps no secret
         verdict = asyncio.run(verify(plan, clock=SystemClock(), rng=rng, progress=progress))
-    print_page(page(verdict, plan, full=options.json), as_json=options.json)
+    print_page(page(verdict, plan, full=options.output.for_programs), options.output)
     return 0 if verdict.ok else 1
 
 
 def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
-    """The verdict as a page; unless `full`, rare columns are shown only when there is something in them."""
+    """Returns the verdict as a page; unless `full`, without rare columns that are empty."""
     problems = [(result.kind, text) for result in verdict.results for text in result.problems]
     rows = [_row(result) for result in verdict.results]
     shown = [n for n, column in enumerate(_COLUMNS) if full or column.key in _ALWAYS or any(row[n] for row in rows)]
@@ -80,6 +78,7 @@ def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
             "outages": verdict.outages,
             "outage_ms_max": verdict.outage_ms_max,
         },
+        names="run",
         listings=listings,
         sentence=f"{sent:,} messages in {verdict.seconds:.0f} s at {plan.endpoint}: {outcome}{away}.",
     )
@@ -87,16 +86,14 @@ def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
 
 def _row(result: Result) -> tuple[str | int | None, ...]:
     reasons = tuple(result.repeats.get(reason, 0) for reason in Repeat)
-    return (
-        result.kind.value, result.sent, result.expected, result.received, result.lost, result.unsure, result.refused,
-        result.repeated, *reasons, result.reordered, result.early, result.late, result.excused, result.late_p50_ms,
-        result.late_p99_ms, result.leaked,
-    )  # fmt: skip
+    counts = (result.sent, result.expected, result.received, result.lost, result.unsure, result.refused)
+    times = (result.early, result.late, result.excused, result.late_p50_ms, result.late_p99_ms)
+    return (result.kind.value, *counts, result.repeated, *reasons, result.reordered, *times, result.leaked)
 
 
 @contextmanager
 def _bar(plan: Plan, *, shown: bool) -> Iterator[Callable[[Moment], None]]:
-    """A progress bar on standard error while a person looks on."""
+    """Yields the callback of a progress bar on standard error."""
     if not shown:
         yield lambda _: None
         return

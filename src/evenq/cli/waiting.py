@@ -1,7 +1,4 @@
-"""Waiting until groups have read what is left: the pauses between two looks, and the words for what is waited for.
-
-Part of the commands that shrink topics, drain brokers and let topics leave them.
-"""
+"""Pauses and progress texts of commands that wait until groups have read the messages of a broker or queue."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from collections.abc import Iterable
 from evenq.cli.output import Column, Listing, progress_console
 from evenq.client.core.admin.views import UnfinishedView
 from evenq.runtime.clock import SystemClock
-
-__all__ = ["Patience", "hidden_text", "unfinished_listing", "who"]
 
 AGAIN_MS = 500
 GROUPS_NAMED_MAX = 5
@@ -27,7 +22,7 @@ _UNFINISHED = (
 
 
 class Patience:
-    """Repeats a call until nothing is left to wait for, `wait_s` seconds at most."""
+    """The pauses between repeated calls, for at most `wait_s` seconds in total."""
 
     def __init__(self, wait_s: int) -> None:
         self._clock = SystemClock()
@@ -35,7 +30,7 @@ class Patience:
         self._shown = ""
 
     async def pause(self, text: str) -> bool:
-        """Tell the progress if it is news; False when the time is over."""
+        """Prints the progress if it changed, and waits; returns False when the time is up."""
         if text != self._shown:
             self._shown = text
             progress_console().print(text)
@@ -47,7 +42,7 @@ class Patience:
 
 
 def who(left: Iterable[UnfinishedView]) -> str:
-    """Groups with what they have to read, those with most first."""
+    """Returns groups with their lag, the largest first."""
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
@@ -57,14 +52,13 @@ def who(left: Iterable[UnfinishedView]) -> str:
 
 
 def hidden_text(unread: int) -> str:
-    """What groups that come later miss when queues are closed."""
+    """Returns a warning: groups that are created later miss the messages of closed queues."""
     if unread:
-        return f"{unread:,} of them no group has read: groups that are created later will not get them."
+        return f"No group has read {unread:,} of them: groups that are created later will not get them."
     return "Groups that are created later will not get the messages stored there."
 
 
 def unfinished_listing(left: Iterable[UnfinishedView]) -> Listing:
-    """What has to be read, queue by queue."""
     rows = [
         (one.queue.broker_name, one.queue.topic, one.queue.queue_id, one.group, one.lag, one.inflight) for one in left
     ]

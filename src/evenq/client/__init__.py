@@ -1,6 +1,5 @@
-"""The Python SDK: producer, push consumer, simple consumer and admin, with a sync face here and an asyncio face in
-`evenq.aio`.
+"""The Python SDK: producers, consumers and admin, with sync calls here and with asyncio in `evenq.aio`.
 
-`core` decides, `loops` does, `rpc` speaks. Importing this package is light: grpc and protobuf load at the first
-call.
+`core` decides without I/O, `loops` runs the decisions, `rpc` has the wire protocol. Importing this package is light:
+grpc and protobuf are loaded at the first call.
 """

@@ -1,9 +1,9 @@
-"""The sync admin: topics, groups, brokers of a cluster, through any broker.
+"""Admin with sync calls: topics, groups, brokers of a cluster, through any broker.
 
-with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
-    admin.create_topic("orders", queues=8)
+    with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
+        admin.create_topic("orders", queues=8)
 
-Each method is the one of the asyncio admin, whose signature and docstring it has.
+Each method has the signature and docstring of the asyncio admin's.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from evenq.client.async_admin import Admin as AsyncAdmin
 from evenq.client.async_admin import AdminClient
 from evenq.client.faces import SyncFace, blocking
 
-__all__ = ["Admin"]
-
 
 class Admin(SyncFace, AdminClient):
-    """Every call waits for its answer, at most `timeout_ms`, and raises the server's error: TopicNotFound,
-    IllegalTopic, GroupNotFound, ConnectionFailed ...
-    """
+    """Thread-safe admin of a cluster. Each call waits at most `timeout_ms`, and raises the server's error."""
 
     create_topic = blocking(AsyncAdmin.create_topic)
     delete_topic = blocking(AsyncAdmin.delete_topic)
@@ -47,6 +43,9 @@ class Admin(SyncFace, AdminClient):
     peek_messages = blocking(AsyncAdmin.peek_messages)
     trace_message = blocking(AsyncAdmin.trace_message)
     recall_message = blocking(AsyncAdmin.recall_message)
+    list_scheduled = blocking(AsyncAdmin.list_scheduled)
+    check_again = blocking(AsyncAdmin.check_again)
+    describe_caller = blocking(AsyncAdmin.describe_caller)
     list_clients = blocking(AsyncAdmin.list_clients)
     describe_client = blocking(AsyncAdmin.describe_client)
     client_stack = blocking(AsyncAdmin.client_stack)

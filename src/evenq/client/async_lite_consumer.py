@@ -1,4 +1,4 @@
-"""The asyncio consumers of lite topics, which `evenq.aio` has, and what they share with the sync ones.
+"""Consumers of lite topics for asyncio, which `evenq.aio` has, and the part that they share with the sync ones.
 
 async with evenq.aio.LiteSimpleConsumer(group="screen", topic="chats", lite_topics=("ann",)) as consumer:
     for message in await consumer.receive():
@@ -14,9 +14,10 @@ from typing import ClassVar, Self
 
 from evenq.client.async_push_consumer import Listener, OnError
 from evenq.client.core.clients.lifetime import Lifetime
+from evenq.client.core.clients.observer import ClientIdentity, observed_receive, observed_settle
 from evenq.client.core.clients.user_functions import check_function
 from evenq.client.core.lite.events import starting
-from evenq.client.faces import AsyncFace, SdkClient, awaited
+from evenq.client.faces import AsyncFace, SdkClient, awaited, awaited_listener
 from evenq.client.loops.clients.troubles import Report
 from evenq.client.loops.clients.user_code import reporter
 from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
@@ -29,24 +30,15 @@ from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = [
-    "LiteClient",
-    "LitePushClient",
-    "LitePushConsumer",
-    "LiteSimpleClient",
-    "LiteSimpleConsumer",
-    "OnUnsubscribed",
-]
-
 OnUnsubscribed = Callable[[str], object]
-"""Hears the name of a lite topic whose subscription a broker ended: its topic was deleted."""
+"""Called with the name of a lite topic whose subscription a broker ended, because the topic was deleted."""
 
 
 class LiteClient(SdkClient):
-    """A consumer of lite topics, as both kinds and both faces have it."""
+    """The part that all four consumers of lite topics share."""
 
     _awaited_by: ClassVar[str] = ""
-    """What takes a coroutine function, where this face takes none."""
+    """The class that accepts a coroutine function, if this one does not."""
 
     def _make(
         self,
@@ -62,18 +54,24 @@ class LiteClient(SdkClient):
         self._on_unsubscribed = on_unsubscribed
         self._context = context
         self.client_id = client_id or new_client_id(context.clock)
+        self._identity = ClientIdentity(client_id=self.client_id, endpoint=context.endpoint, group=plan.group)
         self._lifetime = Lifetime(plan.group)
 
     @property
     def lite_topics(self) -> list[str]:
-        """The lite topics that are wanted now, sorted."""
+        """The lite topics subscribed to now, sorted."""
         return self._member.subscribing.names if self._lifetime.running else []
 
     async def _open(self, run_listener: RunListener | None = None, report: Report | None = None) -> None:
         self._calls, member = lite_parts(
-            self._context, self.client_id, self._plan, run_listener=run_listener, report=report,
+            self._context,
+            self.client_id,
+            self._plan,
+            identity=self._identity,
+            run_listener=run_listener,
+            report=report,
             tell=None if self._on_unsubscribed is None else partial(self._unsubscribed, self._on_unsubscribed),
-        )  # fmt: skip
+        )
         try:
             await member.start()
         except BaseException:
@@ -92,11 +90,11 @@ class LiteClient(SdkClient):
 
     @abstractmethod
     async def _unsubscribed(self, callback: OnUnsubscribed, lite_topic: str) -> object:
-        """Call the user's callback."""
+        """Calls the user's callback."""
 
 
 class LiteSimpleClient(LiteClient):
-    """A simple consumer of lite topics, as both faces have it."""
+    """The part that the sync and the asyncio simple consumer of lite topics share."""
 
     def __init__(
         self,
@@ -112,19 +110,17 @@ class LiteSimpleClient(LiteClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """`topic` is of type LITE; `lite_topics` are the first ones wanted. Raises as `subscribe_lite`,
-        and IllegalGroup.
-        """
+        """`topic`: of type LITE. `lite_topics`: first subscriptions. Raises IllegalGroup, and as `subscribe_lite`."""
         plan = lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options)
         self._make(plan, on_unsubscribed, client_id, ClientContext.of(context, credentials, endpoint=endpoint, tls=tls))
         self._begin()
 
     def _begin(self) -> None:
-        """Last step of the making."""
+        """Completes the construction."""
 
 
 class LitePushClient(LiteClient):
-    """A push consumer of lite topics, as both faces have it."""
+    """The part that the sync and the asyncio push consumer of lite topics share."""
 
     def __init__(
         self,
@@ -143,12 +139,15 @@ class LitePushClient(LiteClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """The listener gets a list of one message. An exception, False or a `Retry`: it comes again after a growing
-        pause, and its lite topic waits; `Retry(delay_level=-1)`: to the dead-letter topic; a `Suspend`: after that
-        pause, and it counts as no attempt. `consume_threads` 1 .. 1,000: lite topics that are worked on at a time.
-        `on_error` as in `evenq.PushConsumer`.
+        """The listener gets a list of one message, and its result decides.
+
+        - An exception, False or a `Retry`: the message is redelivered after a growing pause, and its lite topic waits.
+        - `Retry(delay_level=-1)`: the message moves to the dead-letter topic.
+        - A `Suspend`: the message is redelivered after that pause, which does not count as an attempt.
+
+        `consume_threads` 1 .. 1,000: lite topics that are consumed at a time. `on_error` as in `evenq.PushConsumer`.
         """
-        check_function("listener", listener, "messages", awaited_by=self._awaited_by)
+        check_function("listener", listener, "messages", items=ReceivedMessage, awaited_by=self._awaited_by)
         check_callbacks(None, on_error, awaited_by=self._awaited_by)
         plan = lite_plan(
             group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
@@ -163,19 +162,17 @@ class LitePushClient(LiteClient):
 
     @abstractmethod
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
-        """Call the listener."""
+        """Calls the listener."""
 
     @abstractmethod
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
-        """Call `on_error`."""
+        """Calls `on_error`."""
 
 
 class _AsyncLite(AsyncFace, LiteClient):
-    """What both asyncio consumers have."""
-
     @abstractmethod
     async def start(self) -> Self:
-        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
+        """Subscribes and begins to receive. Starting twice is an error. Raises as `subscribe_lite`."""
 
     async def subscribe_lite(
         self,
@@ -185,18 +182,16 @@ class _AsyncLite(AsyncFace, LiteClient):
         start_offset: int | None = None,
         start_tail: int | None = None,
     ) -> None:
-        """Want these lite topics, too; see `evenq.LiteSimpleConsumer.subscribe_lite`."""
+        """Subscribes to more lite topics; see `evenq.LiteSimpleConsumer.subscribe_lite`."""
         start = starting(start_from, start_timestamp_ms, start_offset, start_tail)
         await self._running().subscribing.subscribe(lite_topics, start)
 
     async def unsubscribe_lite(self, *lite_topics: str) -> None:
-        """Want these no longer. The group's progress in them stays."""
+        """Unsubscribes from these lite topics. The group keeps its progress in them."""
         await self._running().subscribing.unsubscribe(lite_topics)
 
     async def close(self) -> None:
-        """Finish what is in hand (listeners: at most `options.drain_ms`) and say goodbye, which ends the subscriptions.
-        Closing twice is no error.
-        """
+        """Finishes running calls and leaves the group, which ends the subscriptions. A second call does nothing."""
         if self._lifetime.end():
             await self._shut()
 
@@ -208,10 +203,10 @@ class _AsyncLite(AsyncFace, LiteClient):
 
 
 class LiteSimpleConsumer(_AsyncLite, LiteSimpleClient):
-    """Receive, work, acknowledge; see `evenq.LiteSimpleConsumer`. Start it with `async with`, or `start()`."""
+    """Receives and acknowledges; see `evenq.LiteSimpleConsumer`. Start it with `async with`, or `start()`."""
 
     async def start(self) -> Self:
-        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
+        """Subscribes and begins to receive. Starting twice is an error. Raises as `subscribe_lite`."""
         self._lifetime.check_new()
         await self._open()
         return self
@@ -219,40 +214,42 @@ class LiteSimpleConsumer(_AsyncLite, LiteSimpleClient):
     async def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
     ) -> list[ReceivedMessage]:
-        """Take up to `max_messages`, one of each lite topic; waits up to `wait_ms` for the first one."""
-        return await self._running().receive(max_messages, invisible_ms, wait_ms)
+        """Receives up to `max_messages`, one of each lite topic; waits up to `wait_ms` for the first one."""
+        with observed_receive(self._identity) as receiving:
+            return receiving.received(await self._running().receive(max_messages, invisible_ms, wait_ms))
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Finish them for the group; then the next ones of their lite topics come."""
-        await self._running().receiving.ack(*messages)
+        """Acknowledges messages for the group; then the next ones of their lite topics are delivered."""
+        with observed_settle(self._identity, "ack", messages):
+            await self._running().receiving.ack(*messages)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
-        """Hide it for `invisible_ms` from now. Go on with the result."""
-        return await self._running().receiving.change_invisible(message, invisible_ms)
+        """Hides a message for `invisible_ms` from now. Use the returned message from then on."""
+        with observed_settle(self._identity, "change_invisible", [message]):
+            return await self._running().receiving.change_invisible(message, invisible_ms)
 
     async def suspend(self, message: ReceivedMessage, pause_ms: int) -> None:
-        """Pause its lite topic: the message comes again after `pause_ms`, and that counts as no attempt."""
-        await self._running().receiving.change_invisible(message, pause_ms, suspend=True)
+        """Pauses the lite topic: the message is redelivered after `pause_ms`, which does not count as an attempt."""
+        with observed_settle(self._identity, "suspend", [message]):
+            await self._running().receiving.change_invisible(message, pause_ms, suspend=True)
 
 
 class LitePushConsumer(AsyncRun, _AsyncLite, LitePushClient):
-    """Brings each message to a listener; see `evenq.LitePushConsumer`. `consume_threads` is the number of listener
-    calls at a time.
-    """
+    """Calls a listener with each message; see `evenq.LitePushConsumer`. `consume_threads`: listener calls at a time."""
 
     async def start(self) -> Self:
-        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
+        """Subscribes and begins to receive. Starting twice is an error. Raises as `subscribe_lite`."""
         self._lifetime.check_new()
         await self._open_listening()
         return self
 
     async def close(self) -> None:
-        """Wait for running listeners (at most `options.drain_ms`) and leave the group. Closing twice is no error."""
+        """Waits for running listeners (at most `options.drain_ms`) and leaves the group. A second call does nothing."""
         await super().close()
         self._ended()
 
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
-        return await awaited(self._listener, messages)
+        return await awaited_listener(self._identity, self._listener, messages)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
         return await awaited(callback, *arguments)

@@ -1,4 +1,4 @@
-"""The asyncio push consumer, `evenq.aio.PushConsumer`, and what it shares with the sync one.
+"""Push consumer for asyncio, `evenq.aio.PushConsumer`, and the part that it shares with the sync one.
 
 await evenq.aio.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}).run()
 """
@@ -12,10 +12,11 @@ from typing import ClassVar, Self
 
 from evenq.allocation import Strategy
 from evenq.client.core.clients.lifetime import Lifetime
+from evenq.client.core.clients.observer import ClientIdentity
 from evenq.client.core.clients.user_functions import check_function
-from evenq.client.faces import AsyncFace, SdkClient, awaited
+from evenq.client.faces import AsyncFace, SdkClient, awaited, awaited_listener
 from evenq.client.loops.clients.user_code import reporter
-from evenq.client.loops.consumers.pushing import Pushing
+from evenq.client.loops.consumers.pushing import PushLoop
 from evenq.client.options import PushOptions
 from evenq.client.plans import check_callbacks, filters, push_plan
 from evenq.client.running import AsyncRun
@@ -25,23 +26,21 @@ from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMe
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = ["Listener", "OnError", "OnRebalance", "PushClient", "PushConsumer"]
-
 Listener = Callable[[list[ReceivedMessage]], object]
-"""Gets a list of messages of one queue in offset order. An exception or False: none of them is done, and all come
-again; a `Retry` names those that are not done. Anything else: all are done. With asyncio a coroutine function (or a
-plain, fast function), else a plain one, which runs in a thread."""
+"""Called with a list of messages of one queue in offset order. An exception or False: none of them is finished, and all
+are redelivered. A `Retry` names those that are not finished. Any other result: all are finished. With asyncio it is a
+coroutine function (or a plain, fast function), otherwise a plain one, which runs in a thread."""
 OnRebalance = Callable[[list[MessageQueue], list[MessageQueue]], object]
-"""Hears of gained queues before their first message, of lost ones after their last."""
+"""Called with gained queues before their first message, and with lost queues after their last."""
 OnError = Callable[[Error], object]
-"""Hears once of each error that trying again cannot help: a missing topic, a missing grant."""
+"""Called once for each error that a retry cannot solve: a missing topic, a missing grant."""
 
 
 class PushClient(SdkClient):
-    """A push consumer, as both faces have it."""
+    """The part that both push consumers share."""
 
     _awaited_by: ClassVar[str] = ""
-    """What takes a coroutine function, where this face takes none."""
+    """The class that accepts a coroutine function, if this one does not."""
 
     def __init__(
         self,
@@ -65,57 +64,72 @@ class PushClient(SdkClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
+        """`subscriptions`: topic to tags (`a || b`, `*`) or to a FilterExpression.
 
-        `assignment`: `auto` follows the group's own strategy on the server if it has one, also one it gets later, and
-        else computes the shares with `strategy` in every member; `client` always computes, `server` always asks the
-        server. `start_from` applies where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms
-        since the epoch); None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are accepted,
-        and the time may be a text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener; with asyncio it is the
-        number of its calls at a time. `ordered`: one call at a time per queue, in offset order; a failed message blocks
-        its queue (OC-15); None: for topics of type FIFO only. `on_error` is called, in a thread of its own (asyncio:
-        in the loop), once for each error that a retry cannot solve (TopicNotFound, Forbidden, Unauthorized ...); None:
-        it is logged as an error. The consumer keeps trying, and continues once the topic or the grant exists.
+        `assignment`: `auto` follows the group's strategy on the server, also one that it gets later; without one, each
+        member computes the shares with `strategy`. `client` always computes them, `server` always queries the server.
+
+        `start_from` applies where the group never read: LAST, FIRST, or TIMESTAMP with `start_timestamp_ms` (ms since
+        the epoch, or a text yyyyMMddHHmmss). None: as the group is configured. Classic names like
+        CONSUME_FROM_LAST_OFFSET are accepted.
+
+        `consume_threads` 1 .. 1,000: threads of the listener; with asyncio its calls at a time. `ordered`: one call at
+        a time per queue, in offset order; a failed message blocks its queue (OC-15). None: only for topics of type
+        FIFO.
+
+        `on_error` is called, in a thread of its own (asyncio: in the loop), once for each error that a retry cannot
+        solve (TopicNotFound, Forbidden, Unauthorized ...). None: the error is logged. The consumer continues to try,
+        and works once the topic or the grant exists.
         """
         self._plan = push_plan(
-            group=group, subscriptions=subscriptions, model=model, assignment=assignment, strategy=strategy,
-            consume_threads=consume_threads, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
-            options=options, ordered=ordered,
-        )  # fmt: skip
-        check_function("listener", listener, "messages", awaited_by=self._awaited_by)
+            group=group,
+            subscriptions=subscriptions,
+            model=model,
+            assignment=assignment,
+            strategy=strategy,
+            consume_threads=consume_threads,
+            start_from=start_from,
+            start_timestamp_ms=start_timestamp_ms,
+            options=options,
+            ordered=ordered,
+        )
+        check_function("listener", listener, "messages", items=ReceivedMessage, awaited_by=self._awaited_by)
         check_callbacks(on_rebalance, on_error, awaited_by=self._awaited_by)
         self._context = ClientContext.of(context, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._context.clock)
+        self._identity = ClientIdentity(
+            client_id=self.client_id, endpoint=self._context.endpoint, group=group, model=self._plan.model
+        )
         self._listener = listener
         self._on_rebalance = on_rebalance
         self._on_error = on_error
         self._lifetime = Lifetime(group)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
-        """Add a topic. All members of a group should have the same subscriptions (RG-8)."""
+        """Adds a topic. All members of a group should have the same subscriptions (RG-8)."""
         pushing, parsed = self._running(), filters({topic: expression})[topic]
         self._soon(lambda: pushing.subscribe(topic, parsed))
 
     def unsubscribe(self, topic: str) -> None:
-        """Remove a topic: its queues are released (RB-5)."""
+        """Removes a topic: its queues are released (RB-5)."""
         pushing = self._running()
         self._soon(lambda: pushing.unsubscribe(topic))
 
     def pause(self) -> None:
-        """Fetch nothing until `resume`; messages already fetched are consumed. The member keeps its queues without
-        reading them until others are assigned them: a member that joins gets its share (CS-9).
+        """Fetches nothing until `resume`; messages fetched before are consumed. The member keeps its queues unread
+        until they are assigned to others: a member that joins gets its share (CS-9).
         """
         pushing = self._running()
         self._soon(lambda: pushing.pause(paused=True))
 
     def resume(self) -> None:
-        """Continue after `pause`."""
+        """Continues after `pause`."""
         pushing = self._running()
         self._soon(lambda: pushing.pause(paused=False))
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues this member reads now, sorted."""
+        """The queues that this member reads now, sorted."""
         return self._in_loop(self._pushing.owned) if self._lifetime.running else []
 
     @property
@@ -128,6 +142,7 @@ class PushClient(SdkClient):
             self._context,
             self.client_id,
             self._plan,
+            identity=self._identity,
             run_listener=self._listen,
             tell=None if self._on_rebalance is None else partial(self._notify, self._on_rebalance),
             report=None if self._on_error is None else reporter(partial(self._notify, self._on_error)),
@@ -139,36 +154,30 @@ class PushClient(SdkClient):
         await self._pushing.close()
         await self._context.let_go(self._calls.net)
 
-    def _running(self) -> Pushing:
+    def _running(self) -> PushLoop:
         self._lifetime.check_running()
         return self._pushing
 
     @abstractmethod
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
-        """Call the listener."""
+        """Calls the listener."""
 
     @abstractmethod
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
-        """Call one of the user's callbacks."""
+        """Calls one of the user's callbacks."""
 
 
 class PushConsumer(AsyncRun, AsyncFace, PushClient):
-    """One member of a consumer group; see `evenq.PushConsumer`. `consume_threads` is the number of listener calls
-    at a time.
-    """
+    """One member of a consumer group; see `evenq.PushConsumer`. `consume_threads`: listener calls at a time."""
 
     async def start(self) -> Self:
-        """Join the group and begin to read; returns at once, queues come as they are granted. Starting twice is an
-        error.
-        """
+        """Joins the group and begins to read; returns immediately. Starting twice is an error."""
         self._lifetime.check_new()
         self._open()
         return self
 
     async def close(self) -> None:
-        """Leave the group: finish what listeners hold (at most `options.drain_ms`), commit, let the queues go. Closing
-        twice is no error.
-        """
+        """Leaves the group; see `evenq.PushConsumer.close`. A second call does nothing."""
         if self._lifetime.end():
             await self._shut()
             self._ended()
@@ -177,7 +186,7 @@ class PushConsumer(AsyncRun, AsyncFace, PushClient):
         return self if self._lifetime.started else await self.start()
 
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
-        return await awaited(self._listener, messages)
+        return await awaited_listener(self._identity, self._listener, messages)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
         return await awaited(callback, *arguments)

@@ -1,8 +1,8 @@
-"""The asyncio simple consumer, `evenq.aio.SimpleConsumer`, and what it shares with the sync one.
+"""Simple consumer for asyncio, `evenq.aio.SimpleConsumer`, and the part that it shares with the sync one.
 
 async with evenq.aio.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as consumer:
-    for message in await consumer.receive():
-        await consumer.ack(message)
+    async for message in consumer:
+        print(message.body)
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from typing import Self
 
 from evenq.client.core.clients.lifetime import Lifetime
+from evenq.client.core.clients.observer import ClientIdentity, observed_receive, observed_settle
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.consumers.receiving import Receiving
+from evenq.client.iterators import AsyncMessageIterator
+from evenq.client.loops.consumers.iterating import MessageLoop, MessageLoops
+from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import simple_plan
 from evenq.client.wiring import ClientContext, new_client_id, receiving_parts
@@ -20,11 +23,9 @@ from evenq.model import FilterExpression, ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = ["SimpleClient", "SimpleConsumer"]
-
 
 class SimpleClient(SdkClient):
-    """A simple consumer, as both faces have it."""
+    """The part that both simple consumers share."""
 
     def __init__(
         self,
@@ -40,56 +41,85 @@ class SimpleClient(SdkClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """`start_from` as in `evenq.PushConsumer`: where the group begins on a topic that it never
-        read, at the first receive. Raises IllegalGroup, IllegalTopic, BadRequest.
-        """
+        """`start_from` as in `evenq.PushConsumer`, at the group's first receive. Raises IllegalGroup, IllegalTopic."""
         plan = simple_plan(
-            group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
+            group=group,
+            subscriptions=subscriptions,
+            start_from=start_from,
+            start_timestamp_ms=start_timestamp_ms,
             options=options,
-        )  # fmt: skip
+        )
         self._context = ClientContext.of(context, credentials, endpoint=endpoint, tls=tls)
         self.client_id = client_id or new_client_id(self._context.clock)
+        self._identity = ClientIdentity(client_id=self.client_id, endpoint=self._context.endpoint, group=group)
         self._lifetime = Lifetime(group)
         self._calls, self._receiving = self._in_loop(receiving_parts, self._context, self.client_id, plan)
+        self._loops = MessageLoops(
+            self._receiving,
+            identity=self._identity,
+            clock=self._context.clock,
+            rng=self._context.rng,
+            options=plan.options,
+        )
         self._lifetime.started = True
         self._begin()
 
     def _begin(self) -> None:
-        """Last step of the making."""
+        """Completes the construction."""
 
     async def _shut(self) -> None:
+        await self._loops.close()
         await self._receiving.close()
         await self._context.let_go(self._calls.net)
 
-    def _running(self) -> Receiving:
+    def _running(self) -> ReceiveLoop:
         self._lifetime.check_open()
         return self._receiving
 
+    def _settling(self) -> MessageLoops:
+        self._lifetime.check_open()
+        return self._loops
+
 
 class SimpleConsumer(AsyncFace, SimpleClient):
-    """Receive, work, acknowledge; see `evenq.SimpleConsumer`. Start it with `async with`, or `start()`."""
+    """Receives and acknowledges; see `evenq.SimpleConsumer`. Start it with `async with`, or `start()`."""
 
     async def start(self) -> Self:
-        """Begin to send heartbeats; receiving works without, too."""
+        """Begins to send heartbeats; receiving works without them, too."""
         self._receiving.start()
         return self
 
     async def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
     ) -> list[ReceivedMessage]:
-        """Take up to `max_messages`; waits up to `wait_ms` for the first one, else an empty list."""
-        return await self._running().receive(max_messages, invisible_ms, wait_ms)
+        """Receives up to `max_messages`. Waits up to `wait_ms` for the first one, then returns an empty list."""
+        with observed_receive(self._identity) as receiving:
+            return receiving.received(await self._running().receive(max_messages, invisible_ms, wait_ms))
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Finish them for the group, those of one broker and topic in one call."""
-        await self._running().ack(*messages)
+        """Acknowledges messages for the group, those of one broker and topic in one call."""
+        with observed_settle(self._identity, "ack", messages):
+            await self._settling().ack(*messages)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
-        """Hide it for `invisible_ms` from now. Go on with the result."""
-        return await self._running().change_invisible(message, invisible_ms)
+        """Hides a message for `invisible_ms` from now. Use the returned message from then on."""
+        with observed_settle(self._identity, "change_invisible", [message]):
+            return await self._settling().change_invisible(message, invisible_ms)
+
+    def messages(
+        self, max_messages: int = 32, *, invisible_ms: int = 30_000, idle_ms: int | None = None
+    ) -> AsyncMessageIterator:
+        """Returns an iterator over the messages for `async for`; see `evenq.SimpleConsumer.messages`."""
+        self._lifetime.check_open()
+        return AsyncMessageIterator(
+            MessageLoop(self._loops, max_messages=max_messages, invisible_ms=invisible_ms, idle_ms=idle_ms)
+        )
+
+    def __aiter__(self) -> AsyncMessageIterator:
+        return self.messages()
 
     async def close(self) -> None:
-        """Say goodbye. Closing twice is no error."""
+        """Ends the loops over the messages and leaves the group. A second call does nothing."""
         if self._lifetime.end():
             await self._shut()
 

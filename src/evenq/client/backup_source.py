@@ -1,4 +1,4 @@
-"""Where `evenq backup create` reads: the brokers of a cluster, through any of them."""
+"""The source of `evenq backup create`: the brokers of a cluster, through any of them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupW
 from evenq.client.faces import AsyncFace
 from evenq.runtime.clock import Clock
 
-__all__ = ["BackupSource"]
-
 
 class BackupSource(AsyncFace, AdminClient):
-    """Used as `async with`; settings as of `evenq.aio.Admin`."""
+    """Reader of backups, used as `async with`; arguments as in `evenq.aio.Admin`."""
 
     @property
     def clock(self) -> Clock:
-        """The client's."""
         return self._context.clock
 
     async def brokers(self) -> list[str]:
-        """Names of all brokers of the cluster, sorted."""
         return sorted(view.name for view in await self._calls.list_brokers())
 
     def fetch(self, wish: BackupWish) -> AsyncGenerator[BackupHead | BackupPart, None]:
-        """One broker's snapshot and log; see `rpc.backup.fetch_backup`."""
+        """Yields one broker's snapshot and log; see `rpc.backup.fetch_backup`."""
         from evenq.client.rpc.backup import fetch_backup
 
         return fetch_backup(self._calls, wish)
 
     async def close(self) -> None:
-        """End its connections."""
         await self._context.let_go(self._calls.net)

@@ -1,9 +1,9 @@
-"""The two faces of the SDK, as what a client adds to the part that both share: how it gets into the event loop.
+"""Sync and asyncio classes of a client: how each of them reaches the event loop.
 
-What a client is (its arguments, its checks, its engine, all that waits for nothing) is written once, in a class that
-derives from `SdkClient`. The asyncio client adds its coroutines, the sync one the same methods as typed calls that let
-the coroutine run in the process's loop thread (`loops.background`). Always true: a sync call waits in the thread that
-makes it, never in the loop.
+The arguments, checks and engine of a client, and all that does not wait, are written once, in a class that derives from
+`SdkClient`. The asyncio class adds coroutines. The sync class adds the same methods as typed calls, whose coroutines
+run in the process's loop thread (`loops.background`). Invariant: a sync call waits in the caller's thread, never in the
+loop.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from collections.abc import Callable, Coroutine
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from evenq.client.core.clients.observer import OBSERVED, ClientIdentity
 from evenq.client.loops.clients.background import Background
+from evenq.model import ReceivedMessage
 from evenq.runtime.closing import AsyncClosing, Closing
-
-__all__ = ["AsyncFace", "SdkClient", "SyncFace", "awaited", "blocking"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class SdkClient(ABC):
-    """What both faces of a client share derives from this."""
+    """Base of the part that the sync and the asyncio class of a client share."""
 
     @abstractmethod
     def _in_loop(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Result:
-        """`function(...)`, which awaits nothing, called in the loop."""
+        """Calls `function`, which awaits nothing, in the loop; returns its result."""
 
     @abstractmethod
     def _soon(self, function: Callable[[], object]) -> None:
-        """The same, without waiting for it."""
+        """Calls `function` in the loop without waiting for it."""
 
 
 class AsyncFace(AsyncClosing, SdkClient):
-    """Called in its loop."""
+    """Base of the asyncio classes, which are called in their loop."""
 
     def _in_loop(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
@@ -50,14 +50,14 @@ class AsyncFace(AsyncClosing, SdkClient):
 
 
 class SyncFace(Closing, SdkClient):
-    """Called in any thread but the loop's."""
+    """Base of the sync classes, which are called in any thread but the loop's."""
 
     @cached_property
     def _background(self) -> Background:
         return Background.shared()
 
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Its result. An interrupt (Ctrl-C) ends the waiting alone; see `Background.run_or_cancel`."""
+        """Returns its result. An interrupt (Ctrl-C) ends only the waiting; see `Background.run_or_cancel`."""
         return self._background.run(coroutine)
 
     def _in_loop(
@@ -75,9 +75,7 @@ class SyncFace(Closing, SdkClient):
 def blocking(
     method: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """Returns the sync client's method for one of the asyncio client. `method` must call on `self` only what
-    both clients have in common.
-    """
+    """Returns the sync method for an asyncio one. `method` may call on `self` only what both classes have."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -88,6 +86,33 @@ def blocking(
 
 
 async def awaited(function: Callable[..., object], *arguments: object) -> object:
-    """What a user's function returns, be it a plain one or a coroutine function."""
+    """Returns the result of a user's function, which may be a coroutine function."""
     result = function(*arguments)
     return await result if inspect.isawaitable(result) else result
+
+
+def observed_listener(
+    client: ClientIdentity, listener: Callable[[list[ReceivedMessage]], object]
+) -> Callable[[list[ReceivedMessage]], object]:
+    """Returns the listener; if the process has an observer, as a function that reports the call in its thread."""
+    observer = OBSERVED.observer
+    if observer is None:
+        return listener
+
+    @wraps(listener)
+    def listen(messages: list[ReceivedMessage]) -> object:
+        with observer.process(client, messages) as processing:
+            return processing.returned(listener(messages))
+
+    return listen
+
+
+async def awaited_listener(
+    client: ClientIdentity, listener: Callable[[list[ReceivedMessage]], object], messages: list[ReceivedMessage]
+) -> object:
+    """Returns the result of a listener that may be a coroutine function; reports the call to the observer, if any."""
+    observer = OBSERVED.observer
+    if observer is None:
+        return await awaited(listener, messages)
+    with observer.process(client, messages) as processing:
+        return processing.returned(await awaited(listener, messages))

@@ -1,7 +1,7 @@
-"""Options that few programs need, as plain dataclasses. What most programs set are arguments of the clients themselves.
+"""Options that few programs need, as plain dataclasses. The usual ones are arguments of the clients themselves.
 
-Durations are ms, sizes are bytes; each field has its bound, and a value outside its bounds raises BadRequest when the
-object is created.
+Durations are ms, sizes are bytes. Each field has its bounds; a value outside of them raises BadRequest when the object
+is created.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from evenq.errors import BadRequest
-
-__all__ = ["LiteOptions", "ProducerOptions", "PullOptions", "PushOptions", "SimpleOptions"]
 
 LABEL_MAX = 255
 CAPACITY_MAX = 1_000_000.0
@@ -27,11 +25,10 @@ def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer batches, retries and limits what is pending."""
+    """Options of a producer."""
 
     linger_ms: int = 5
-    """How long `send_async` may wait for more messages for its queue's batch; `send` never waits for them. 0 ..
-    1,000."""
+    """Longest time that `send_async` waits to fill a batch; `send` does not wait. 0 .. 1,000."""
     batch_bytes: int = 512 << 10
     """A batch is sent when it holds this many bytes. 1 .. 4 MiB."""
     batch_messages: int = 1_000
@@ -39,34 +36,33 @@ class ProducerOptions:
     max_attempts: int = 3
     """Attempts per message, all with the same message id. 1 .. 1,000. PR-2, wire contract 3.7."""
     retry_first_ms: int = 20
-    """Pause before another attempt at the broker that just failed; doubles each time. An attempt at another broker
-    starts at once."""
+    """Pause before a retry at the broker that just failed; doubles each time. None before others. 1 .. 60,000."""
     retry_max_ms: int = 1_000
-    """Longest such pause."""
+    """Longest such pause. 1 .. 60,000."""
     timeout_ms: int = 3_000
     """Deadline of one attempt. 100 .. 60,000."""
     send_timeout_ms: int = 30_000
-    """Longest time from the call to its result, over all attempts and pauses; then RequestTimeout, which may be raised
-    late by a twentieth of this time or a second. 100 .. 3,600,000."""
+    """Longest time from the call to its result, over all attempts and pauses; then RequestTimeout, up to a second or a
+    twentieth of this time late. 100 .. 3,600,000."""
     pending_messages: int = 20_000
-    """Messages accepted and not yet answered; above it, sending waits. 1 .. 1,000,000."""
+    """Messages accepted and not yet answered; above this, sending waits. 1 .. 1,000,000."""
     pending_bytes: int = 64 << 20
     """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message is still sent, alone."""
     block_ms: int = 60_000
-    """Longest such wait for room; then TooManyRequests. 0 = raise at once. 0 .. 3,600,000."""
+    """Longest such wait; then TooManyRequests. 0 = raise immediately. 0 .. 3,600,000."""
     compression: str = ""
-    """How bodies are compressed on their way to the broker, which decompresses them: `zlib`, `lz4` or `zstd`; empty:
-    not compressed. lz4 and zstd need `evenq[compression]` and an evenq broker."""
+    """Method by which bodies are compressed on their way to the broker, which decompresses them: `zlib`, `lz4` or
+    `zstd`; empty: none. lz4 and zstd need `evenq[compression]` and an evenq broker."""
     compress_from_bytes: int = 4 << 10
     """Smaller bodies are not compressed. 1 .. 64 MiB. RocketMQ 4.9 producer."""
     latency_faults: bool = False
-    """True: brokers that answer slowly or fail are avoided for a while, longer each time, and the first retry goes to
+    """True: brokers that answer slowly or fail are avoided for a while, longer each time; the first retry goes to
     another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
     ordered_moves: bool = False
     """False: keys keep their queues while a broker is away, and sends to it wait and fail (PR-10). True: they follow
-    the route at once, and their order is lost; message groups stay for the broker's `message_group_away_ms`."""
+    the route immediately, and their order is lost; message groups stay for the broker's `message_group_away_ms`."""
     pending_requests: int = 1_000
-    """Requests that may wait for their reply at the same time; above it TooManyRequests. 1 .. 100,000."""
+    """Requests that may wait for replies at the same time; above this, TooManyRequests. 1 .. 100,000."""
     reply_topic: str = "evenq-replies"
     """The topic that replies to `request` are sent to."""
     route_refresh_ms: int = 30_000
@@ -96,7 +92,7 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """How a push consumer pulls, consumes, commits and releases queues."""
+    """Options of a push consumer."""
 
     pull_batch: int = 512
     """Messages per pull. 1 .. 10,000."""
@@ -111,43 +107,42 @@ class PushOptions:
     pull_threshold_bytes_queue: int = 100 << 20
     """The same in bytes of bodies. 1 KiB .. 4 GiB. PQ-8, XO-13."""
     pull_threshold_topic: int = -1
-    """Unfinished messages over all queues of a topic: divided by the number of queues it replaces the limit per queue.
+    """Unfinished messages over all queues of a topic. Divided by the number of queues, it replaces the limit per queue.
     -1 = no such limit. RB-39."""
     pull_threshold_bytes_topic: int = -1
     """The same in bytes."""
     span_max: int = 2_000
     """Distance of the smallest and largest unfinished offset above which pulls are delayed. 1 .. 1,000,000. PQ-7."""
     first_pull_delay_ms: int = 0
-    """Pause before the first pull of a new queue. RB-34 has 500 because its old owner may still be busy; here the old
-    owner releases the queue's lock first, so nothing is gained by waiting. 0 .. 60,000."""
+    """Pause before the first pull of a new queue. RB-34 has 500 because the old owner may still be busy; here the old
+    owner releases the queue lock first, so waiting gains nothing. 0 .. 60,000."""
     commit_interval_ms: int = 5_000
     """Period of the offset report. 100 .. 60,000. OF-2."""
     rebalance_interval_ms: int = 20_000
     """Period of rebalancing when nothing triggers it earlier. 100 .. 600,000. CS-3."""
     lock_wait_ms: int = 3_000
-    """How long one lock request waits at the broker until the old owner releases the lock. 0 .. 30,000."""
+    """Longest wait of a lock request at the broker for the old owner to release the lock. 0 .. 30,000."""
     lock_retry_ms: int = 500
     """Pause before a refused lock is tried again. 10 .. 60,000. RB-33."""
     drain_ms: int = 3_000
-    """Longest wait for unfinished messages when the consumer closes, or a queue moves away; an ordered queue that moves
-    waits until its listener call ends, at most the broker's `revoke_ms`. 0 .. 60,000."""
+    """Longest wait for unfinished messages when the consumer closes or a queue moves away. An ordered queue that moves
+    waits for the end of its listener call, at most the broker's `revoke_ms`. 0 .. 60,000."""
     pull_idle_ms: int = 120_000
-    """A queue without a finished pull for longer is dropped and acquired again. RB-20. 1,000 .. 3,600,000."""
+    """A queue without a finished pull for this time is dropped and acquired again. RB-20. 1,000 .. 3,600,000."""
     retry: str = "broker"
-    """Where a failed message of a concurrent listener waits: `broker` returns it, and it is delivered again through the
-    retry topic after 10 s, 30 s ... 2 h, to any member (RD-1); `local` keeps it in this process, and the queue's
+    """Place where a failed message of a concurrent listener waits. `broker`: it is returned and redelivered through the
+    retry topic after 10 s, 30 s ... 2 h, to any member (RD-1). `local`: it stays in this process, and the queue's
     progress does not move meanwhile."""
     consume_timeout_ms: int = 900_000
-    """A message that a concurrent listener has not finished after this time is returned to the broker. 1,000 ..
-    86,400,000. CC-12, XO-13."""
+    """Time after which an unfinished concurrent message is returned. 1,000 .. 86,400,000. CC-12, XO-13."""
     suspend_ms: int = 1_000
     """Ordered only: pause of a queue after its listener failed. 10 .. 600,000. OC-15."""
     lock_trust_ms: int = 500
-    """Ordered only: how long a queue is still processed after the connection to its broker broke; less than the
+    """Ordered only: time for which a queue is still processed after the connection to its broker broke; less than the
     broker's `session_grace_ms`. 0 .. 60,000. OC-8."""
     retry_first_ms: int = 1_000
-    """Pause before a failed message is given to the listener again if it waits in this process: with `retry="local"`,
-    or when it could not be returned (CC-6); doubles each time. 1 .. 3,600,000."""
+    """Pause before a failed message that waits in this process is given to the listener again; doubles each time. It
+    waits here with `retry="local"`, or when it could not be returned (CC-6). 1 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0
@@ -161,28 +156,28 @@ class PushOptions:
     """True: a group that never read starts a queue at its first message, also with LAST, while that message is still in
     the broker's memory, as RocketMQ does. False: LAST always means from now on. RB-46."""
     offsets_folder: Path | None = None
-    """Broadcasting only: the folder that progress is kept in, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5,
-    OF-6."""
+    """Broadcasting only: progress is in `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
     zone: str = ""
-    """Where this member runs, for strategies that keep queues near; empty: the variable EVENQ_ZONE, else what
-    Kubernetes knows. At most 255 characters."""
+    """Location of this member, for strategies that keep queues near; empty: EVENQ_ZONE, otherwise the zone that
+    Kubernetes reports. At most 255 characters."""
     instance: str = ""
-    """Stable name of its place: a replacement with the same one may get its queues back. Empty: EVENQ_INSTANCE, else
-    none. At most 255 characters."""
+    """Stable name of this member's place: a replacement with the same name may get its queues back. Empty:
+    EVENQ_INSTANCE, otherwise none. At most 255 characters."""
     capacity: float = 1.0
-    """Its share of the load relative to other members, in a group whose weight is CAPACITY. Above 0, at most
-    1,000,000."""
+    """Share of the load relative to other members, in a group whose weight is CAPACITY. Above 0, at most 1,000,000."""
 
     def __post_init__(self) -> None:
         if self.retry not in {"broker", "local"}:
-            raise BadRequest(f"PushOptions.retry is {self.retry!r}, it is 'broker' or 'local'")
+            raise BadRequest(f"PushOptions.retry is {self.retry!r}, it must be 'broker' or 'local'")
         for name, label in (("zone", self.zone), ("instance", self.instance)):
             if len(label) > LABEL_MAX or not label.isprintable():
                 raise BadRequest(
                     f"PushOptions.{name} is {label[:80]!r}; give at most {LABEL_MAX} printable characters, or nothing"
                 )
         if not 0 < self.capacity <= CAPACITY_MAX:
-            raise BadRequest(f"PushOptions.capacity is {self.capacity:g}, it is above 0 and at most {CAPACITY_MAX:g}")
+            raise BadRequest(
+                f"PushOptions.capacity is {self.capacity:g}, it must be above 0 and at most {CAPACITY_MAX:g}"
+            )
         _check(
             self,
             {
@@ -216,59 +211,42 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """How a pull consumer fetches ahead and commits. Bounds are those of the same names in PushOptions."""
+    """Options of a pull consumer. Bounds, and fields without a text, are as in PushOptions."""
 
     auto_commit: bool = True
     """True: messages that a `poll` returned count as consumed at the next one, and progress is reported every
-    `commit_interval_ms`. False: apart from the group's start offset, progress is stored only by `commit`."""
+    `commit_interval_ms`. False: only `commit` stores progress, apart from the group's start offset."""
     read_from: str = "leader"
-    """`leader`, or `any`: where a broker has copies on several machines, messages come from a follower while its leader
-    is away or says that the reader is far behind. Only for queues chosen with `assign`; progress stays with the
-    leader. HA-9."""
+    """`leader`, or `any`: with `any`, a follower serves messages while its leader is away or reports that the reader is
+    far behind. Only for queues chosen with `assign`; progress stays with the leader. HA-9."""
     pull_batch: int = 512
-    """Messages per pull."""
     pull_bytes: int = 1 << 20
-    """Bytes per pull; one larger message still comes."""
     pull_wait_ms: int = 15_000
-    """Longest long poll at the broker."""
     pull_threshold_queue: int = 1_000
     """Messages fetched ahead per queue above which its pulls are delayed. PQ-8."""
     pull_threshold_bytes_queue: int = 100 << 20
-    """The same in bytes of bodies."""
     pull_threshold_topic: int = -1
-    """Messages over all queues of a topic; -1 = no such limit. RB-39."""
     pull_threshold_bytes_topic: int = -1
-    """The same in bytes."""
     span_max: int = 2_000
-    """Distance of the smallest and largest unfinished offset above which pulls are delayed. PQ-7."""
     commit_interval_ms: int = 5_000
-    """Period of the offset report. OF-2."""
     rebalance_interval_ms: int = 20_000
-    """Period of rebalancing when nothing triggers it earlier. CS-3."""
     drain_ms: int = 3_000
     """Longest wait for the next `poll` or `commit` when a queue moves away while its messages are being processed."""
     timeout_ms: int = 3_000
-    """Deadline of one call, on top of its waiting time."""
     route_refresh_ms: int = 30_000
-    """Age at which a route is fetched again."""
     young_from_first: bool = False
-    """As in PushOptions. RB-46."""
     offsets_folder: Path | None = None
-    """Broadcasting only, as in PushOptions."""
     zone: str = ""
-    """As in PushOptions."""
     instance: str = ""
-    """As in PushOptions."""
     capacity: float = 1.0
-    """As in PushOptions."""
 
     def __post_init__(self) -> None:
         if self.read_from not in {"leader", "any"}:
-            raise BadRequest(f"PullOptions.read_from is {self.read_from!r}, it is 'leader' or 'any'")
+            raise BadRequest(f"PullOptions.read_from is {self.read_from!r}, it must be 'leader' or 'any'")
         self.engine()
 
     def engine(self) -> PushOptions:
-        """What the shared parts of push and pull consumers need (RB-1); checks the bounds."""
+        """Returns the options that push and pull consumers share (RB-1); checks the bounds."""
         own = {"auto_commit", "read_from"}
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in own}
         return PushOptions(**values)
@@ -276,22 +254,26 @@ class PullOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleOptions:
-    """How a simple consumer receives."""
+    """Options of a simple consumer."""
 
     timeout_ms: int = 3_000
-    """Deadline of one call, on top of its waiting time; an acknowledgement, or change of the invisible time, that meets
-    a change of the leader is tried again for this long. 100 .. 60,000."""
+    """Deadline of one call, on top of its waiting time. Acks and changes of the invisible time are retried for this
+    long while the leader changes. 100 .. 60,000."""
     slice_ms: int = 1_000
-    """With several brokers: how long to wait at one before the next one is called. 50 .. 30,000."""
+    """With several brokers: wait at one broker before the next one is called. 50 .. 30,000."""
     heartbeat_interval_ms: int = 10_000
     """Period of heartbeats. 1,000 .. 60,000. Wire contract 3.2."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
+    consume_timeout_ms: int = 900_000
+    """Iteration only: the body of a `for` loop may have a message for this time; then it is redelivered. 1,000 ..
+    86,400,000. CC-12."""
 
     def __post_init__(self) -> None:
         _check(
             self,
             {
+                "consume_timeout_ms": (1_000, 86_400_000),
                 "timeout_ms": (100, 60_000),
                 "slice_ms": (50, 30_000),
                 "heartbeat_interval_ms": (1_000, 60_000),
@@ -302,20 +284,16 @@ class SimpleOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteOptions(SimpleOptions):
-    """How a consumer of lite topics receives; see SimpleOptions for the rest."""
+    """Options of a consumer of lite topics, in addition to SimpleOptions."""
 
     sync_interval_ms: int = 30_000
-    """Period in which the whole set of lite topics is sent again; brokers forget it after 90 s. 1,000 .. 60,000. Wire
-    contract 3.14."""
+    """Period of sending all subscriptions; brokers forget them after 90 s. 1,000 .. 60,000. Wire contract 3.14."""
     invisible_ms: int = 30_000
-    """Push only: how long a message is hidden from the other members; extended while its listener runs. 1,000 ..
-    3,600,000."""
+    """Push only: time for which a message is hidden; extended while its listener runs. 1,000 .. 3,600,000."""
     consume_timeout_ms: int = 900_000
-    """Push only: a message that a listener has not finished after this time is delivered again. 1,000 .. 86,400,000.
-    CC-12."""
+    """Push only: an unfinished message is redelivered after this time. 1,000 .. 86,400,000. CC-12."""
     retry_first_ms: int = 1_000
-    """Push only: pause before a failed message is delivered again; doubles with each attempt. Its lite topic waits. 10
-    .. 3,600,000."""
+    """Push only: pause before a failed message is redelivered; doubles with each attempt. 10 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Push only: longest such pause. 10 .. 7,200,000."""
     drain_ms: int = 3_000

@@ -1,4 +1,4 @@
-"""From the arguments of a push or pull consumer to its plan, with all checks; shared by both faces."""
+"""From the arguments of a client to its plan, with all checks; shared by the sync and asyncio classes."""
 
 from __future__ import annotations
 
@@ -26,26 +26,15 @@ from evenq.model import (
     topic_problem,
 )
 
-__all__ = [
-    "filters",
-    "lite_plan",
-    "permission_of",
-    "pull_plan",
-    "push_plan",
-    "reset_target",
-    "simple_plan",
-    "topic_type",
-]
-
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
-"""To whether a member asks the server; None: while the group has a strategy there."""
+"""By argument: whether a member queries the server for its assignment; None: while the group has a strategy there."""
 
 
 Options = TypeVar("Options")
 
 
 def options_of(kind: type[Options], options: Options | None) -> Options:
-    """The options, or the usual ones. Raises BadRequest for those of another client."""
+    """Returns the options, or the default ones. Raises BadRequest for those of another client."""
     if options is None:
         return kind()
     if not isinstance(options, kind):
@@ -54,7 +43,7 @@ def options_of(kind: type[Options], options: Options | None) -> Options:
 
 
 def check_callbacks(on_rebalance: object, on_error: object = None, *, awaited_by: str = "") -> None:
-    """Raises BadRequest as `check_function`; None is no callback."""
+    """Raises BadRequest as `check_function`. None means that there is no callback."""
     if on_rebalance is not None:
         check_function("on_rebalance", on_rebalance, "gained", "lost", awaited_by=awaited_by)
     if on_error is not None:
@@ -62,7 +51,7 @@ def check_callbacks(on_rebalance: object, on_error: object = None, *, awaited_by
 
 
 def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, FilterExpression]:
-    """Texts are tag expressions. Raises BadRequest, IllegalTopic, IllegalFilterExpression."""
+    """Parses subscriptions; a text is a tag expression. Raises BadRequest, IllegalTopic, IllegalFilterExpression."""
     if not isinstance(subscriptions, Mapping):
         one = subscriptions if isinstance(subscriptions, str) else "topic"
         raise BadRequest(
@@ -140,13 +129,13 @@ def pull_plan(
     start_timestamp_ms: int | str,
     options: PullOptions | None,
 ) -> MemberPlan:
-    """Without subscriptions the user will choose queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
+    """Without subscriptions the user chooses queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
     _check(group, assignment, model)
     options = options_of(PullOptions, options)
     if options.read_from == "any" and subscriptions:
         raise BadRequest(
-            "read_from='any' is for a consumer that chooses its queues with assign; who shares a group's queues reads "
-            "from leaders, which know who holds which queue"
+            "read_from='any' needs queues that are chosen with assign; a consumer that shares a group's queues reads "
+            "from leaders, which keep the queue locks: leave out subscriptions, or read_from"
         )
     return MemberPlan(
         group=group,
@@ -243,16 +232,16 @@ def _strategy(given: str | Strategy, assignment: str) -> Strategy:
         )
     strategy = by_name(given) if isinstance(given, str) else given
     usual = stand_in(strategy)
-    if usual == strategy or assignment == "server":  # where the server shares no queues, members divide in the same way
+    if usual == strategy or assignment == "server":  # `usual`: how members divide while the server does not share
         return usual
     raise BadRequest(
-        f"members cannot divide by {strategy.name} themselves: they do not know who has what; "
-        "give the group this strategy, which its members then follow by themselves, and the consumer none"
+        f"members cannot divide by {strategy.name} themselves, because they do not know the current owners; "
+        "give the group this strategy, which its members then follow, and the consumer none"
     )
 
 
 def permission_of(permission: Permission | str) -> Permission:
-    """Of its name, `read-write` or `READ_WRITE`. Raises BadRequest."""
+    """Returns the permission with this name, `read-write` or `READ_WRITE`. Raises BadRequest."""
     if isinstance(permission, Permission):
         return permission
     known = Permission.__members__.get(permission.upper().replace("-", "_"))
@@ -262,7 +251,7 @@ def permission_of(permission: Permission | str) -> Permission:
 
 
 def topic_type(message_type: MessageType | str | None) -> MessageType | None:
-    """Of its name, in capitals or not; None: not said. Raises BadRequest."""
+    """Returns the type with this name, in any case; None: not given. Raises BadRequest."""
     if message_type is None or isinstance(message_type, MessageType):
         return message_type
     if message_type.upper() not in set(MessageType):
@@ -271,7 +260,7 @@ def topic_type(message_type: MessageType | str | None) -> MessageType | None:
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:
-    """The target of an offset reset and its value, as the wire names them. Raises BadRequest."""
+    """Returns the target of an offset reset and its value, in the terms of the wire. Raises BadRequest."""
     if (timestamp_ms is not None) + (skip is not None) + bool(like_group) > 1:
         raise BadRequest("a reset has one target: give one of timestamp_ms, skip and like_group")
     if timestamp_ms is not None:
@@ -283,5 +272,5 @@ def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like
     if isinstance(to, int):
         return "OFFSET", to
     if to not in {"earliest", "latest"}:
-        raise BadRequest(f"to={to!r} is no place; give 'earliest', 'latest', an offset, or timestamp_ms")
+        raise BadRequest(f"to={to!r} is not valid; give 'earliest', 'latest', an offset, or timestamp_ms")
     return to.upper(), 0

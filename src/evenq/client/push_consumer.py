@@ -1,10 +1,11 @@
-"""The sync push consumer: brings messages to a listener in a pool of threads (semantics 8, 9, 12, 14, 16).
+"""Push consumer with sync calls: calls a listener in a pool of threads (semantics 8, 9, 12, 14, 16).
 
 def listen(messages):
     for message in messages:
         print(message.body)
 
-evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}).run()  # until SIGTERM or Ctrl-C
+# Runs until SIGTERM or Ctrl-C.
+evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}).run()
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from evenq.client.async_push_consumer import PushClient
-from evenq.client.faces import SyncFace
+from evenq.client.faces import SyncFace, observed_listener
 from evenq.client.loops.clients.user_code import in_thread, listened
 from evenq.client.running import SyncRun
 from evenq.model import ReceivedMessage
-
-__all__ = ["PushConsumer"]
 
 
 class PushConsumer(SyncRun, SyncFace, PushClient):
@@ -28,9 +27,7 @@ class PushConsumer(SyncRun, SyncFace, PushClient):
     _awaited_by = "evenq.aio.PushConsumer"
 
     def start(self) -> Self:
-        """Join the group and begin to read. Returns at once; queues are added as their locks are granted. Starting
-        twice is an error.
-        """
+        """Joins the group and begins to read; returns before queues are granted. Starting twice is an error."""
         self._lifetime.check_new()
         self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="evenq-callbacks")
@@ -38,9 +35,7 @@ class PushConsumer(SyncRun, SyncFace, PushClient):
         return self
 
     def close(self) -> None:
-        """Leave the group: wait for running listeners (at most `options.drain_ms`), commit, release the queues. Closing
-        twice is no error.
-        """
+        """Leaves the group: waits for listeners (at most `options.drain_ms`), commits, releases the queues."""
         if self._lifetime.end():
             self._run(self._shut())
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -51,7 +46,8 @@ class PushConsumer(SyncRun, SyncFace, PushClient):
         return self if self._lifetime.started else self.start()
 
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
-        return await listened(self._threads, self._listener, messages, instead=self._awaited_by)
+        listener = observed_listener(self._identity, self._listener)
+        return await listened(self._threads, listener, messages, instead=self._awaited_by)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
         return await in_thread(self._callbacks, callback, *arguments)

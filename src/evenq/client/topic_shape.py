@@ -1,8 +1,7 @@
-"""What a topic is like, as its route tells it: `evenq produce` looks before it sends, and again behind it, so that it
-can say that its message made the topic.
+"""Type and number of queues of a topic, from its route. `evenq produce` reads them before and after it sends, and so
+can report that its message created the topic.
 
-The look is QueryRoute with the mark of a reader, for whom no topic is made, so it needs no grant but to describe the
-topic.
+A query for a route with the header of a reader creates no topic, so it needs only the grant to describe the topic.
 """
 
 from __future__ import annotations
@@ -10,25 +9,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from evenq.client.rpc.calls import V2, Calls
+from evenq.client.rpc.calls import Calls
+from evenq.client.rpc.transport import V2
 from evenq.client.wiring import ClientContext, new_client_id
 from evenq.errors import Error, TopicNotFound
 from evenq.runtime.clock import SystemClock
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-__all__ = ["TopicShape", "settled_shape_of", "shape_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """What a route tells of a topic; `kind` is empty for a topic that does not exist."""
+    """Type and number of queues; `kind` is empty for a topic that does not exist."""
 
     kind: str
     queues: int
 
     def sentence(self, topic: str) -> str:
-        """`created topic orders (NORMAL, 8 queues)`."""
+        """Returns `created topic orders (NORMAL, 8 queues)`."""
         return f"created topic {topic} ({self.kind}, {self.queues} queue{'s' * (self.queues != 1)})"
 
 
@@ -36,13 +34,13 @@ SETTLED_MS, SETTLE_MS = 200, 2_000
 
 
 def shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
-    """None: not known, for example because a route may not be asked for."""
+    """Returns the shape; None if it is unknown, for example because the grant for the route is missing."""
     return asyncio.run(_shape_of(topic, endpoint, timeout_ms))
 
 
 def settled_shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
-    """The same of a topic that was just made: its brokers register it one by one, so the answer is taken that comes
-    twice within SETTLED_MS, or the last one after SETTLE_MS.
+    """Returns the shape of a topic that was just created. Its brokers register it one by one, so the answer counts that
+    is the same twice within SETTLED_MS, or otherwise the last one after SETTLE_MS.
     """
     clock = SystemClock()
 

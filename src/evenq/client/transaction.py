@@ -1,7 +1,10 @@
 """One open transaction: its message is stored and invisible until it is committed or rolled back.
 
-`Transaction` belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`. Left as `with` block, it commits
-after the last line and rolls back when an exception leaves the block.
+`Transaction` belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`. A `with` block commits after its
+last line, and rolls back when an exception leaves it.
+
+    with producer.begin_transaction(message):
+        save_order()
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage, TransactionResolution
 
-__all__ = ["AsyncTransaction", "Checker", "Transaction", "resolution_of"]
-
 log = logging.getLogger(__name__)
 
 Checker = Callable[[ReceivedMessage], object]
@@ -26,12 +27,10 @@ COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
 
 
 class _Half:
-    """What both kinds know of their message."""
-
     def __init__(self, half: HalfMessage) -> None:
         self._half = half
         self.resolution: TransactionResolution | None = None
-        """What was sent to the broker; None while the transaction is open."""
+        """The resolution that was sent to the broker; None while the transaction is open."""
 
     @property
     def message_id(self) -> str:
@@ -52,13 +51,13 @@ class Transaction(_Half):
         self._end = end
 
     def commit(self) -> None:
-        """Deliver the message. Raises InvalidTransactionId (the broker gave the transaction up meanwhile),
-        ConnectionFailed, RequestTimeout: then the broker will ask the checker.
+        """Makes the message visible. Raises InvalidTransactionId (the broker gave the transaction up meanwhile); after
+        ConnectionFailed or RequestTimeout the broker will call the checker.
         """
         self._decide(COMMIT)
 
     def rollback(self) -> None:
-        """Forget the message. Raises as `commit`."""
+        """Discards the message. Raises as `commit`."""
         self._decide(ROLLBACK)
 
     def _decide(self, resolution: TransactionResolution) -> None:
@@ -91,11 +90,11 @@ class AsyncTransaction(_Half):
         self._end = end
 
     async def commit(self) -> None:
-        """Deliver the message."""
+        """Makes the message visible. Raises as `Transaction.commit`."""
         await self._decide(COMMIT)
 
     async def rollback(self) -> None:
-        """Forget the message."""
+        """Discards the message. Raises as `Transaction.commit`."""
         await self._decide(ROLLBACK)
 
     async def _decide(self, resolution: TransactionResolution) -> None:
@@ -121,7 +120,7 @@ class AsyncTransaction(_Half):
 
 
 async def resolution_of(result: object) -> TransactionResolution:
-    """What a checker's result means; one of a coroutine function is awaited. Raises BadRequest for another value."""
+    """Returns a checker's result, awaited if it is of a coroutine function. Raises BadRequest for another value."""
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, TransactionResolution):
@@ -138,5 +137,5 @@ def _must_be(was: TransactionResolution | None, decision: TransactionResolution,
 
 def _log_lost_rollback(message_id: str, error: Error) -> None:
     log.warning(
-        "the rollback of message %s did not reach its broker, which will ask the checker: %s", message_id, error
+        "the rollback of message %s did not reach its broker, which will call the checker: %s", message_id, error
     )

@@ -1,7 +1,7 @@
-"""Where the SDK's parts meet: client ids, message ids, the net, and lazily the rooms that need grpc and the loops.
+"""Construction of clients: client ids, message ids, the net, and lazily the parts that need grpc and the loops.
 
-Called by both faces when a client is made. The only place of the SDK that asks the machine for its name, process and
-chance; everything below gets them as arguments.
+Called by the sync and asyncio classes when a client is created. Only this module of the SDK reads the machine's name,
+process id, environment and randomness; the modules below get them as arguments.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
 if TYPE_CHECKING:
+    from evenq.client.core.clients.observer import ClientIdentity
     from evenq.client.loops.clients.troubles import Report
-    from evenq.client.loops.consumers.polling import Polling
-    from evenq.client.loops.consumers.pushing import Pushing, PushPlan
-    from evenq.client.loops.consumers.receiving import Receiving, SimplePlan
+    from evenq.client.loops.consumers.polling import PollLoop
+    from evenq.client.loops.consumers.pushing import PushLoop, PushPlan
+    from evenq.client.loops.consumers.receiving import ReceiveLoop, SimplePlan
     from evenq.client.loops.groups.membership import MemberPlan
     from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
     from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
     from evenq.client.loops.lite.subscribing import TellEnded
     from evenq.client.loops.reading.listening import RunListener
     from evenq.client.loops.sending.replies import Replies
-    from evenq.client.loops.sending.sender import Sending
-    from evenq.client.loops.transactions.transacting import RunChecker, Transacting
+    from evenq.client.loops.sending.sender import SendLoop
+    from evenq.client.loops.transactions.transacting import RunChecker, TransactionLoop
     from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.direct import Direct
@@ -45,20 +46,6 @@ if TYPE_CHECKING:
     from evenq.client.rpc.receiving import RpcSimpleCalls
     from evenq.client.rpc.sessions import RpcConsumerCalls
     from evenq.client.rpc.transactions import RpcTransactionCalls
-
-__all__ = [
-    "ClientContext",
-    "Encoder",
-    "admin_calls",
-    "direct_part",
-    "lite_parts",
-    "new_client_id",
-    "placed",
-    "polling_parts",
-    "producer_parts",
-    "pushing_parts",
-    "receiving_parts",
-]
 
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -69,25 +56,25 @@ _ids: dict[int, MessageIds] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientContext:
-    """What a client stands on; tests hand in their own."""
+    """Clock, randomness, net and access of a client; tests pass their own."""
 
     clock: Clock
     rng: random.Random
     net: Net | None = None
-    """None: gRPC, made in the client's own loop at its first call, closed with the client."""
+    """None: gRPC, created in the client's own loop at its first call, closed with the client."""
 
     credentials: Credentials | None = None
-    """What calls are signed with; None: they are not signed."""
+    """Credentials that sign the calls; None: calls are not signed."""
 
     tls: Tls | None = None
-    """How TLS is spoken; None: plain text, but for brokers whose address says otherwise."""
+    """TLS settings; None: plain text, except for brokers whose address has the scheme evenqs."""
 
     endpoint: str = DEFAULT_ENDPOINT
     """`host:port` of the access points, joined with `;`."""
 
     @staticmethod
     def real() -> ClientContext:
-        """The machine's. Raises SettingsError for credentials in the environment that make no sense."""
+        """Returns the machine's context. Raises SettingsError for invalid credentials in the environment."""
         rng = random.Random(os.urandom(8))  # noqa: S311 - spreads load, keeps no secret
         return ClientContext(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
 
@@ -99,11 +86,12 @@ class ClientContext:
         endpoint: str = "",
         tls: Tls | bool | None = None,
     ) -> ClientContext:
-        """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any.
+        """Returns the context of a client: the given one or the machine's, with the client's own credentials if it has
+        any.
 
-        `endpoint`: empty = EVENQ_ENDPOINT, or the default. `tls`: None = as the endpoint's scheme says, or EVENQ_TLS_*.
-        Raises IllegalAccessPoint, SettingsError for an endpoint and `tls` that contradict each other, and BadRequest
-        for what is something else.
+        `endpoint`: empty = EVENQ_ENDPOINT, or the default. `tls`: None = by the scheme of the endpoint, or EVENQ_TLS_*.
+        Raises IllegalAccessPoint, SettingsError if endpoint and `tls` contradict each other, BadRequest for a wrong
+        type.
         """
         _check_kinds(credentials, endpoint, tls)
         context = given or ClientContext.real()
@@ -116,9 +104,7 @@ class ClientContext:
         )
 
     def open_net(self) -> Net:
-        """The net of one client or command: gRPC, or what was handed in; signing if there are credentials. Raises
-        SettingsError for TLS files that make no sense.
-        """
+        """Returns the given net or a gRPC net; credentials make it sign. Raises SettingsError for invalid TLS files."""
         net = self.net
         if net is None:
             from evenq.wire.net import GrpcNet
@@ -131,7 +117,7 @@ class ClientContext:
         return SignedNet(net, Signer.of(self.credentials, self.clock))
 
     async def let_go(self, used: Net) -> None:
-        """End the connections of a client that closes, unless the net was handed in and may serve others."""
+        """Closes the connections of a client that closes, unless the net was given and may serve others."""
         if self.net is None:
             await used.close()
 
@@ -161,7 +147,7 @@ def _tls_of(points: AccessPoints, tls: Tls | bool | None) -> Tls | None:
 
 
 def new_client_id(clock: Clock) -> str:
-    """`host@pid@n@base36(time)`, unique per client object (wire contract 2.1)."""
+    """Returns `host@pid@n@base36(time)`, unique per client object (wire contract 2.1)."""
     number, text = clock.now_ms(), ""
     while number:
         number, digit = divmod(number, 36)
@@ -170,14 +156,13 @@ def new_client_id(clock: Clock) -> str:
 
 
 def placed(options: PushOptions) -> PushOptions:
-    """The same, with EVENQ_ZONE and EVENQ_INSTANCE of the environment where it does not say. Raises BadRequest."""
+    """Returns the options, with EVENQ_ZONE and EVENQ_INSTANCE where they are empty. Raises BadRequest."""
     zone = options.zone or os.environ.get("EVENQ_ZONE", "")
     instance = options.instance or os.environ.get("EVENQ_INSTANCE", "")
     return replace(options, zone=zone, instance=instance)
 
 
 def admin_calls(context: ClientContext, client_id: str, timeout_ms: int) -> AdminCalls:
-    """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
 
     return AdminCalls(context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=timeout_ms)
@@ -190,41 +175,42 @@ def producer_parts(
     *,
     left: Callable[[int, int], None],
     run_checker: RunChecker,
-) -> tuple[RpcTransactionCalls, Sending, Replies, Transacting]:
-    """A producer's wire and what works over it; all share the routes that sending keeps."""
+) -> tuple[RpcTransactionCalls, SendLoop, Replies, TransactionLoop]:
+    """Returns the calls of a producer and the parts that work over them; all share the routes of the sender."""
     from evenq.client.loops.sending.replies import Replies
-    from evenq.client.loops.sending.sender import Sending
-    from evenq.client.loops.transactions.transacting import Transacting
+    from evenq.client.loops.sending.sender import SendLoop
+    from evenq.client.loops.transactions.transacting import TransactionLoop
     from evenq.client.rpc.transactions import RpcTransactionCalls
 
     clock, rng = context.clock, context.rng
     calls = RpcTransactionCalls(
         context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=options.timeout_ms
     )
-    sending = Sending(
-        calls, clock=clock, rng=rng, options=options, left=left,
-        several_access_points=len(access_points(context.endpoint).targets) > 1,
-    )  # fmt: skip
+    several = len(access_points(context.endpoint).targets) > 1
+    sending = SendLoop(calls, clock=clock, rng=rng, options=options, left=left, several_access_points=several)
     replies = Replies(
         calls, clock=clock, rng=rng, options=options, route=sending.route, route_changed=sending.route_changed
     )
-    transacting = Transacting(
-        calls, clock=clock, rng=rng, options=options, route=sending.route, route_changed=sending.route_changed,
+    transacting = TransactionLoop(
+        calls,
+        clock=clock,
+        rng=rng,
+        options=options,
+        route=sending.route,
+        route_changed=sending.route_changed,
         run_checker=run_checker,
-    )  # fmt: skip
+    )
     return calls, sending, replies, transacting
 
 
 def direct_part(
-    context: ClientContext, calls: RpcTransactionCalls, sending: Sending, options: ProducerOptions
+    context: ClientContext, calls: RpcTransactionCalls, sending: SendLoop, options: ProducerOptions
 ) -> Direct | None:
-    """A sync producer's short way to the brokers; None where each message must take the one over the loop. Called in
-    the loop.
-    """
+    """Returns a sync producer's path in the caller's thread; None if it must not be used. Called in the loop."""
     from evenq.client.rpc.direct import Direct
 
     make = getattr(calls.net, "blocking", None)
-    # The table of faults is the loop's, and a net that was handed in may have no sockets.
+    # The loop keeps the table of faults, and a given net may have no sockets.
     net = None if make is None or options.latency_faults else make()
     if net is None:
         return None
@@ -240,15 +226,16 @@ def pushing_parts(
     client_id: str,
     plan: PushPlan,
     *,
+    identity: ClientIdentity,
     run_listener: RunListener,
     tell: RebalanceCallback | None,
     report: Report | None,
-) -> tuple[RpcConsumerCalls, Pushing]:
-    """A push consumer's wire and its work, not started."""
-    from evenq.client.loops.consumers.pushing import Pushing
+) -> tuple[RpcConsumerCalls, PushLoop]:
+    """Returns the calls of a push consumer and its engine, not started."""
+    from evenq.client.loops.consumers.pushing import PushLoop
 
     calls = _consumer_calls(context, client_id, plan)
-    return calls, Pushing(
+    return calls, PushLoop(
         calls,
         plan=plan,
         client_id=client_id,
@@ -257,36 +244,37 @@ def pushing_parts(
         run_listener=run_listener,
         tell=tell,
         report=report,
+        identity=identity,
     )
 
 
 def polling_parts(
     context: ClientContext, client_id: str, plan: MemberPlan, *, tell: RebalanceCallback | None
-) -> tuple[RpcConsumerCalls, Polling]:
-    """A pull consumer's wire and its work, not started."""
-    from evenq.client.loops.consumers.polling import Polling
+) -> tuple[RpcConsumerCalls, PollLoop]:
+    """Returns the calls of a pull consumer and its engine, not started."""
+    from evenq.client.loops.consumers.polling import PollLoop
 
     calls = _consumer_calls(context, client_id, plan)
-    return calls, Polling(calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell)
+    return calls, PollLoop(calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell)
 
 
-def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) -> tuple[RpcSimpleCalls, Receiving]:
-    """A simple consumer's wire and its work, not started."""
-    from evenq.client.loops.consumers.receiving import Receiving
+def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) -> tuple[RpcSimpleCalls, ReceiveLoop]:
+    """Returns the calls of a simple consumer and its engine, not started."""
+    from evenq.client.loops.consumers.receiving import ReceiveLoop
     from evenq.client.loops.reading.group_start import GroupStart
     from evenq.client.rpc.receiving import RpcSimpleCalls
 
     calls = RpcSimpleCalls(
         context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
     )
-    receiving = Receiving(
-        calls, group=plan.group, subscriptions=plan.subscriptions, clock=context.clock, rng=context.rng,
-        options=plan.options,
-    )  # fmt: skip
+    clock, rng = context.clock, context.rng
+    receiving = ReceiveLoop(
+        calls, group=plan.group, subscriptions=plan.subscriptions, clock=clock, rng=rng, options=plan.options
+    )
+    start_ms = plan.start_timestamp_ms or clock.now_ms() - HALF_HOUR_MS
     receiving.starts = GroupStart(
-        calls, receiving.routes, group=plan.group, start_from=plan.start_from,
-        timestamp_ms=plan.start_timestamp_ms or context.clock.now_ms() - HALF_HOUR_MS,
-    )  # fmt: skip
+        calls, receiving.routes, group=plan.group, start_from=plan.start_from, timestamp_ms=start_ms
+    )
     return calls, receiving
 
 
@@ -295,20 +283,31 @@ def lite_parts(
     client_id: str,
     plan: LitePlan,
     *,
+    identity: ClientIdentity,
     tell: TellEnded | None,
     run_listener: RunListener | None,
     report: Report | None = None,
 ) -> tuple[RpcLiteCalls, LiteMember]:
-    """The wire of a consumer of lite topics and its work, not started."""
+    """Returns the calls of a consumer of lite topics and its engine, not started."""
     from evenq.client.loops.lite.lite_member import LiteMember
     from evenq.client.rpc.lite import RpcLiteCalls
 
     calls = RpcLiteCalls(
-        context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+        context.open_net(),
+        endpoint=context.endpoint,
+        client_id=client_id,
+        timeout_ms=plan.options.timeout_ms,
         push=run_listener is not None,
-    )  # fmt: skip
+    )
     return calls, LiteMember(
-        calls, plan, clock=context.clock, rng=context.rng, tell=tell, run_listener=run_listener, report=report
+        calls,
+        plan,
+        clock=context.clock,
+        rng=context.rng,
+        tell=tell,
+        run_listener=run_listener,
+        report=report,
+        identity=identity,
     )
 
 
@@ -321,12 +320,10 @@ def _consumer_calls(context: ClientContext, client_id: str, plan: MemberPlan) ->
 
 
 class Encoder:
-    """Checks and encodes messages, in whatever thread calls."""
+    """Checks and encodes messages, in the caller's thread."""
 
     def __init__(self, clock: Clock, *, compression: str = "", packed_from: int = 0) -> None:
-        """Bodies of `packed_from` bytes or more are packed by the method `compression` ("" = none); see
-        `wire.packing`.
-        """
+        """Bodies of `packed_from` bytes or more are packed by the method `compression` ("" = none)."""
         from evenq.client.rpc.messages import encode
         from evenq.wire.packing import check_method
 
@@ -340,7 +337,7 @@ class Encoder:
         self._ids = _process_ids()
 
     def encode(self, message: Message) -> Encoded:
-        """Raises IllegalTopic and BodyEmpty at once; everything else is the server's to judge."""
+        """Returns the encoded message. Raises IllegalTopic, BodyEmpty; the server checks everything else."""
         if message.topic not in self._legal:
             problem = topic_problem(message.topic)
             if problem:
@@ -351,15 +348,19 @@ class Encoder:
         now_ms = self._clock.now_ms()
         message_id = message.message_id or self._ids.next(now_ms)
         content = self._encode(
-            message, message_id=message_id, born_ms=now_ms, born_host=self._host, compression=self._compression,
+            message,
+            message_id=message_id,
+            born_ms=now_ms,
+            born_host=self._host,
+            compression=self._compression,
             packed_from=self._packed_from,
-        )  # fmt: skip
+        )
         return Encoded(message_id, content)
 
 
 def _process_ids() -> MessageIds:
     process_id = os.getpid()
-    # By process: a forked child would otherwise go on with its parent's counter and make the same ids.
+    # By process: a forked child would otherwise continue its parent's counter and create the same ids.
     if process_id not in _ids:
         _ids[process_id] = MessageIds(mac=uuid.getnode(), process_id=process_id)
     return _ids[process_id]

@@ -1,7 +1,7 @@
-"""SQL filter expressions over the properties of a message (wire contract 5.4): text in, one function out.
+"""SQL filter expressions over the properties of a message (wire contract 5.4): text in, one function out. Pure.
 
-Used by the broker. `words` cuts the text, `grammar` says what a sentence is, `logic` makes the function: closures over
-closures, never code from the user's text. Bounded on every side: length, words, depth. Pure.
+`words` splits the text, `grammar` parses it, and `logic` makes the function from closures, never from generated code.
+Length, number of terms and depth are bounded.
 """
 
 from evenq.filters.grammar import SqlFilter, sql_filter

@@ -1,7 +1,7 @@
-"""The grammar of SQL filters, and from a sentence of it to its function.
+"""The grammar of SQL filters and the parser that turns an expression into its function.
 
-LALR(1), so the time is proportional to the text; the parser's tables are made once, when the first SQL filter comes.
-Functions are put together while the parser reads, so no tree is walked and nothing recurses over the user's text.
+LALR(1): the time is proportional to the text. The tables of the parser are made once, for the first SQL filter.
+Functions are built while the parser reads, so no code walks a tree or recurses over the user's text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from evenq.errors import IllegalFilterExpression
 from evenq.filters import logic
 from evenq.filters.logic import Predicate, Value
 from evenq.filters.words import DEPTH_MAX, problem, scan
-
-__all__ = ["SqlFilter", "sql_filter"]
 
 GRAMMAR = r"""
 start: disjunction
@@ -60,17 +58,15 @@ _ORDER = ("NAME", "COMPARE", "STRING", "NUMBER", "TRUE", "FALSE", "_IN", "_BETWE
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """One parsed expression."""
-
     text: str
     names: frozenset[str]
-    """The properties that it looks at."""
+    """Properties that it reads."""
     evaluate: Predicate
-    """From properties to True, False or None (null). A message is wanted if it is True."""
+    """Returns True, False or None (null) for properties. A message passes the filter if it is True."""
 
 
 def sql_filter(text: str) -> SqlFilter:
-    """Parse an expression such as `region = 'eu' AND amount > 10`. Raises IllegalFilterExpression with the column."""
+    """Parses an expression such as `region = 'eu' AND amount > 10`. Raises IllegalFilterExpression with the column."""
     words = scan(text)
     if not words:
         raise IllegalFilterExpression("the SQL filter is empty; write for example region = 'eu' AND amount > 10")
@@ -154,7 +150,7 @@ class _Building(Transformer[Token, object]):
     def number(self, text: Token) -> Value:
         number = logic.number("".join(text.split()))
         if number is None:
-            raise ValueError(f"{text} is no number")
+            raise ValueError(f"{text} is not a number")
         return Value(literal=number)
 
     def truth(self, word: Token) -> Value:
@@ -198,7 +194,7 @@ def _unexpected(word: Token, expected: set[str]) -> IllegalFilterExpression:
     said = list(dict.fromkeys(_SAID.get(name, name.lstrip("_")) for name in known))
     detail = f"found {actual}, expected {' or '.join(said)}"
     if word.type == "_NULL":
-        fix = "null is asked for with IS: region IS NULL, or region IS NOT NULL"
+        fix = "compare with null by IS: region IS NULL, or region IS NOT NULL"
     elif word.startswith(("+", "-")) and "NUMBER" not in expected:
         fix = "there is no arithmetic; compare a property with a value: amount > 10"
     elif "_COMMA" in expected:

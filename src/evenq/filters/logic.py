@@ -1,9 +1,9 @@
-"""The meaning of an SQL filter: functions from the properties of a message to true, false or null (SQL92).
+"""Semantics of SQL filters: functions from the properties of a message to true, false or null (SQL92).
 
-Null is what a missing property compares to, and what does not compare (a word with a number). NOT null is null; AND is
-false if one side is, OR is true if one side is, else null if one side is. Properties are strings: against a number they
-are read as one, against TRUE or FALSE as true or false in any case, against a string as they are. Two properties
-compare as numbers if both are, else as strings. Strings are in the order of their characters' code points.
+A comparison is null with a missing property, and of values that do not compare (a word with a number). NOT null is
+null. AND is false if one side is false, OR is true if one side is true; otherwise both are null if one side is null.
+Properties are strings. Compared with a number they are read as a number, with TRUE or FALSE as a boolean in any case.
+Two properties compare as numbers if both are numbers, otherwise as strings. Strings are ordered by code points.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = [
-    "Predicate", "Truth", "Value", "all_of", "any_of", "compare", "constant", "is_null", "negate", "number", "one_of",
-    "text_test",
-]  # fmt: skip
 
 Truth = bool | None
 Properties = Mapping[str, str]
@@ -29,11 +24,9 @@ _COMPARISONS: dict[str, _Holds] = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_TEXT_TESTS: dict[str, _Holds] = {
-    "CONTAINS": operator.contains, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith,
-}  # fmt: skip
+_TEXT_TESTS: dict[str, _Holds] = {"CONTAINS": operator.contains, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+|(?P<FLOAT>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))")
-_NUMBER_MAX = 64  # characters; longer ones are no numbers
+_NUMBER_MAX = 64  # characters; longer texts do not count as numbers
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -46,7 +39,7 @@ class Value:
 
 
 def number(text: str) -> int | float | None:
-    """What a property is as a number; None if it is none. Integers are exact."""
+    """Returns the number in a text; None if it is not a number. Integers are exact."""
     if len(text) > _NUMBER_MAX:
         return None
     if text.isdigit() and text.isascii():
@@ -58,12 +51,11 @@ def number(text: str) -> int | float | None:
 
 
 def constant(truth: Truth) -> Predicate:
-    """The same for every message."""
     return lambda _: truth
 
 
 def compare(left: Value, sign: str, right: Value) -> Predicate:
-    """One of the six comparisons. Raises ValueError for an order of TRUE and FALSE."""
+    """Returns one of the six comparisons. Raises ValueError for an order of TRUE and FALSE."""
     if left.name is None and right.name is not None:
         left, sign, right = right, _MIRRORED[sign], left
     if sign not in {"=", "<>"} and (isinstance(left.literal, bool) or isinstance(right.literal, bool)):
@@ -79,7 +71,6 @@ def compare(left: Value, sign: str, right: Value) -> Predicate:
 
 
 def one_of(value: Value, literals: Iterable[Literal]) -> Predicate:
-    """IN: equal to one of them."""
     options = list(literals)
     name = value.name
     if name is None or not all(isinstance(one, str) for one in options):
@@ -99,7 +90,7 @@ def is_null(name: str) -> Predicate:
 
 
 def text_test(value: Value, word: str, text: str) -> Predicate:
-    """CONTAINS, STARTSWITH, ENDSWITH of a string."""
+    """CONTAINS, STARTSWITH or ENDSWITH."""
     holds = _TEXT_TESTS[word]
     if value.name is None:
         return constant(holds(value.literal, text) if isinstance(value.literal, str) else None)
@@ -107,8 +98,6 @@ def text_test(value: Value, word: str, text: str) -> Predicate:
 
 
 def negate(test: Predicate) -> Predicate:
-    """NOT."""
-
     def negated(properties: Properties) -> Truth:
         truth = test(properties)
         return None if truth is None else not truth

@@ -1,7 +1,7 @@
-"""From the text of an SQL filter to its words, with the place of each, within limits.
+"""Scanner of SQL filters: from text to tokens with positions, in one pass and within limits.
 
-Keywords in any case; names of properties keep theirs. Every error says the column (from 1), what was found there and
-how it is written instead. The text is looked at once, from left to right.
+Keywords are matched in upper and lower case, names of properties exactly. Every error contains the column (from 1), the
+text found there and a correct example.
 """
 
 from __future__ import annotations
@@ -12,14 +12,9 @@ from lark import Token
 
 from evenq.errors import IllegalFilterExpression
 
-__all__ = ["DEPTH_MAX", "EXPRESSION_BYTES_MAX", "TERMS_MAX", "problem", "scan"]
-
-EXPRESSION_BYTES_MAX = 8 << 10
-"""Longest expression, bytes of UTF-8."""
-TERMS_MAX = 1024
-"""Most names and values in one expression."""
-DEPTH_MAX = 64
-"""Most parentheses and NOTs inside each other."""
+EXPRESSION_BYTES_MAX = 8 << 10  # UTF-8
+TERMS_MAX = 1024  # names and values in one expression
+DEPTH_MAX = 64  # parentheses and NOTs inside each other
 
 _KEYWORDS = {
     "AND": "_AND", "OR": "_OR", "NOT": "_NOT", "IS": "_IS", "NULL": "_NULL", "IN": "_IN", "BETWEEN": "_BETWEEN",
@@ -54,16 +49,16 @@ _ADVICE = (
 
 
 def problem(column: int, detail: str) -> IllegalFilterExpression:
-    """The error for what is wrong at `column` (from 1)."""
+    """Returns the error at `column` (from 1)."""
     return IllegalFilterExpression(f"the SQL filter is wrong at column {column}: {detail}")
 
 
 def scan(text: str) -> list[Token]:
-    """All words in order. Raises IllegalFilterExpression."""
+    """Returns all tokens in order. Raises IllegalFilterExpression."""
     size = len(text.encode(errors="replace"))
     if size > EXPRESSION_BYTES_MAX:
         raise IllegalFilterExpression(
-            f"the SQL filter has {size} bytes, the limit is {EXPRESSION_BYTES_MAX}; ask for less, or filter by tag"
+            f"the SQL filter has {size} bytes, the limit is {EXPRESSION_BYTES_MAX}; shorten it, or filter by tag"
         )
     words: list[Token] = []
     terms = depth = at = 0
@@ -78,7 +73,7 @@ def scan(text: str) -> list[Token]:
             if depth > DEPTH_MAX:
                 raise problem(at + 1, f"more than {DEPTH_MAX} parentheses are open; nest less")
             if terms > TERMS_MAX:
-                raise problem(at + 1, f"more than {TERMS_MAX} names and values; ask for less, or filter by tag")
+                raise problem(at + 1, f"more than {TERMS_MAX} names and values; shorten it, or filter by tag")
             words.append(word)
         at = match.end()
     return words
@@ -101,5 +96,5 @@ def _advice(text: str, at: int) -> str:
         if text.startswith(sign, at):
             return advice
     if text[at].isdigit() or text[at] == ".":
-        return f"{text[at : at + 20]!r} is no number; write 10, -3, 2.5 or 1e6, and strings as '10x'"
+        return f"{text[at : at + 20]!r} is not a number; write 10, -3, 2.5 or 1e6, and strings as '10x'"
     return f"{text[at]!r} is not known; compare a property with a value: region = 'eu' AND amount > 10"

@@ -1,11 +1,11 @@
-"""Queues without a server: memory, embedded and local, one interface (semantics LQ-1).
+"""Queues without a server: memory, embedded and local engine with one interface (semantics LQ-1).
 
     with evenq.local.open("data") as queues:
         queues.producer("orders").send(b"hello")
         for message in (consumer := queues.consumer("orders", group="billing")).poll(timeout=1):
             consumer.ack(message)
 
-It needs neither gRPC nor protobuf, and importing it is cheap. docs/guides/local_queues.md is its guide.
+It needs neither gRPC nor protobuf, and importing it is cheap. The guide is docs/guides/local_queues.md.
 """
 
 from evenq.local.consumer import Consumer

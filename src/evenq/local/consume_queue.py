@@ -1,7 +1,7 @@
-"""One queue of the local engine: where its messages lie in the store (LQ-47, LQ-48, LQ-58 to LQ-70).
+"""One queue of the local engine: positions of its messages in the store (LQ-47, LQ-48, LQ-58 to LQ-70).
 
-Entry n lies at byte 12 n: store offset 8, size 4. The newest entries wait in memory and go to the file in pieces; a
-lock of its own keeps "what is in the file" and "what waits" together. The store's writer adds, anybody reads.
+Entry n is at byte 12 n: store offset 8, size 4. The newest entries wait in memory and are written in pieces. A lock
+keeps the written part and the waiting part consistent. The store's writer appends; any thread reads.
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ from evenq.local.tail import QueueTail, Topic
 from evenq.store.io.disk import Disk
 from evenq.store.io.files import ReadFiles
 
-__all__ = ["ENTRY_BYTES", "FOLDER", "LocalConsumeQueue", "read"]
-
 FOLDER: Final = "consumeQueue"  # LQ-9
 ENTRY_BYTES: Final = ENTRY.size
 WAITING_BYTES: Final = 12_288
-"""Entries in memory that are worth a write: 1,024."""
+"""Waiting entries that are worth a write: 1,024."""
 SPAN_BYTES: Final = 64 << 10
-"""Neighbours this near are read at once."""
+"""Messages within this range are read with one call."""
 
 log = logging.getLogger(__name__)
 
 
 class LocalConsumeQueue(QueueTail):
-    """Positions of one queue's messages."""
-
     __slots__ = ("flushed", "lock", "positions", "waiting")
 
     def __init__(self, topic: Topic, queue_id: int, disk: Disk, entries_per_file: int, files: ReadFiles) -> None:
@@ -55,7 +51,7 @@ class LocalConsumeQueue(QueueTail):
         self.waiting.clear()
 
     def add(self, messages: list[Message], sizes: list[int]) -> None:
-        """Messages that are in the store now, in order."""
+        """Appends the entries of messages that the store has, in order."""
         pack = ENTRY.pack
         entries = b"".join([pack(message.store_offset, size) for message, size in zip(messages, sizes, strict=True)])
         with self.lock:
@@ -64,7 +60,7 @@ class LocalConsumeQueue(QueueTail):
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Writes the waiting entries."""
         with self.lock:
             data = bytes(self.waiting)
             per_file = self.positions.file_bytes
@@ -78,13 +74,12 @@ class LocalConsumeQueue(QueueTail):
                 del self.waiting[: len(part)]
 
     def sync(self) -> None:
-        """Make what was written sure."""
         with self.lock:
             unsynced = self.positions.take_unsynced()
         self.positions.sync(unsynced)
 
     def entries(self, offset: int, size: int) -> bytes | None:
-        """Entries from `offset` on, up to `size` bytes; None if their file is gone."""
+        """Returns entries from `offset` on, up to `size` bytes; None if their file is gone."""
         with self.lock:
             flushed = self.flushed
             if offset >= flushed:
@@ -95,7 +90,7 @@ class LocalConsumeQueue(QueueTail):
         return data if data and len(data) >= ENTRY_BYTES else None
 
     def first_at(self, boundary: int) -> int:
-        """The first offset whose message lies at or behind `boundary` in the store."""
+        """Returns the first offset whose message is at or after `boundary` in the store."""
 
         def store_offset(offset: int) -> int:
             data = self.entries(offset, ENTRY_BYTES)
@@ -105,20 +100,27 @@ class LocalConsumeQueue(QueueTail):
 
 
 def read(
-    queue: LocalConsumeQueue, store: Partitions, options: LocalOptions, offset: int, count: int, ends: tuple[int, int],
+    queue: LocalConsumeQueue,
+    store: Partitions,
+    options: LocalOptions,
+    offset: int,
+    count: int,
+    ends: tuple[int, int],
     store_end: int,
-) -> GetResult:  # fmt: skip
-    """Read from files what memory does not have any more (LQ-63 to LQ-70). Raises StoreCorrupted for damage."""
+) -> GetResult:
+    """Reads from files when memory no longer has the messages (LQ-63 to LQ-70). Raises StoreCorrupted for damage."""
     minimum, end = ends
     index = queue.entries(offset, min(reading.index_entries(count), end - offset) * ENTRY_BYTES)
     if index is None:
         per_file = options.entries_per_file
         following = (offset // per_file + 1) * per_file
         log.warning(
-            "queue %s: a consume queue file is missing, going on at offset %d instead of %d",
-            queue.key, following, offset,
+            "queue %s: a consume queue file is missing, continuing at offset %d instead of %d",
+            queue.key,
+            following,
+            offset,
             extra={"queue": queue.key, "offset": offset, "next": following},
-        )  # fmt: skip
+        )
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, minimum, end, [])
     entries = list(ENTRY.iter_unpack(index[: len(index) - len(index) % ENTRY_BYTES]))
     status, messages, walked = _collect(queue, store, entries, offset, min(count, options.batch_messages_disk), options)
@@ -127,10 +129,14 @@ def read(
 
 
 def _collect(
-    queue: LocalConsumeQueue, store: Partitions, entries: list[tuple[int, int]], offset: int, count: int,
+    queue: LocalConsumeQueue,
+    store: Partitions,
+    entries: list[tuple[int, int]],
+    offset: int,
+    count: int,
     options: LocalOptions,
-) -> tuple[GetStatus, list[Message], int]:  # fmt: skip
-    """Walk entries until the batch is full: status, messages, entries walked (LQ-65 to LQ-68)."""
+) -> tuple[GetStatus, list[Message], int]:
+    """Reads until the batch is full: status, messages, entries read (LQ-65 to LQ-68)."""
     status, messages = GetStatus.NO_MATCHED_MESSAGE, list[Message]()
     skip_before, room = 0, options.batch_bytes_disk
     span, span_offset = b"", 0
@@ -159,7 +165,7 @@ def _collect(
 
 
 def _span(entries: list[tuple[int, int]], first: int, file_bytes: int) -> int:
-    """Bytes from one entry's message to the end of the last one that is near."""
+    """Returns the bytes from one message to the end of the last one that follows it closely."""
     start, size = entries[first]
     limit = min(start + SPAN_BYTES, start - start % file_bytes + file_bytes)
     end = start + size
@@ -190,5 +196,5 @@ def _decode(
 def _misled(queue: LocalConsumeQueue, offset: int) -> StoreCorrupted:
     return StoreCorrupted(
         f"{queue.positions.describe(offset * ENTRY_BYTES)} does not point to message {offset} of queue {queue.key}: "
-        f"close the queues, remove the folder {FOLDER}, open them again; it is built again"
+        f"close the queues, remove the folder {FOLDER} and open them again; it is rebuilt"
     )

@@ -1,8 +1,8 @@
 """Consuming messages (LQ-1, LQ-13, LQ-52 to LQ-57).
 
 A consumer holds queues of its names for its group, reads them round robin and returns batches. Progress moves only when
-the program says that a message is finished, so a crash repeats messages instead of losing them. The open consumers of a
-group hold about the same number of queues each. One consumer may be used by several threads.
+the program finishes messages, so a crash repeats messages and loses none. The open consumers of a group hold about the
+same number of queues each. Threads may share a consumer.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from evenq.local.statuses import GetStatus
 from evenq.local.tail import QueueTail
 from evenq.runtime.closing import Closing
 
-__all__ = ["Consumer"]
-
 RECHECK_MS: Final = 250
-"""A waiting consumer looks again this often: for windows that ended, and for queues that others gave back."""
+"""Period in which a waiting consumer looks for windows that ended and for queues that others released."""
 TRIES: Final = 4
 _EMPTY: Final = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE})
 
 
 class Consumer(Closing):
-    """Created by `LocalQueues.consumer`. Close it, or use it in a `with` block."""
+    """Consumer of a group, created by `LocalQueues.consumer`. Close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine, group: LocalGroupProgress, name: str, names: tuple[str, ...]) -> None:
         self.name = name
@@ -45,11 +43,9 @@ class Consumer(Closing):
         self._closed = False
         group.join(name, names, self._clock.monotonic_ms())
 
-    # Reading
-
     def poll(self, *, timeout: float = 0.0, count: int = 32) -> list[Message]:
-        """The next messages of one queue, in their order; at most `count`. Waits up to `timeout` seconds if there are
-        none, then returns an empty list.
+        """Returns the next messages of one queue, in order, at most `count`. Waits up to `timeout` seconds for the
+        first one, then returns an empty list.
 
         Raises TooManyRequests while `unfinished_max` messages are unfinished: `ack` or `commit` first.
         """
@@ -73,19 +69,19 @@ class Consumer(Closing):
                 topic.bells.pop(me, None)
 
     def ring(self, key: Queue) -> None:
-        """Another thread tells that a queue has something new, or is free."""
+        """Wakes the consumer; called by another thread when a queue has new messages or is free."""
         held = self._group.claims.get(key)
         if (held is None or held.owner == self.name) and not self._event.is_set():
             self._event.set()
 
     def _take(self, count: int) -> list[Message]:
         if count < 1:
-            raise BadRequest(f"count is {count}; ask for at least one message")
+            raise BadRequest(f"count is {count}; it must be at least 1")
         with self._lock:
             self._check_open()
             group = self._group
             now = self._clock.monotonic_ms()
-            with group.lock:  # from here on no other consumer can take a queue away before the window is over
+            with group.lock:  # from here on no other consumer can take a queue before the window has ended
                 group.seen[self.name] = now
                 self._drop_lost()
             room = self._engine.options.unfinished_max - self._unfinished
@@ -129,7 +125,7 @@ class Consumer(Closing):
         return []
 
     def _claim_more(self, now: int, count: int) -> list[Message]:
-        """All own queues are empty: look for a free one that has something (LQ-54, LQ-57 Better)."""
+        """Claims a free queue that has messages, when all own queues are empty (LQ-54, LQ-57 Better)."""
         group = self._group
         for topic in self._topics:
             queues = list(topic.queues.values())
@@ -156,7 +152,7 @@ class Consumer(Closing):
         return []
 
     def _give_back(self, now: int) -> None:
-        """Another consumer came: release finished queues above the own share, so that the others get some."""
+        """Releases finished queues above the own share after another consumer joined, so that it gets some."""
         group = self._group
         version = group.version
         settled = True
@@ -172,14 +168,10 @@ class Consumer(Closing):
         if settled:
             self._fair_at = version
 
-    # Finishing
-
     def ack(self, *messages: Message) -> None:
-        """Finish these messages, in any order. Progress moves up to the first message that is not finished (LQ-56
-        Better).
+        """Finishes these messages, in any order. Progress moves up to the first unfinished message (LQ-56 Better).
 
-        Raises PreconditionFailed if this consumer does not hold the message's queue (any more): another consumer gets
-        it.
+        Raises PreconditionFailed if this consumer no longer holds the queue: another consumer gets the message.
         """
         with self._lock:
             self._check_open()
@@ -191,14 +183,12 @@ class Consumer(Closing):
                 if claim is None:
                     raise PreconditionFailed(
                         f"consumer {self.name!r} does not hold queue {key}, so it cannot finish offset {offsets[0]}: "
-                        "only the consumer that was given a message finishes it, within the window"
+                        "only the consumer that received a message can finish it, within the window"
                     )
                 self._finish(claim, offsets)
 
     def commit(self) -> None:
-        """Finish all messages returned so far. Raises PreconditionFailed if a queue was lost; the messages of other
-        queues are finished all the same.
-        """
+        """Finishes all messages returned so far. Raises PreconditionFailed at the end if a queue was lost."""
         with self._lock:
             self._check_open()
             failed: PreconditionFailed | None = None
@@ -216,7 +206,7 @@ class Consumer(Closing):
         self._engine.progressed(claim.key)
 
     def rewind(self) -> None:
-        """Return unfinished messages again, from the first unfinished message of each queue on."""
+        """Returns to the first unfinished message of each queue: the next polls return unfinished messages again."""
         with self._lock:
             self._check_open()
             for claim in self._claims:
@@ -227,13 +217,11 @@ class Consumer(Closing):
 
     @property
     def holding(self) -> list[Queue]:
-        """The queues this consumer holds now."""
+        """The queues that this consumer holds now."""
         return sorted(claim.key for claim in self._claims if not claim.lost)
 
     def close(self) -> None:
-        """Stop. Finished queues are free for others at once; the others stay reserved for this name during the window
-        (LQ-6). Closing twice is fine.
-        """
+        """Releases finished queues; the others stay reserved for this name during the window (LQ-6)."""
         with self._lock:
             if self._closed:
                 return

@@ -1,8 +1,8 @@
-"""The embedded engine (LQ-15 to LQ-38): each queue has a logical file of its own, so producers never wait for others.
+"""The embedded engine (LQ-15 to LQ-38): each queue has its own logical file, so producers never wait for each other.
 
-`buckets/<name>/<queue id>/<20-digit offset>` holds the records and nothing else; `bucketIndex/...` holds one entry of
-16 bytes for each message (place, size, CRC-32), which gives what the record has no room for: reading by message number
-(LQ-38 Better) and a checksum (LQ-19, LQ-35). A message counts when its entry is there.
+`buckets/<name>/<queue id>/<20-digit offset>` holds only records. `bucketIndex/...` holds an entry of 16 bytes for each
+message: position, size, CRC-32. It allows reading by offset (LQ-38 Better) and has the checksum, for which the record
+has no space (LQ-19, LQ-35). A message is stored when its entry is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from evenq.runtime.clock import Clock
 from evenq.store.io.disk import Disk
 from evenq.store.io.files import ReadFiles
 
-__all__ = ["EmbeddedEngine", "append_batch"]
-
 FOLDER: Final = "buckets"
 INDEX_FOLDER: Final = "bucketIndex"
 ENTRY_BYTES: Final = INDEX_ENTRY.size
@@ -38,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def append_batch(sizes: list[int], left: int) -> tuple[AppendStatus, int, int]:
-    """How much of a batch one file takes that has `left` bytes: status, number appended, their bytes (LQ-21, LQ-24)."""
+    """Returns how much of a batch fits into `left` bytes of a file: status, number, their bytes (LQ-21, LQ-24)."""
     taken = 0
     for count, size in enumerate(sizes):
         if taken + size > left:
@@ -48,8 +46,6 @@ def append_batch(sizes: list[int], left: int) -> tuple[AppendStatus, int, int]:
 
 
 class _BucketQueue(QueueTail):
-    """One bucket queue and its files."""
-
     __slots__ = ("index", "lock", "records", "synced")
 
     def __init__(self, topic: Topic, queue_id: int, records: Partitions, index: Partitions) -> None:
@@ -62,8 +58,6 @@ class _BucketQueue(QueueTail):
 
 
 class EmbeddedEngine(Engine):
-    """Records in files by queue."""
-
     def __init__(self, disk: Disk, options: LocalOptions, clock: Clock, known: dict[str, Any]) -> None:
         super().__init__(options, clock)
         self._disk = disk
@@ -81,10 +75,8 @@ class EmbeddedEngine(Engine):
             ),
         )
 
-    # Putting
-
     def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:  # noqa: ARG002  # never waits
-        """Append to the bucket's newest file, and to as many new ones as the batch needs (LQ-22 Better)."""
+        """Appends to the bucket's newest file, and to as many new ones as the batch needs (LQ-22 Better)."""
         assert isinstance(queue, _BucketQueue)
         packed = [pack_embedded(message) for message in messages]
         for record in packed:
@@ -95,7 +87,7 @@ class EmbeddedEngine(Engine):
             now = self.clock.now_ms()
             try:
                 entries = self._write_records(queue, messages, packed, sums, now)
-                # Behind the records: an entry never points to what is not written.
+                # After the records: an entry never points to an unwritten one.
                 self._write_index(queue, queue.next, entries)
                 if self.options.flush is Flush.SYNC:
                     self._sync(queue)
@@ -144,8 +136,6 @@ class EmbeddedEngine(Engine):
         queue.records.sync(queue.records.take_unsynced())
         queue.index.sync(queue.index.take_unsynced())
 
-    # Getting
-
     def _read_files(self, queue: QueueTail, offset: int, count: int, minimum: int, end: int) -> GetResult:
         assert isinstance(queue, _BucketQueue)
         options = self.options
@@ -160,7 +150,7 @@ class EmbeddedEngine(Engine):
         return GetResult(GetStatus.FOUND, offset + len(messages), minimum, end, messages)
 
     def _entries(self, queue: _BucketQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Entries from `offset` on, in one index file."""
+        """Returns entries from `offset` on, of one index file."""
         entries = self._entries_there(queue, offset, count)
         if not entries:
             raise StoreCorrupted(f"{queue.index.describe(offset * ENTRY_BYTES)} is missing: restore it from a copy")
@@ -184,7 +174,7 @@ class EmbeddedEngine(Engine):
     def _read_record(
         self, queue: _BucketQueue, position: int, size: int, crc: int
     ) -> tuple[ReadStatus, Message | None]:
-        """A record against its entry: end, bad magic and bad checksum are distinguished (LQ-19)."""
+        """Reads a record and checks it against its entry (LQ-19)."""
         if position < 0:
             return ReadStatus.BAD_CHECKSUM, None
         data = queue.records.read(position, size)
@@ -196,17 +186,15 @@ class EmbeddedEngine(Engine):
             return ReadStatus.BAD_CHECKSUM, None
         return status, message
 
-    # Keeping
-
-    def flush(self, *, everything: bool = False) -> None:  # noqa: ARG002  # it is always everything
-        """Sync every bucket that changed, one behind the other (LQ-36 Better, LQ-72)."""
+    def flush(self, *, everything: bool = False) -> None:  # noqa: ARG002  # it always syncs everything
+        """Syncs every bucket that changed, one after the other (LQ-36 Better, LQ-72)."""
         self.check()
         for queue in self.queues():
             assert isinstance(queue, _BucketQueue)
             if queue.synced == queue.end:
                 continue
             with queue.lock:
-                # Only this under the lock: puts go on during the syncs, and what they write is the next flush's.
+                # Only this under the lock: puts continue during the syncs, and the next flush syncs what they write.
                 end = queue.end
                 records, index = queue.records.take_unsynced(), queue.index.take_unsynced()
             try:
@@ -231,8 +219,6 @@ class EmbeddedEngine(Engine):
         self.failure = self.failure or CLOSED
         self._files.close()
 
-    # Recovery
-
     def _recover(self, known: dict[str, Any]) -> None:
         inner = known.get("inner", {})
         for name in sorted({*self._disk.list(FOLDER), *self._disk.list(INDEX_FOLDER), *inner}):
@@ -250,9 +236,7 @@ class EmbeddedEngine(Engine):
                 self._recover_queue(queue, int(inner.get(name, {}).get(queue_id, -1)) + 1)
 
     def _recover_queue(self, queue: _BucketQueue, synced: int) -> None:
-        """Find the true end (LQ-28 Better): the last entry of an unbroken row whose record fits it. What was surely on
-        disk must be there.
-        """
+        """Finds the true end (LQ-28 Better): the last entry of an unbroken sequence whose record matches it."""
         queue.index.load()
         queue.records.load()
         count = queue.index.end // ENTRY_BYTES
@@ -280,10 +264,10 @@ class EmbeddedEngine(Engine):
                 offset += 1
         cut = queue.records.end - end_position
         if cut > 0:
+            extra = {"queue": queue.key, "place": end_position, "bytes": cut}
             log.warning(
-                "queue %s: cut an unfinished write of %d bytes at %d", queue.key, cut, end_position,
-                extra={"queue": queue.key, "place": end_position, "bytes": cut},
-            )  # fmt: skip
+                "queue %s: cut an unfinished write of %d bytes at %d", queue.key, cut, end_position, extra=extra
+            )
         queue.index.truncate(count * ENTRY_BYTES)
         queue.records.truncate(end_position)
         queue.index.mark_unsynced(synced * ENTRY_BYTES)
@@ -292,13 +276,13 @@ class EmbeddedEngine(Engine):
         queue.synced = synced
 
     def _data_end(self, queue: _BucketQueue, file_end: int, count: int) -> int:
-        """Where the last record before `file_end` ends; a crash may have left out the filler behind it."""
+        """Returns the end of the last record before `file_end`; a crash may have left out the filler after it."""
         behind = bisect.bisect_left(range(count), file_end, key=lambda offset: self._entries(queue, offset, 1)[0][0])
         position, size, _ = self._entries(queue, behind - 1, 1)[0] if behind else (0, 0, 0)
         return position + size
 
     def _end_of(self, queue: _BucketQueue, count: int) -> int:
-        """Where the first `count` records end."""
+        """Returns the end of the first `count` records."""
         if count == 0:
             return 0
         ((position, size, crc),) = self._entries(queue, count - 1, 1)

@@ -1,55 +1,54 @@
-"""What a start of the local engine does: trust the consume queues up to the saved place, walk over the rest of the
-store, cut what was never finished, refuse what is damaged.
+"""Start of the local engine: trusts the consume queues up to the saved position, reads the rest of the store, cuts an
+unfinished write and refuses damage.
 
-If any consume queue is missing, short or foreign, all of them are made anew from the store, which has each message's
-name, queue and number. A queue whose messages are all gone keeps its numbers by the saved state (LQ-51).
+If a consume queue is missing, short or foreign, all of them are rebuilt from the store, which has each message's name,
+queue and offset. A queue whose messages are all gone keeps its numbering through the saved state (LQ-51).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from evenq.errors import StoreCorrupted
 from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, LocalConsumeQueue
 from evenq.local.messages import Message
 from evenq.local.partitions import Partitions
-from evenq.local.records import FILLER, filler
-from evenq.local.recovery import Walked, check_end, walk
+from evenq.local.records import FILLER, filler, read_local
+from evenq.local.statuses import ReadStatus
 from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
 from evenq.store.io.disk import Disk, write_whole
 
-__all__ = ["RecoverableEngine", "recover"]
-
 CUT_FOLDER: Final = "cut"
 CUT_FILES_MAX: Final = 4
 CUT_BYTES_MAX: Final = 16 << 20
-
 log = logging.getLogger(__name__)
+CHUNK_BYTES: Final = 4 << 20
 
 
 class RecoverableEngine(Protocol):
-    """What recovery needs of the engine that starts: its files and its consume queues."""
+    """The part of the starting engine that recovery uses: files and consume queues."""
 
     disk: Disk
     store: Partitions
     indexed: int
-    """The consume queues had everything before this store offset on disk; what recovery found of them afterwards."""
+    """Store offset before which the consume queues had everything on disk; recovery sets it to what it found."""
     synced: int
     """The store before this offset was surely on disk."""
 
     def consume_queue(self, name: str, queue_id: int) -> LocalConsumeQueue:
-        """The queue, made if it is new; no limit of queues counts for what is on disk already."""
+        """Returns the queue, created if new; the limit of queues does not apply to those on disk."""
 
     def consume_queues(self) -> list[LocalConsumeQueue]:
-        """All there are, in order."""
+        """Returns all consume queues, sorted."""
 
 
 def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
-    """Bring the engine to the true end of its store: how the walk ended, and the ends of the consume queues that are
-    on disk. Raises StoreCorrupted naming file and offset.
+    """Brings the engine to its true end; returns the walk, and the ends of the queues on disk. Raises
+    StoreCorrupted.
     """
     store = engine.store
     store.load()
@@ -70,7 +69,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
 
     def put_position(message: Message, size: int) -> None:
         queue = engine.consume_queue(message.name, message.queue_id)
-        # Retention may have taken its first messages: the first one that is left says where it begins.
+        # Retention may have removed its first messages: it begins at the first one that is left.
         if anew and queue not in begun:
             begun.add(queue)
             queue.start_at(message.offset, message.offset)
@@ -83,7 +82,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
         queue.add([message], [size])
 
     walked = walk(store, start, put_position)
-    # The refusal before the cut, which could not be undone.
+    # Refuse before the cut, which cannot be undone.
     check_end(store, walked, engine.synced)
     store.check_lengths(min(engine.synced, walked.end), lambda file_end: _least(store, file_end))
     _keep_cut(engine, walked)
@@ -91,7 +90,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
     store.mark_unsynced(engine.synced)
     for key, offset in newest.items():
         queue = engine.consume_queue(*key)
-        # Its messages are gone, its numbers are not: none is given twice.
+        # Its messages are gone; its offsets are not used again.
         if queue.end <= offset:
             queue.start_at(offset + 1, offset + 1)
     for queue in engine.consume_queues():
@@ -104,7 +103,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
 
 
 def _least(store: Partitions, file_end: int) -> int:
-    """Where a full file may end: a crash may leave out the zeros behind its filler, or in a rest too short for it."""
+    """Returns the smallest size of a full file: a crash may leave out the zeros after its filler."""
     start = file_end - store.file_bytes
     position = start + store.size_of(start) - FILLER.size
     if position >= start and store.read(position, FILLER.size) == filler(file_end - position):
@@ -113,7 +112,6 @@ def _least(store: Partitions, file_end: int) -> int:
 
 
 def _folders(engine: RecoverableEngine) -> Iterator[tuple[str, int]]:
-    """Queues that have a folder."""
     for name in engine.disk.list(FOLDER):
         problem = topic_problem(name)
         for queue_id in engine.disk.list(f"{FOLDER}/{name}"):
@@ -124,7 +122,7 @@ def _folders(engine: RecoverableEngine) -> Iterator[tuple[str, int]]:
 
 
 def _adopt(engine: RecoverableEngine, newest: dict[tuple[str, int], int]) -> bool:
-    """Take the consume queues as they were at the saved place; False if they cannot be that."""
+    """Restores the consume queues as of the saved position; False if that is not possible."""
     for key in _folders(engine):
         newest.setdefault(key, -1)
     for key, offset in newest.items():
@@ -145,7 +143,6 @@ def _adopt(engine: RecoverableEngine, newest: dict[tuple[str, int], int]) -> boo
 
 
 def _start_over(engine: RecoverableEngine) -> None:
-    """Forget all consume queues."""
     for queue in engine.consume_queues():
         for start in queue.positions.starts:
             queue.positions.forget(start)
@@ -155,7 +152,7 @@ def _start_over(engine: RecoverableEngine) -> None:
 
 
 def _keep_cut(engine: RecoverableEngine, walked: Walked) -> None:
-    """Put aside what is about to be cut, so that nothing is destroyed in silence (LQ-28 Better)."""
+    """Saves a copy of the bytes that will be cut, so that nothing is destroyed silently (LQ-28 Better)."""
     store = engine.store
     size = store.end - walked.end
     data = (store.read(walked.end, min(size, CUT_BYTES_MAX)) or b"") if size > 0 else b""
@@ -173,3 +170,56 @@ def _keep_cut(engine: RecoverableEngine, walked: Walked) -> None:
     write_whole(engine.disk, path, data)
     for name in engine.disk.list(CUT_FOLDER)[:-CUT_FILES_MAX]:
         engine.disk.remove(f"{CUT_FOLDER}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The outcome of `walk`."""
+
+    end: int
+    """The true end: everything before it is whole."""
+    status: ReadStatus
+    """EMPTY or CUT at a normal end; otherwise the damage."""
+    count: int
+    """Messages read."""
+
+
+def walk(store: Partitions, store_offset: int, on_message: Callable[[Message, int], None]) -> Walked:
+    """Calls `on_message(message, size)` for each record from `store_offset` on, in order: the post-put loop of LQ-46.
+
+    Each position has a record, filler, or nothing. The first one without either is the true end if nothing that was
+    surely on disk follows; otherwise it is damage, and the start is refused with file and offset.
+    """
+    count = 0
+    want = CHUNK_BYTES
+    while store.starts and store_offset < store.starts[-1] + store.file_bytes:
+        file_end = store.start_of(store_offset) + store.file_bytes
+        data = store.read(store_offset, want) or b""
+        all_there_is = len(data) < want
+        status, size, position = ReadStatus.EMPTY, 0, 0
+        while position < len(data):
+            status, size, message = read_local(data, position, file_end - store_offset, store_offset)
+            if message is None:
+                break
+            on_message(message, size)
+            count += 1
+            position += size
+            store_offset += size
+        if status is ReadStatus.END:
+            store_offset = file_end  # the reference's size 0: continue at the next file
+        elif status is ReadStatus.CUT and not all_there_is:
+            want = max(CHUNK_BYTES, size)
+        elif status is ReadStatus.RECORD and (store_offset == file_end or not all_there_is):
+            want = CHUNK_BYTES
+        else:
+            return Walked(store_offset, ReadStatus.EMPTY if status is ReadStatus.RECORD else status, count)
+    return Walked(store_offset, ReadStatus.EMPTY, count)
+
+
+def check_end(store: Partitions, walked: Walked, synced: int) -> None:
+    """Raises StoreCorrupted if the walk ended before `synced`: that is damage, not an unfinished write."""
+    if walked.end < synced:
+        raise StoreCorrupted(
+            f"{store.describe(walked.end)} (store offset {walked.end}): {walked.status} where a record must be; the "
+            f"store was on disk up to {synced}: restore the file from a copy"
+        )

@@ -1,7 +1,7 @@
 """The memory engine (LQ-10 to LQ-14): bounded lists, a lock for each queue, nothing on disk.
 
-What all groups of a name have finished goes when room is needed; if nothing can go, `put` waits for the consumers and
-then refuses: a message that was accepted is never dropped before every group has had it.
+Messages that all groups of a name have finished are dropped when space is needed. If none can be dropped, `put` waits
+for the consumers and then refuses: an accepted message is never dropped before every group has finished it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from evenq.local.statuses import GetStatus
 from evenq.local.tail import QueueTail, Topic
 from evenq.runtime.clock import Clock
 
-__all__ = ["MemoryEngine"]
-
 
 class _Bucket(QueueTail):
-    """A queue that holds everything it has."""
-
     __slots__ = ("bytes", "room")
 
     def __init__(self, topic: Topic, queue_id: int) -> None:
@@ -33,8 +29,6 @@ class _Bucket(QueueTail):
 
 
 class MemoryEngine(Engine):
-    """Messages in lists."""
-
     def __init__(self, options: LocalOptions, clock: Clock) -> None:
         super().__init__(options, clock)
         self._pulled: dict[tuple[str, Queue], int] = {}
@@ -44,9 +38,7 @@ class MemoryEngine(Engine):
         return _Bucket(topic, queue_id)
 
     def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:
-        """Append in order. A full queue waits up to `wait_ms` for its groups, then raises TooManyRequests; the
-        messages before that one are stored.
-        """
+        """Appends in order. A full queue waits up to `wait_ms`, then raises TooManyRequests after storing a part."""
         assert isinstance(queue, _Bucket)
         sizes = [message.memory_bytes for message in messages]
         for size in sizes:
@@ -83,7 +75,7 @@ class MemoryEngine(Engine):
                 )
 
     def _drop_finished(self, queue: _Bucket, size: int) -> bool:
-        """Let go what every group has finished; True if `size` bytes fit then."""
+        """Drops messages that every group has finished; True if `size` bytes fit then."""
         finished = self.finished_by_all(queue.key)
         while queue.min < finished and queue.bytes + size > self.options.bucket_bytes_max:
             queue.min += 1
@@ -98,12 +90,12 @@ class MemoryEngine(Engine):
                 bucket.room.notify_all()
 
     def _read_files(self, queue: QueueTail, offset: int, count: int, minimum: int, end: int) -> GetResult:  # noqa: ARG002
-        # It went between the look at the range and the look at the list.
+        # The message was dropped between the check of the range and the read of the list.
         return GetResult(GetStatus.MESSAGE_WAS_REMOVING, queue.min, queue.min, end, [])
 
     def pull_message(self, reader: str, name: str) -> Message | None:
-        """The next message of `name`'s queue 0 for an attached reader; None if there is none. The offset moves with
-        the pull, as the documents have it (LQ-11): at most once. Consumers with acknowledgement do not use this.
+        """Returns the next message of queue 0 of `name` for an attached reader; None if there is none. The offset moves
+        with the pull (LQ-11): at most once. Consumers with acknowledgement do not use this.
         """
         topic = self.topics.get(name)
         queue = topic.queues.get(0) if topic else None

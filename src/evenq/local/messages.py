@@ -1,23 +1,21 @@
-"""One message of a local queue, as it is sent, kept and handed out.
+"""One message of a local queue, as it is sent, kept and delivered.
 
-The same object travels from the producer to the consumers while it is young: it is not changed once it is stored.
+A recent message is the same object for the producer and the consumers, so it must not change after it is stored.
 """
 
 from __future__ import annotations
 
 from evenq.local import pairs
 
-__all__ = ["Message", "Queue"]
-
 Queue = tuple[str, int]
 """(topic or queue name, queue id)."""
 OVERHEAD_BYTES = 160
-"""What the object costs beside its bytes, about."""
+"""Approximate size of the object without its bytes."""
 
 
 class Message:
-    """A message. `offset` counts within its queue from 0; `store_offset` is its first byte in the engine's files, or
-    -1 in the memory engine; `stored_ms` is wall time, ms since the epoch. All three are -1 before it is stored (LQ-25).
+    """A message. `offset` counts within its queue from 0. `store_offset` is its first byte in the engine's files, -1 in
+    the memory engine. `stored_ms` is wall time, ms since the epoch. All three are -1 before it is stored (LQ-25).
     """
 
     __slots__ = (
@@ -43,7 +41,7 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Pairs for the machinery between producer and consumer."""
+        """Pairs for the software between producer and consumer."""
         return pairs.decode(self.packed_headers)
 
     @property
@@ -53,7 +51,7 @@ class Message:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         return OVERHEAD_BYTES + len(self.body) + len(self.packed_headers) + len(self.packed_properties)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Headers and properties as bytes: name, byte 1, value, and byte 2 between two pairs, as UTF-8 (LQ-17, XO-10).
+"""Headers and properties as UTF-8 bytes: name, byte 1, value, and byte 2 between two pairs (LQ-17, XO-10).
 
-The producer calls it in its own thread, before any lock (LQ-73). At most 32,767 bytes each, because the record has a
-signed 16-bit length for them (LQ-18); more is refused, never cut.
+The producer encodes them in its own thread, before any lock (LQ-73). Each has at most 32,767 bytes, because the record
+has a signed 16-bit length for it (LQ-18). More is refused, never cut.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from typing import Final
 
 from evenq.errors import IllegalPropertyKey, PropertiesTooLarge
 
-__all__ = ["PAIRS_BYTES_MAX", "decode", "encode"]
-
 PAIRS_BYTES_MAX: Final = 32_767
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
 
 
 def encode(pairs: Mapping[str, str] | None, what: str) -> bytes:
-    """The bytes of `pairs`; none for no pairs. Raises IllegalPropertyKey for an empty name, a separator in a name or
-    value, or text that UTF-8 cannot say; PropertiesTooLarge over 32,767 bytes (LQ-18).
+    """Returns the bytes of `pairs`. Raises IllegalPropertyKey for an empty name, a separator in a name or value, or
+    text that UTF-8 cannot encode; PropertiesTooLarge above 32,767 bytes (LQ-18).
     """
     if not pairs:
         return b""
@@ -33,16 +31,16 @@ def encode(pairs: Mapping[str, str] | None, what: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise IllegalPropertyKey(f"{what} hold text that UTF-8 cannot say ({error}): send it in the body") from error
+        raise IllegalPropertyKey(f"{what} hold text that UTF-8 cannot encode ({error}): send it in the body") from error
     if len(data) > PAIRS_BYTES_MAX:
         raise PropertiesTooLarge(
-            f"the {what} take {len(data)} bytes, the limit is {PAIRS_BYTES_MAX}: move what is large to the body"
+            f"the {what} take {len(data)} bytes, the limit is {PAIRS_BYTES_MAX}: move large values to the body"
         )
     return data
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """The pairs in their order; empty for no bytes."""
+    """Returns the pairs in their order."""
     if not data:
         return {}
     pairs: dict[str, str] = {}

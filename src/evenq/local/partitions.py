@@ -1,8 +1,9 @@
-"""Several files of one size under one logical file (LQ-20, LQ-26): the documents' mapped partitions, read and written
-by place instead of mapped (decision 0010).
+"""Several files of one size as one logical file (LQ-20, LQ-26): mapped partitions of the reference, accessed by pread
+and pwrite instead of a mapping (decision 10).
 
-A file is named by the global offset of its first byte in 20 digits (LQ-8). One thread at a time writes (its owner's
-lock); any thread reads. `end` is the true end, which recovery finds: a file's length says nothing about it (LQ-28).
+A file is named by the global offset of its first byte in 20 digits (LQ-8). One thread at a time writes, under its
+owner's lock; any thread reads. `end` is the true end, which recovery finds: the length of a file does not show it
+(LQ-28).
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from typing import Final
 from evenq.errors import StoreCorrupted
 from evenq.store.io.disk import Disk, File
 from evenq.store.io.files import ReadFiles
-
-__all__ = ["CreateFailed", "Partitions"]
 
 NAME_DIGITS: Final = 20
 
@@ -54,24 +53,22 @@ class Partitions:
         self._unsynced_names = False
         self._hold = hold
         self._held: tuple[int, File] | None = None
-        """The newest file, held open for writing if there is only one such logical file."""
+        """The newest file, kept open for writing if `hold`."""
 
     def path_of(self, start: int) -> str:
         return f"{self.folder}/{start:0{NAME_DIGITS}d}"
 
     def start_of(self, position: int) -> int:
-        """Start of the file that holds `position`."""
         return position - position % self.file_bytes
 
     def describe(self, position: int) -> str:
-        """A place for people: file and position."""
+        """Returns a position for people: file and byte."""
         start = self.start_of(position)
         return f"{self._disk.describe(self.path_of(start))} at byte {position - start}"
 
     def load(self) -> None:
-        """List the files, sorted by name (LQ-27); `end` becomes the end of the last one's bytes. Raises StoreCorrupted
-        for a foreign name, and for a file that is missing (LQ-28 Better: nothing is hidden). `check_lengths` looks
-        at the rest.
+        """Lists the files, sorted by name (LQ-27), and sets `end` to the end of the last one. Raises StoreCorrupted for
+        a foreign name or a missing file (LQ-28 Better: nothing is hidden). `check_lengths` checks the sizes.
         """
         self.starts = []
         for name in self._disk.list(self.folder):
@@ -88,9 +85,9 @@ class Partitions:
         self.end = self.starts[-1] + min(self.size_of(self.starts[-1]), self.file_bytes) if self.starts else 0
 
     def check_lengths(self, sure: int, least: Callable[[int], int]) -> None:
-        """Raises StoreCorrupted for a file over the fixed size, and for one that was full and synced, as `sure` says,
-        and now ends before the place `least(its end)` (LQ-28 Better). A short one behind `sure` is an unfinished write,
-        for recovery to cut.
+        """Raises StoreCorrupted for a file above the fixed size, or shorter than `least(its end)` although it was full
+        and synced (it ends at or before `sure`; LQ-28 Better). A short file after `sure` is an unfinished write that
+        recovery cuts.
         """
         for start in self.starts:
             size, file_end = self.size_of(start), start + self.file_bytes
@@ -102,12 +99,11 @@ class Partitions:
                 )
 
     def size_of(self, start: int) -> int:
-        """Bytes in a file."""
         with self._files.using(self.path_of(start)) as file:
             return file.size()
 
     def write(self, position: int, parts: Sequence[bytes], size: int) -> None:
-        """Write inside one file, which is made if it is new (LQ-29)."""
+        """Writes inside one file, which is created if new (LQ-29)."""
         start = position - position % self.file_bytes
         if start not in self._unsynced and (not self.starts or start > self.starts[-1]):
             self._create(start)
@@ -123,7 +119,7 @@ class Partitions:
         self.end = max(self.end, position + size)
 
     def let_go(self) -> None:
-        """Close the file that is held open. Under the writers' lock."""
+        """Closes the file that is kept open. Under the writers' lock."""
         if self._held is not None:
             self._held[1].close()
             self._held = None
@@ -139,7 +135,7 @@ class Partitions:
         self._unsynced_names = True
 
     def fill(self, position: int, parts: Sequence[bytes]) -> None:
-        """End the file that holds `position` with filler, at its full size."""
+        """Ends the file at `position` with filler, at its full size."""
         start = self.start_of(position)
         self.write(position, parts, 0)
         with self._files.using(self.path_of(start)) as file:
@@ -147,7 +143,7 @@ class Partitions:
         self.end = start + self.file_bytes
 
     def read(self, position: int, size: int) -> bytes | None:
-        """Up to `size` bytes, not beyond the end of their file; None if that file is gone (LQ-67)."""
+        """Returns up to `size` bytes, at most to the end of their file; None if that file is gone (LQ-67)."""
         start = position - position % self.file_bytes
         try:
             with self._files.using(self.path_of(start)) as file:
@@ -156,26 +152,26 @@ class Partitions:
             return None
 
     def mark_unsynced(self, position: int) -> None:
-        """What lies from `position` on may only be written, not synced: a killed process left it."""
+        """Marks everything from `position` on as not synced: a killed process may have left it."""
         self._unsynced.update(dict.fromkeys(start for start in self.starts if start + self.file_bytes > position))
         self._unsynced_names = bool(self.starts)
 
     def take_unsynced(self) -> tuple[list[int], bool]:
-        """What `sync` must do for all that was written so far. Under the writers' lock."""
+        """Returns the work of the next `sync`. Under the writers' lock."""
         taken = (list(self._unsynced), self._unsynced_names)
-        # Before the sync, so that what is written while it runs is the next one's.
+        # Before the sync, so that the next sync includes what is written during this one.
         self._unsynced = {}
         self._unsynced_names = False
         return taken
 
     def sync(self, unsynced: tuple[list[int], bool]) -> None:
-        """Fdatasync of the files, and the folders up to the root if a file is new."""
+        """Calls fdatasync on the files, and syncs the folders up to the root if a file is new."""
         starts, names = unsynced
         for start in starts:
             try:
                 with self._files.using(self.path_of(start)) as file:
                     file.sync()
-            except FileNotFoundError:  # retention took it in between
+            except FileNotFoundError:  # retention removed it meanwhile
                 continue
         if names:
             folder = self.folder
@@ -186,7 +182,7 @@ class Partitions:
                 folder = folder.rpartition("/")[0]
 
     def truncate(self, end: int) -> None:
-        """Cut everything from `end` on, newest file first, and make it so on disk."""
+        """Cuts everything from `end` on, newest file first, and syncs the cut."""
         removed = False
         while self.starts and self.starts[-1] >= end:
             self.forget(self.starts[-1])
@@ -205,7 +201,7 @@ class Partitions:
         self.end = end
 
     def remove_before(self, position: int) -> None:
-        """Remove whole files that end at or before `position`, oldest first; never the newest one."""
+        """Removes whole files that end at or before `position`, oldest first; never the newest one."""
         removed = False
         while len(self.starts) > 1 and self.starts[0] + self.file_bytes <= position:
             start = self.starts.pop(0)
@@ -216,12 +212,11 @@ class Partitions:
             self._disk.sync_folder(self.folder)
 
     def remove(self) -> None:
-        """Remove all of it."""
         for start in self.starts:
             self.forget(start)
         self._disk.remove(self.folder)
         self.starts, self.end = [], 0
 
     def forget(self, start: int) -> None:
-        """Close the file before its name goes."""
+        """Closes the file before it is removed."""
         self._files.forget(self.path_of(start))

@@ -1,8 +1,8 @@
 """Sending messages (LQ-1, LQ-3, LQ-5).
 
-A producer has a number of its own among the open producers of its name, and the number is its queue: so all of its
-messages stay in one queue, in their order. All expensive work happens here, in the caller's thread, before any lock
-(LQ-73). Threads may share a producer; the order between them is the order of their calls.
+A producer has a number among the open producers of its name, and the number is its queue: all its messages stay in one
+queue, in order. All expensive work is done in the caller's thread, before any lock (LQ-73). Threads may share a
+producer; their messages are stored in the order of the calls.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from evenq.local.engine import Engine
 from evenq.local.messages import Message
 from evenq.runtime.closing import Closing
 
-__all__ = ["Producer"]
-
 
 class Producer(Closing):
-    """Created by `LocalQueues.producer`. Close it, or use it in a `with` block."""
+    """Producer of one name, created by `LocalQueues.producer`. Close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine, name: str, number: int, closed: Callable[[str, int], None]) -> None:
         self.name = name
@@ -38,8 +36,8 @@ class Producer(Closing):
         properties: Mapping[str, str] | None = None,
         timeout: float = 0.0,
     ) -> Message:
-        """Store one message and return it with its offsets, when it is as safe as the options say. `None` is an empty
-        body (LQ-17).
+        """Stores one message and returns it with its offsets, when it is as safe as the options require. `None` is an
+        empty body (LQ-17).
 
         Raises BodyTooLarge, PropertiesTooLarge, IllegalPropertyKey, StorePoisoned; with the memory engine
         TooManyRequests if the queue stays full for `timeout` seconds.
@@ -62,8 +60,8 @@ class Producer(Closing):
         properties: Mapping[str, str] | None = None,
         timeout: float = 0.0,
     ) -> list[Message]:
-        """Store messages one behind the other with one write; the headers and properties are those of each. After an
-        error none of them is stored, or with TooManyRequests the first ones are.
+        """Stores messages in order with one write; headers and properties apply to each. After an error none of them is
+        stored; after TooManyRequests the first ones are.
         """
         packed = (pairs.encode(headers, "headers"), pairs.encode(properties, "properties"))
         messages = [Message(self.name, self.queue_id, _as_bytes(body), *packed) for body in bodies]
@@ -77,7 +75,7 @@ class Producer(Closing):
         self._engine.put(self._queue, messages, int(timeout * 1000))
 
     def close(self) -> None:
-        """Give the number back. Closing twice is fine."""
+        """Releases the number. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._on_closed(self.name, self.number)

@@ -1,8 +1,8 @@
-"""How far each group is, and which consumer holds which queue (LQ-50 to LQ-56, LQ-6).
+"""Progress of each group, and the consumer that holds each queue (LQ-50 to LQ-56, LQ-6).
 
-Two tables for each group: offsets (the last finished message of a queue; -1 none) and occupation. A queue is held by
-one consumer; while that one shows life within the window, others are refused. Time comes in as an argument; a group's
-lock makes each call one step.
+Each group has two tables: offsets (the last finished message of a queue; -1 = none) and claims. One consumer holds a
+queue; others are refused while it is active within the window. Time is an argument. A group's lock makes each call
+atomic.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from evenq.local.messages import Queue
 from evenq.local.tail import QueueTail
 from evenq.model.names import group_problem
 
-__all__ = ["HELD_BY_ANOTHER", "NONE_STORED", "Claim", "FolderProgress", "LocalGroupProgress"]
-
 HELD_BY_ANOTHER: Final = -2  # LQ-52
 NONE_STORED: Final = -1  # LQ-52
 GROUPS_MAX: Final = 1_024
 
 
 class Claim:
-    """A queue in the hands of one consumer."""
+    """A queue that one consumer holds."""
 
     __slots__ = ("key", "lost", "next", "owner", "pending", "queue")
 
@@ -34,13 +32,13 @@ class Claim:
         self.next = start
         """Offset to read next."""
         self.pending: dict[int, None] = {}
-        """Offsets that were handed out and are not finished, ascending."""
+        """Offsets that were delivered and are not finished, ascending."""
         self.lost = False
         self.queue: QueueTail | None = None
 
 
 class LocalGroupProgress:
-    """One group's progress (LQ-53 Better: nothing is shared between groups)."""
+    """Progress of one group (LQ-53 Better: groups share nothing)."""
 
     def __init__(self, name: str, window_ms: int) -> None:
         self.name = name
@@ -52,18 +50,16 @@ class LocalGroupProgress:
         self.members: dict[str, tuple[str, ...]] = {}
         """Open consumers, and the names they read."""
         self.seen: dict[str, int] = {}
-        """When each consumer last showed life, monotonic ms; also of those who left without finishing."""
+        """Last activity of each consumer, monotonic ms; also of those that left with unfinished messages."""
         self.names: set[str] = set()
         """Names that a consumer of the group has ever read."""
         self.version = 0
-        """Counts who came and went."""
+        """Number of joins and leaves."""
         self.changes = 0
-        """Counts progress."""
-
-    # Members
+        """Number of changes of progress."""
 
     def join(self, client: str, names: tuple[str, ...], now: int) -> None:
-        """A consumer begins. Raises PreconditionFailed if one of that name is open."""
+        """Adds a consumer. Raises PreconditionFailed if one of that name is open."""
         with self.lock:
             if client in self.members:
                 raise PreconditionFailed(
@@ -75,7 +71,7 @@ class LocalGroupProgress:
             self.version += 1
 
     def leave(self, client: str, now: int) -> list[Queue]:
-        """A consumer stops. Queues it has finished are free at once and returned; the others stay reserved (LQ-6)."""
+        """Removes a consumer. Returns its finished queues, which are free; the others stay reserved (LQ-6)."""
         with self.lock:
             self.members.pop(client, None)
             self.version += 1
@@ -90,24 +86,20 @@ class LocalGroupProgress:
             return freed
 
     def share(self, name: str, queue_count: int, now: int) -> int:
-        """How many queues of `name` one living consumer may hold, so that all of them get some."""
+        """Returns how many queues of `name` one active consumer may hold, so that each of them gets some."""
         living = sum(
             name in names and now - self.seen.get(client, -self.window_ms) < self.window_ms
             for client, names in self.members.items()
         )
         return -(-queue_count // max(1, living))
 
-    # Occupation
-
     def query_offset_and_lock(self, client: str, key: Queue, now: int) -> int:
-        """Claim a queue: its stored offset, -1 if it has none, -2 if another consumer holds it (LQ-52). Asking again
-        for an own queue is not refused (XO-10).
-        """
+        """Claims a queue: returns its offset, -1 if none is stored, -2 if another consumer holds it (LQ-52, XO-10)."""
         with self.lock:
             return self._claim(client, key, now)
 
     def claim(self, client: str, key: Queue, now: int) -> Claim | None:
-        """The same; the claim, or None if another consumer holds it."""
+        """Claims a queue; returns the claim, or None if another consumer holds it."""
         with self.lock:
             if self._claim(client, key, now) == HELD_BY_ANOTHER:
                 return None
@@ -118,7 +110,7 @@ class LocalGroupProgress:
         if held is not None and held.owner != client:
             if now - self.seen.get(held.owner, now - self.window_ms) < self.window_ms:
                 return HELD_BY_ANOTHER
-            held.lost = True  # the window is over: the former owner is refused from here on
+            held.lost = True  # the window has ended: the previous owner is refused from here on
             held = None
         self.seen[client] = now
         stored = self.offsets.get(key, NONE_STORED)
@@ -136,22 +128,17 @@ class LocalGroupProgress:
                     del self.seen[client]
 
     def release(self, claim: Claim) -> None:
-        """Give a queue back."""
         with self.lock:
             if self.claims.get(claim.key) is claim:
                 del self.claims[claim.key]
             claim.lost = True
 
-    # Progress
-
     def finish(self, claim: Claim, offsets: Iterable[int], now: int) -> int:
-        """Messages of a claim are finished: progress moves up to the first one that is not (LQ-56 Better). Returns how
-        many there were. Raises PreconditionFailed if the queue went to another consumer.
-        """
+        """Finishes messages; returns their number (LQ-56 Better). Raises PreconditionFailed if the claim was lost."""
         with self.lock:
             if claim.lost:
                 raise PreconditionFailed(
-                    f"queue {claim.key} is not held by consumer {claim.owner!r} any more: it showed no life for "
+                    f"queue {claim.key} is no longer held by consumer {claim.owner!r}: it was inactive for "
                     f"{self.window_ms} ms (window_ms), so its unfinished messages go to another consumer"
                 )
             self.seen[claim.owner] = now
@@ -167,7 +154,7 @@ class LocalGroupProgress:
 
 
 class FolderProgress:
-    """All groups of one folder."""
+    """Progress of all groups of one folder."""
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms = window_ms
@@ -175,7 +162,7 @@ class FolderProgress:
         self.groups: dict[str, LocalGroupProgress] = {}
 
     def group(self, name: str) -> LocalGroupProgress:
-        """The group of that name, made if it is new. Raises IllegalGroup, TooManyRequests over 1,024 groups."""
+        """Returns the group of that name, created if new. Raises IllegalGroup, TooManyRequests above 1,024 groups."""
         problem = group_problem(name)
         if problem:
             raise IllegalGroup(problem)
@@ -188,7 +175,7 @@ class FolderProgress:
             return group
 
     def finished_by_all(self, key: Queue) -> int:
-        """Offset before which every group that reads the name is through; 0 if none reads it."""
+        """Returns the offset before which every group that reads the name has finished; 0 if none reads it."""
         through = [
             group.offsets.get(key, NONE_STORED) + 1 for group in list(self.groups.values()) if key[0] in group.names
         ]
@@ -196,11 +183,10 @@ class FolderProgress:
 
     @property
     def changes(self) -> int:
-        """Grows with any progress."""
+        """Grows with each change of progress."""
         return sum(group.changes for group in list(self.groups.values()))
 
     def state(self) -> dict[str, Any]:
-        """All offsets, for the file."""
         state: dict[str, Any] = {}
         for name, group in sorted(self.groups.items()):
             with group.lock:
@@ -211,7 +197,6 @@ class FolderProgress:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what the file had."""
         for name, topics in state.items():
             group = self.group(name)
             group.names.update(topics)

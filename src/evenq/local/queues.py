@@ -1,7 +1,19 @@
-"""The entry point: `open` a folder (or none, for the memory engine), create producers and consumers, close.
+"""Entry point of local queues: `open` a folder (none for the memory engine), create producers and consumers, close.
 
-One process owns a folder. A background thread syncs what was written and saves the progress, one after the other
-(LQ-45, LQ-72); when it fails, no messages are accepted any more, and every caller gets the error.
+Problem: messages and the progress of groups are in different files. After a crash progress must not name a message that
+is missing, and two processes must not write one folder.
+
+Idea: one process owns the folder through a lock file. A background thread repeats `flush` every 500 ms
+(`flush_interval_ms`; LQ-45, LQ-72): take a copy of the progress, sync the messages, read the engine's state, replace
+`offsets.json`. Invariants:
+
+- Saved progress names only messages that are on disk, because it is copied before the messages are synced.
+- One flush at a time runs, under `_save_lock`.
+- After a failed or interrupted flush no more messages are accepted: each later send raises StorePoisoned.
+
+Example, ASYNC: a message is sent at 0 ms and finished at 100 ms. After a kill at 300 ms the next start redelivers
+it: the operating system has the message, and its progress was not saved. A power loss at 300 ms may lose the message;
+at 600 ms both are on disk. Reference: decision 10, docs/guides/local_queues.md.
 """
 
 from __future__ import annotations
@@ -27,8 +39,6 @@ from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.closing import Closing
 from evenq.store.io.disk import Disk, RealDisk
 
-__all__ = ["LocalQueues", "open_queues"]
-
 BROKER_INNER: Final = "Broker Inner"  # LQ-51: no group can have this name
 SHAPE: Final = ("file_bytes", "entries_per_file")
 CONSUMERS_MAX: Final = 65_536
@@ -46,11 +56,11 @@ def open_queues(
     disk: Disk | None = None,
     background: bool = True,
 ) -> LocalQueues:
-    """Open local queues in the folder `path`, which is created if it is missing; the memory engine takes no folder.
+    """Opens local queues in the folder `path`, which is created if missing. The memory engine takes no folder.
 
     `clock`, `disk` and `background=False` (no thread: call `flush` yourself) are for tests. Raises SettingsError,
-    StoreLocked (another process has the folder), StoreError (another engine's or version's folder), StoreCorrupted
-    (damage; names file and offset).
+    StoreLocked (another process has the folder), StoreError (a folder of another engine or version), StoreCorrupted
+    (damage; the text names file and offset).
     """
     try:
         kind = EngineName(engine)
@@ -79,7 +89,7 @@ def open_queues(
         return LocalQueues(made, disk, options, clock, known, background=background)
     except OSError as error:
         disk.unlock()
-        raise StoreError(f"opening {disk.describe('')} failed ({error.strerror}): see to the disk") from error
+        raise StoreError(f"opening {disk.describe('')} failed ({error.strerror}): check the disk") from error
     except BaseException:
         disk.unlock()
         raise
@@ -97,7 +107,7 @@ def _lock(disk: Disk) -> None:
 
 
 def _known(disk: Disk, kind: EngineName, options: LocalOptions) -> dict[str, Any]:
-    """What the last process knew; in a new folder, what it is going to be."""
+    """Returns the state that the last process saved; in a new folder, the first state, which it saves."""
     state = state_file.load(disk)
     if state is not None:
         if state.get("engine") != kind:
@@ -116,12 +126,18 @@ def _known(disk: Disk, kind: EngineName, options: LocalOptions) -> dict[str, Any
 
 
 class LocalQueues(Closing):
-    """Queues without a server. Every method may be called by any thread."""
+    """Queues without a server, returned by `evenq.local.open`. Every method may be called by any thread."""
 
     def __init__(
-        self, engine: Engine, disk: Disk | None, options: LocalOptions, clock: Clock, known: dict[str, Any], *,
+        self,
+        engine: Engine,
+        disk: Disk | None,
+        options: LocalOptions,
+        clock: Clock,
+        known: dict[str, Any],
+        *,
         background: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.engine = engine
         self.options = options
         self.progress = FolderProgress(options.window_ms)
@@ -132,9 +148,12 @@ class LocalQueues(Closing):
         self._lock = threading.Lock()
         self._save_lock = threading.Lock()
         self._numbers: dict[str, list[int]] = {}
+        """By name: released numbers of producers, a heap."""
         self._next_number: dict[str, int] = {}
+        """By name: the lowest number that was never used."""
         self._next_consumer = 0
         self._saved: dict[str, Any] = {}
+        """The state in `offsets.json`; an equal one is not written again."""
         self._stop = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -146,26 +165,22 @@ class LocalQueues(Closing):
                 self._thread.start()
 
     def _bound_progress(self) -> None:
-        """Progress never points behind the messages there are."""
+        """Sets back progress that is beyond the end of its queue."""
         for group in self.progress.groups.values():
             for key, offset in group.offsets.items():
                 topic = self.engine.topics.get(key[0])
                 queue = topic.queues.get(key[1]) if topic else None
                 end = queue.end if queue else 0
                 if offset >= end:
-                    log.warning(
-                        "group %s: saved progress %d is beyond the end of queue %s, set back to %d",
-                        group.name, offset, key, end,
-                        extra={"group": group.name, "queue": key, "end": end},
-                    )  # fmt: skip
+                    text = "group %s: saved progress %d is beyond the end of queue %s, set back to %d"
+                    extra = {"group": group.name, "queue": key, "end": end}
+                    log.warning(text, group.name, offset, key, end, extra=extra)
                     group.offsets[key] = end - 1
 
-    # Producers and consumers
-
     def producer(self, name: str) -> Producer:
-        """A new producer of the topic or queue `name`. Its queue is its number: the lowest one that is free (LQ-5).
+        """Returns a new producer of the topic or queue `name`. Its queue is its number: the lowest free one (LQ-5).
 
-        Raises IllegalTopic for a name that is empty, longer than 127, or not of letters, digits, `%`, `_` and `-`.
+        Raises IllegalTopic unless the name has 1 to 127 letters, digits, `%`, `_` and `-`.
         """
         self.engine.check()
         self.engine.topic(name)
@@ -183,8 +198,8 @@ class LocalQueues(Closing):
             heapq.heappush(self._numbers[name], number)
 
     def consumer(self, *names: str, group: str, name: str | None = None) -> Consumer:
-        """A new consumer of one or more topics or queues for `group`. `name` identifies it in its group; default
-        `127.0.0.1:<number>` (LQ-52). With a fixed name it gets the queues that are reserved for it.
+        """Returns a new consumer of one or more topics or queues for `group`. `name` identifies it in its group; the
+        default is `127.0.0.1:<number>` (LQ-52). With a fixed name it gets the queues that are reserved for it.
 
         Raises IllegalTopic, IllegalGroup, PreconditionFailed (the name is in use).
         """
@@ -198,21 +213,20 @@ class LocalQueues(Closing):
         return Consumer(self.engine, joined, name or f"127.0.0.1:{number}", tuple(dict.fromkeys(names)))
 
     def stored_offset(self, name: str, queue_id: int, *, group: str) -> int:
-        """The last message of a queue that the group has finished; -1 if none (LQ-55)."""
+        """Returns the last message of a queue that the group has finished; -1 if none (LQ-55)."""
         return self.progress.group(group).offsets.get((name, queue_id), -1)
 
-    # Keeping
-
     def flush(self, *, everything: bool = False) -> None:
-        """Make everything sent and finished so far survive a power loss. The background thread does so periodically.
+        """Syncs everything sent and finished so far, so that it survives a power loss. The background thread does so
+        periodically.
 
-        `everything` also brings the consume queues up to date on disk, so that the next start reads nothing again.
-        Raises StorePoisoned if the disk fails.
+        `everything` also syncs the consume queues, so that the next start reads no messages again. Raises StorePoisoned
+        if the disk fails.
         """
         if self._disk is None:
             return
         with self._save_lock:
-            groups = self.progress.state()  # before the sync: it names only messages that will be on disk
+            groups = self.progress.state()  # before the sync, so that it names only messages that the sync covers
             self._flush_engine(everything=everything)
             inner = self.engine.state()
             groups[BROKER_INNER] = inner.pop("inner")
@@ -232,7 +246,7 @@ class LocalQueues(Closing):
         try:
             self.engine.flush(everything=everything)
         except BaseException as error:
-            self.engine.interrupted(error)  # what it had taken to sync is lost: a second flush would miss it
+            self.engine.interrupted(error)  # a second flush would not sync what this one had taken
             raise
         took = self._clock.monotonic_ms() - began
         if took > SLOW_FLUSH_MS:
@@ -243,17 +257,15 @@ class LocalQueues(Closing):
             try:
                 self.flush()
             except Error as error:
-                log.error("local queues stopped: %s", error, extra={"reason": str(error)})  # noqa: TRY400  # the text says it all
+                log.error("local queues stopped: %s", error, extra={"reason": str(error)})  # noqa: TRY400  # the text is complete
                 return
             except Exception:
-                log.exception(
-                    "local queues stopped after an internal error"
-                )  # and every later call is refused with the reason
+                log.exception("local queues stopped after an internal error")  # later sends are refused with the reason
                 return
 
     def close(self) -> None:
-        """Save everything and release the folder. Producers and consumers raise an error from then on. Closing twice is
-        fine. Raises StorePoisoned if the disk failed.
+        """Saves everything and releases the folder. Later calls raise errors. Raises StorePoisoned if the
+        disk failed.
         """
         with self._lock:
             if self._closed:

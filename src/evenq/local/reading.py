@@ -1,6 +1,6 @@
-"""The rules of reading one queue, pure: which answer an offset gets, when a batch is full, when a reader is far behind.
+"""Rules of reading one queue, pure: the answer for an offset, the end of a batch, the lag that suggests a replica.
 
-All engines share them; `Engine.get_message` is the one caller.
+All engines share them; they are called by `Engine.read` and the consume queues.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from evenq.local.messages import Message
 from evenq.local.statuses import GetStatus
 
-__all__ = ["GetResult", "index_entries", "is_far_behind", "refusal"]
-
 INDEX_BYTES_MIN = 16_000  # LQ-65
 ENTRY_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """What was found at an offset of one queue, and where to go on."""
+    """Result of a read at an offset of one queue; the next read is at `next_offset`."""
 
     status: GetStatus
     next_offset: int
@@ -32,7 +30,7 @@ class GetResult:
 
 
 def refusal(min_offset: int, max_offset: int, offset: int, *, overflow_to_zero: bool = True) -> GetResult | None:
-    """Why there is nothing to read at `offset`; None if there is (LQ-59 to LQ-62, in this order)."""
+    """Returns why there is nothing to read at `offset`; None if there is (LQ-59 to LQ-62, in this order)."""
     if max_offset == 0:
         status, following = GetStatus.NO_MESSAGE_IN_QUEUE, 0
     elif offset < min_offset:
@@ -48,12 +46,12 @@ def refusal(min_offset: int, max_offset: int, offset: int, *, overflow_to_zero: 
 
 
 def index_entries(count: int) -> int:
-    """Entries of a consume queue that one read may walk over: those that begin in its bytes (LQ-65)."""
+    """Returns how many entries of a consume queue one read may use: those that begin in its bytes (LQ-65)."""
     return -(-max(INDEX_BYTES_MIN, count * ENTRY_BYTES) // ENTRY_BYTES)
 
 
 def within(messages: list[Message], bytes_max: int) -> list[Message]:
-    """The first messages whose bodies stay within `bytes_max` together; at least one (LQ-66)."""
+    """Returns the first messages whose bodies fit in `bytes_max` together; at least one (LQ-66)."""
     room = bytes_max
     for index, message in enumerate(messages):
         room -= len(message.body)
@@ -63,5 +61,5 @@ def within(messages: list[Message], bytes_max: int) -> list[Message]:
 
 
 def is_far_behind(store_end: int, looked_at: int, machine_bytes: int, ratio: int) -> bool:
-    """True if a replica should serve what is at `looked_at`: more than `ratio` % of the memory behind (LQ-69)."""
+    """Returns True if a replica should serve `looked_at`: it is more than `ratio` % of the memory behind (LQ-69)."""
     return (store_end - looked_at) * 100 > machine_bytes * ratio

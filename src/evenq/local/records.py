@@ -1,10 +1,9 @@
-"""The byte tables of the two file engines, big-endian: Embedded's record (LQ-15), Local's record (LQ-40), the filler at
-a file's end (LQ-23) and the consume queue entry (LQ-48). `docs/guides/local_queues.md` shows them.
+"""Byte tables of the two file engines, big-endian: records of Embedded (LQ-15) and Local (LQ-40), the filler at a
+file's end (LQ-23), the consume queue entry (LQ-48). `docs/guides/local_queues.md` shows them.
 
-BODYCRC is the CRC-32 of zlib over the payload (body length to properties) and then the numbers (QUEUEID to
-STORETIMESTAMP): it covers all that it does not stand before, and the payload's part is computed by the producer before
-it takes any lock. Total size and magic prove themselves. An Embedded record has no room for a checksum; the CRC-32 of
-the whole record lies in the bucket's index entry.
+BODYCRC is zlib's CRC-32 over the payload (body length to properties), then the numbers (QUEUEID to STORETIMESTAMP): all
+bytes after it. The producer computes the part of the payload before it takes a lock. Total size and magic are checked
+by their values. An Embedded record has no space for a checksum: the bucket's index entry has the CRC-32 of the record.
 """
 
 from __future__ import annotations
@@ -17,21 +16,6 @@ from evenq.errors import BodyTooLarge, PropertiesTooLarge
 from evenq.local.messages import Message
 from evenq.local.pairs import PAIRS_BYTES_MAX
 from evenq.local.statuses import ReadStatus
-
-__all__ = [
-    "BLANK_MAGIC",
-    "EMBEDDED_FIXED_BYTES",
-    "ENTRY",
-    "INDEX_ENTRY",
-    "LOCAL_FIXED_BYTES",
-    "MESSAGE_MAGIC",
-    "filler",
-    "pack_embedded",
-    "pack_local",
-    "pack_payload",
-    "read_embedded",
-    "read_local",
-]
 
 MESSAGE_MAGIC: Final = 0xDAA320A7  # XO-11
 BLANK_MAGIC: Final = 0xCBD43194  # XO-11
@@ -52,7 +36,7 @@ NO_PAIRS: Final = b"\0\0\0\0"
 
 
 def filler(left: int) -> bytes:
-    """What marks the last `left` bytes of a file as unused: 8 bytes if they fit, else zeros. Zeros follow."""
+    """Returns the mark of the unused last `left` bytes of a file: 8 bytes, or zeros if these do not fit."""
     return FILLER.pack(left, BLANK_MAGIC) if left >= FILLER.size else bytes(left)
 
 
@@ -68,7 +52,7 @@ def _pairs(message: Message) -> bytes:
 
 
 def check_size(size: int, bytes_max: int) -> None:
-    """Raises BodyTooLarge if a record of `size` bytes is over the limit."""
+    """Raises BodyTooLarge if a record of `size` bytes exceeds the limit."""
     if size > bytes_max:
         raise BodyTooLarge(
             f"the message takes {size} bytes with its record, the limit is {bytes_max}: send it in parts, or open the "
@@ -77,7 +61,6 @@ def check_size(size: int, bytes_max: int) -> None:
 
 
 def pack_embedded(message: Message) -> bytes:
-    """A whole Embedded record (LQ-15)."""
     pairs = _pairs(message)
     body = message.body
     total = EMBEDDED_HEAD.size + len(body) + len(pairs)
@@ -85,7 +68,7 @@ def pack_embedded(message: Message) -> bytes:
 
 
 def pack_payload(message: Message) -> bytes:
-    """The part of a Local record that needs no number of the store: body, name, headers, properties, with lengths."""
+    """Returns the part of a Local record without offsets: body, name, headers, properties, with lengths."""
     name = message.name.encode()
     if len(name) > NAME_BYTES_MAX:
         raise BodyTooLarge(f"the name takes {len(name)} bytes, the limit is {NAME_BYTES_MAX}: choose a shorter one")
@@ -94,13 +77,13 @@ def pack_payload(message: Message) -> bytes:
 
 
 def pack_local(message: Message, payload: bytes, payload_crc: int) -> bytes:
-    """The 40 bytes before the payload, once the message has its places. Called under the store's lock: short."""
+    """Returns the 40 bytes before the payload, once the offsets are known. Called under the store's short lock."""
     numbers = NUMBERS.pack(message.queue_id, message.offset, message.store_offset, message.stored_ms)
     return PREFIX.pack(HEADER_BYTES + len(payload), MESSAGE_MAGIC, zlib.crc32(numbers, payload_crc)) + numbers
 
 
 def _start(data: bytes, position: int, fixed: int, left: int) -> tuple[ReadStatus, int]:
-    """What starts at `position`, `left` bytes before the end of the file, and the size it claims."""
+    """Returns the status and claimed size of the record at `position`, `left` bytes before the end of the file."""
     if left < FILLER.size:
         return ReadStatus.END, 0
     if len(data) - position < FILLER.size:
@@ -118,7 +101,7 @@ def _start(data: bytes, position: int, fixed: int, left: int) -> tuple[ReadStatu
 
 
 def _split_pairs(data: bytes, position: int, end: int) -> tuple[bytes, bytes] | None:
-    """Headers and properties that fill `data` from `position` to `end` exactly."""
+    """Returns headers and properties if they fill `data` from `position` to `end` exactly."""
     (size,) = SHORT.unpack_from(data, position)
     middle = position + 2 + size
     if size < 0 or middle + 2 > end:
@@ -132,7 +115,7 @@ def _split_pairs(data: bytes, position: int, end: int) -> tuple[bytes, bytes] | 
 def read_embedded(
     data: bytes, position: int, left: int, name: str, queue_id: int
 ) -> tuple[ReadStatus, int, Message | None]:
-    """What is at `position` of `data`, with `left` bytes to the end of its file: status, size, message.
+    """Reads the record at `position`, `left` bytes before the end of its file: status, size, message.
 
     The lengths are checked; the caller checks the CRC of the index entry.
     """
@@ -151,9 +134,7 @@ def read_embedded(
 
 
 def read_local(data: bytes, position: int, left: int, store_offset: int) -> tuple[ReadStatus, int, Message | None]:
-    """What is at `position` of `data`, `left` bytes before the end of its file, at `store_offset` of the store: status,
-    size, message. Everything is checked (LQ-42).
-    """
+    """Reads the record at `position`, which is at `store_offset` of the store. Everything is checked (LQ-42)."""
     status, size = _start(data, position, LOCAL_FIXED_BYTES, left)
     if status is not ReadStatus.RECORD:
         return status, size, None

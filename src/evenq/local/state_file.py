@@ -1,7 +1,7 @@
-"""`offsets.json`: how far every group is, and what an engine knows of its files (LQ-50, LQ-51).
+"""`offsets.json`: progress of every group, and the engine's state of its files (LQ-50, LQ-51).
 
-Written whole, beside, synced and renamed, so that a crash leaves the old one or the new one. A checksum of the state
-stands in front of it: progress is never read from a damaged file.
+It is written to a new file, synced and renamed, so a crash leaves the old or the new one. A checksum of the state comes
+first: progress is never read from a damaged file.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from typing import Any, Final
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.io.disk import Disk, read_whole, write_whole
 
-__all__ = ["PATH", "load", "save"]
-
 PATH: Final = "offsets.json"
 FORMAT: Final = 1
 
 
 def save(disk: Disk, state: dict[str, Any]) -> None:
-    """Replace the file."""
     text = _text({"format": FORMAT, **state})
     write_whole(disk, PATH, f'{{"crc32": {zlib.crc32(text)}, "state": '.encode() + text + b"}\n")
 
 
 def load(disk: Disk) -> dict[str, Any] | None:
-    """The newest state; None if there is none. Raises StoreCorrupted for damage, StoreError for another format."""
+    """Returns the newest state; None if there is none. Raises StoreCorrupted, StoreError (another format)."""
     data = read_whole(disk, PATH)
     if data is None:
         return None
@@ -39,7 +36,7 @@ def load(disk: Disk) -> dict[str, Any] | None:
         fits, state, version = False, {}, FORMAT
     if not fits:
         raise StoreCorrupted(
-            f"{disk.describe(PATH)} at byte 0: its checksum does not fit; restore it from a copy, or remove it: every "
+            f"{disk.describe(PATH)} at byte 0: its checksum is wrong; restore it from a copy, or remove it: every "
             "group then starts at the first message"
         )
     if version != FORMAT:

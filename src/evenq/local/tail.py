@@ -1,7 +1,7 @@
-"""What is known of each queue in memory: its range of offsets and its newest messages.
+"""In-memory state of each queue: its range of offsets and its newest messages.
 
-One writer at a time appends (the engine's lock sees to it); readers take no lock: a queue's `tail` is a pair that is
-replaced as a whole, its list only grows at the end, and forgotten messages leave a None until the list is cut.
+One writer at a time appends, under the engine's lock; readers take no lock. A queue's `tail` is a pair that is replaced
+as a whole. Its list only grows at the end, and dropped messages leave a None until the list is cut.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Protocol
 
 from evenq.local.messages import Message, Queue
 
-__all__ = ["Bell", "Cache", "QueueTail", "Topic"]
-
 CUT_MIN = 512
 
 
@@ -21,12 +19,12 @@ class Bell(Protocol):
     """A waiting consumer."""
 
     def ring(self, key: Queue) -> None:
-        """A queue has something new, or is free."""
+        """Called when a queue has new messages or is free."""
         ...
 
 
 class Topic:
-    """The queues of one name, and who waits for them."""
+    """The queues of one name, and the consumers that wait for them."""
 
     __slots__ = ("bells", "name", "queues")
 
@@ -36,7 +34,7 @@ class Topic:
         self.bells: dict[int, Bell] = {}
 
     def ring(self, key: Queue) -> None:
-        """Tell all who wait. The copy makes it safe beside threads that come and go."""
+        """Notifies all waiting consumers. The copy allows other threads to add and remove some meanwhile."""
         for bell in list(self.bells.values()):
             bell.ring(key)
 
@@ -59,12 +57,12 @@ class QueueTail:
         """Leading entries of the list that are None."""
 
     def start_at(self, min_offset: int, end: int) -> None:
-        """Take over the range that was found on disk."""
+        """Sets the range that was found on disk."""
         self.min, self.end, self.next = min_offset, end, end
         self.tail = (end, [])
 
     def recent(self, offset: int, count: int) -> list[Message]:
-        """Up to `count` messages from `offset` on, if memory still has the first one; else none."""
+        """Returns up to `count` messages from `offset` on if memory has the first one; otherwise none."""
         first, messages = self.tail
         at = offset - first
         recent = messages[at : at + count] if at >= 0 else []
@@ -73,7 +71,7 @@ class QueueTail:
         return recent  # type: ignore[return-value]  # only leading entries are None
 
     def forget_first(self) -> Message:
-        """Drop the oldest message of the tail. Only under the lock of the cache."""
+        """Drops and returns the oldest message of the tail. Only under the lock of the cache."""
         first, messages = self.tail
         message = messages[self.forgotten]
         assert message is not None
@@ -86,7 +84,7 @@ class QueueTail:
 
 
 class Cache:
-    """The newest messages of all queues, at most `bytes_max` of them (the newest one always)."""
+    """The newest messages of all queues, at most `bytes_max` of them, but always the newest one."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -95,7 +93,7 @@ class Cache:
         self.bytes = 0
 
     def publish(self, queue: QueueTail, messages: list[Message]) -> None:
-        """Make messages readable, in order. Wakes who waits."""
+        """Makes messages readable, in order, and wakes waiting consumers."""
         with self.lock:
             _, kept = queue.tail
             for message in messages:

@@ -1,15 +1,14 @@
-"""The nouns of a message queue: plain values, no behaviour but their own rules. Pure: no clock, no I/O, no wire.
+"""Values of a message queue with their own rules, used by all packages. Pure: no clock, no I/O, no wire.
 
-Every room above speaks in these words; `evenq.wire.convert` turns them into protobuf and back.
+`evenq.wire.convert` converts them to protobuf and back.
 """
 
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.generation import NO_GENERATION, Generation
 from evenq.model.group import GroupConfig, MessageModel, StartFrom, StartPolicy
-from evenq.model.message import Message, ReceivedMessage
+from evenq.model.message import Message, ReceivedMessage, TransactionResolution
 from evenq.model.names import group_problem, topic_problem
-from evenq.model.offsets import LogOffset, QueueOffset
-from evenq.model.queue import MessageQueue
+from evenq.model.queue import LogOffset, MessageQueue, QueueOffset
 from evenq.model.route import (
     PLAIN_LISTENER,
     TLS_LISTENER,
@@ -21,7 +20,6 @@ from evenq.model.route import (
 )
 from evenq.model.subscription import FilterExpression, FilterType, Subscription
 from evenq.model.topic import MIXED_KINDS, MessageType, Permission, TopicConfig
-from evenq.model.transaction import TransactionResolution
 
 __all__ = [
     "EVEN_BALANCE",

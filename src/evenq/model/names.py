@@ -1,6 +1,6 @@
-"""The rules for names of topics, groups, brokers and clients. Names never become paths; files are named by numeric ids.
+"""Rules for names of topics, groups, brokers and clients. Names never become paths; files are named by numeric ids.
 
-The alphabet is the one of RocketMQ 5 (`^[%a-zA-Z0-9_-]+$`), so that its SDKs and ours refuse the same names.
+The alphabet is that of RocketMQ 5 (`^[%a-zA-Z0-9_-]+$`), so that its SDKs and ours refuse the same names.
 """
 
 import re
@@ -15,33 +15,31 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where half messages end that were neither committed nor rolled back after all checks; every group may read it."""
+"""Topic of half messages that were neither committed nor rolled back after all checks; every group may read it."""
 RESERVED_TOPICS = frozenset(
     {SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
 
 _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 
-__all__ = ["broker_problem", "group_problem", "is_system_topic", "text_problem", "topic_problem"]
-
 
 def topic_problem(name: str) -> str | None:
-    """What is wrong with a topic name, as a sentence; None if it is legal."""
+    """Returns the problem of a topic name, as a sentence; None if the name is valid."""
     return _problem("topic name", name, TOPIC_LENGTH_MAX)
 
 
 def group_problem(name: str) -> str | None:
-    """What is wrong with a consumer group name, as a sentence; None if it is legal."""
+    """Returns the problem of a consumer group name, as a sentence; None if the name is valid."""
     return _problem("consumer group name", name, GROUP_LENGTH_MAX)
 
 
 def broker_problem(name: str) -> str | None:
-    """What is wrong with a broker name; `room@name` is legal for the machine-room strategies (AL-15)."""
+    """Returns the problem of a broker name; `room@name` is valid, for the machine-room strategies (AL-15)."""
     return _problem("broker name", name.replace("@", "-"), BROKER_LENGTH_MAX)
 
 
 def text_problem(what: str, text: str, length_max: int = CLIENT_LENGTH_MAX) -> str | None:
-    """What is wrong with a text that a client says of itself and a server keeps, as a sentence; None if it is legal."""
+    """Returns the problem of a text that a client reports and a server keeps, as a sentence; None if it is valid."""
     if len(text) > length_max:
         return f"{what} has {len(text)} characters, the limit is {length_max}; give a shorter one"
     if not text.isprintable():
@@ -51,7 +49,7 @@ def text_problem(what: str, text: str, length_max: int = CLIENT_LENGTH_MAX) -> s
 
 @lru_cache(4096)
 def is_system_topic(name: str) -> bool:
-    """True for topics that only the broker itself may write or create."""
+    """True for topics that only the broker may write or create."""
     return name in RESERVED_TOPICS or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 

@@ -1,8 +1,7 @@
-"""How long a consumer group waits before a failed message is delivered again (wire contract 4.3, 4.4; RD-4, RD-10).
+"""Pauses before a failed message is redelivered to a consumer group (wire contract 4.3, 4.4; RD-4, RD-10).
 
 CLASSIC is the cluster's table of delay levels from level 3 up: 10 s, 30 s, 1 min ... 2 h, 16 pauses. CUSTOMIZED is a
-list of the group's own, whose last pause repeats. EXPONENTIAL grows from `initial_ms` by `multiplier` up to `max_ms`.
-Pure values; the broker keeps one for each group.
+list of the group, whose last pause repeats. EXPONENTIAL grows from `initial_ms` by `multiplier` up to `max_ms`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Final
 from evenq.model.delay_levels import CLASSIC as CLASSIC_LEVELS
 from evenq.model.delay_levels import DelayLevels
 
-__all__ = ["CLASSIC_RETRY", "RetryKind", "RetryPolicy"]
-
 PAUSES_MAX: Final = 64
 PAUSE_MAX_MS: Final = 7 * 86_400_000
 MULTIPLIER_MAX: Final = 100.0
@@ -24,8 +21,6 @@ _FIRST_LEVEL = 3  # RD-10
 
 
 class RetryKind(StrEnum):
-    """Which of the three."""
-
     CLASSIC = "CLASSIC"
     CUSTOMIZED = "CUSTOMIZED"
     EXPONENTIAL = "EXPONENTIAL"
@@ -33,7 +28,7 @@ class RetryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """One policy. Raises ValueError for numbers outside its ranges; the sentence says which."""
+    """One policy. Raises ValueError for numbers out of range."""
 
     kind: RetryKind = RetryKind.CLASSIC
     delays_ms: tuple[int, ...] = ()
@@ -62,10 +57,10 @@ class RetryPolicy:
                 raise ValueError(f"a retry multiplier of {self.multiplier} is outside 1 to {MULTIPLIER_MAX:.0f}")
 
     def delay_ms(self, attempts: int, *, levels: DelayLevels = CLASSIC_LEVELS) -> int:
-        """The pause after `attempts` failed deliveries (1 = the first), ms. `levels`: the cluster's, for CLASSIC."""
+        """Returns the pause after `attempts` failed deliveries (1 = the first), ms. `levels`: for CLASSIC."""
         attempts = max(1, attempts)
         if self.kind is RetryKind.EXPONENTIAL:
-            # A float would overflow long before the 1,000th attempt: stop multiplying when the top is reached.
+            # A float would overflow long before the 1,000th attempt: stop multiplying at `max_ms`.
             delay = float(self.initial_ms)
             for _ in range(attempts - 1):
                 if delay >= self.max_ms or self.multiplier == 1.0:
@@ -76,7 +71,7 @@ class RetryPolicy:
         return pauses[min(attempts, len(pauses)) - 1] if pauses else levels.delays_ms[-1]
 
     def pauses_ms(self, count: int, *, levels: DelayLevels = CLASSIC_LEVELS) -> Sequence[int]:
-        """The first pauses as a list, at most `count` and at least one; it ends where the pauses stop changing."""
+        """Returns the first pauses, at least one and at most `count`; ends where the pauses stop changing."""
         pauses = [self.delay_ms(attempt, levels=levels) for attempt in range(1, max(2, min(count, PAUSES_MAX) + 1))]
         while len(pauses) > 1 and pauses[-1] == pauses[-2]:
             pauses.pop()
@@ -100,4 +95,4 @@ def _short(delay_ms: int) -> str:
 
 
 CLASSIC_RETRY: Final = RetryPolicy()
-"""What a group has unless it is configured otherwise."""
+"""The default policy."""

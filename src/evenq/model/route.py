@@ -1,36 +1,34 @@
-"""Where a topic lives: the answer of a nameserver (RT-1 to RT-7)."""
+"""Route of a topic: its queues, brokers and addresses, as nameservers return it (RT-1 to RT-7)."""
 
 from dataclasses import dataclass
 
 from evenq.model.queue import MessageQueue
 from evenq.model.topic import MessageType, Permission
 
-__all__ = ["PLAIN_LISTENER", "TLS_LISTENER", "BrokerAddress", "BrokerRoute", "Listener", "QueueCounts", "TopicRoute"]
-
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener of a server: calls that come through it are answered with addresses that lead to its like."""
+    """One listener of a server: calls through it are answered with addresses of listeners with the same name."""
 
     name: str
-    """`default` (plain text), `tls`, or what the setting `listeners` calls it."""
+    """`default` (plain text), `tls`, or a name of the setting `listeners`."""
     tls: bool = False
 
 
 PLAIN_LISTENER = Listener("default")
 TLS_LISTENER = Listener("tls", tls=True)
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # nosec B104 - hosts that mean all addresses of a machine, only compared
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerAddress:
-    """One way to reach a broker."""
+    """One address of a broker."""
 
     listener: str
     """Name of the listener: `default`, `internal`, `external` ..."""
     host: str
     port: int
     tls: bool = False
-    """True: it is called with TLS."""
 
     @property
     def target(self) -> str:
@@ -40,13 +38,13 @@ class BrokerAddress:
 
     @property
     def address(self) -> str:
-        """As a `Net` takes it: `evenqs://host:port` where TLS is spoken, else `host:port`."""
+        """As a `Net` takes it: `evenqs://host:port` with TLS, otherwise `host:port`."""
         return f"evenqs://{self.target}" if self.tls else self.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRoute:
-    """One live broker of the cluster. Identity is the name, never the address."""
+    """One live broker of the cluster, identified by its name, never by an address."""
 
     broker_name: str
     broker_id: int
@@ -84,7 +82,7 @@ class TopicRoute:
     brokers: tuple[BrokerRoute, ...]
 
     def readable(self) -> list[MessageQueue]:
-        """The message queues consumers read, sorted."""
+        """Returns the message queues that consumers read, sorted."""
         return [
             MessageQueue(self.topic, counts.broker_name, queue_id)
             for counts in self.queues
@@ -93,7 +91,7 @@ class TopicRoute:
         ]
 
     def writable(self) -> list[MessageQueue]:
-        """The message queues producers write, sorted."""
+        """Returns the message queues that producers write, sorted."""
         return [
             MessageQueue(self.topic, counts.broker_name, queue_id)
             for counts in self.queues

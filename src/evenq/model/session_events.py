@@ -1,8 +1,7 @@
-"""What a broker tells a member of a group over its open session: declared once for the broker that says it and the
-client that hears it.
+"""Events that a broker sends to a member of a group over its session, declared once for both sides.
 
-Where the two sides know different things of the same event, the type of it is a parameter: a broker has the whole
-settings of a group and a share as it came over the wire, a client has what it received of them.
+Where the two sides have different data about an event, its type is a parameter. A broker has all settings of a group
+and a share in its wire form; a client has the part that it received.
 """
 
 from collections.abc import Sequence
@@ -11,15 +10,6 @@ from typing import Generic, TypeVar
 
 from evenq.model.generation import NO_GENERATION, Generation
 from evenq.model.queue import MessageQueue
-
-__all__ = [
-    "AssignmentChanged",
-    "BrokerLeaving",
-    "MembersChanged",
-    "OffsetsReset",
-    "QueueWanted",
-    "SettingsChanged",
-]
 
 Member_co = TypeVar("Member_co", covariant=True)
 Settings_co = TypeVar("Settings_co", covariant=True)
@@ -35,7 +25,7 @@ class MembersChanged(Generic[Member_co]):
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged(Generic[Settings_co]):
-    """The group was configured anew."""
+    """The configuration of the group was changed."""
 
     settings: Settings_co
 
@@ -47,7 +37,7 @@ class AssignmentChanged(Generic[Share_co]):
     topic: str
     generation: Generation = NO_GENERATION
     share: Share_co | None = None
-    """The member's part of it; None: it must ask."""
+    """The member's part of it; None: the member must query it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +49,13 @@ class QueueWanted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReset:
-    """An operator moved the group on these queues of the member: forget them and begin again at the committed
-    offsets.
-    """
+    """An operator reset the group on these queues of the member, which must start again at the committed offsets."""
 
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLeaving:
-    """The broker is closing: finish what is held of its queues, commit and unlock; it waits for `drain_ms` at most."""
+    """The broker is closing: the member must finish, commit and unlock its queues within `drain_ms`."""
 
     drain_ms: int

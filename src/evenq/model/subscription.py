@@ -1,10 +1,8 @@
-"""What a consumer wants of a topic."""
+"""Subscriptions of consumers and their filters."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
-
-__all__ = ["FilterExpression", "FilterType", "Subscription"]
 
 
 class FilterType(StrEnum):
@@ -16,26 +14,26 @@ class FilterType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """Which messages of a topic a consumer wants."""
+    """Filter of the messages of a topic."""
 
     expression: str = "*"
     type: FilterType = FilterType.TAG
 
     @classmethod
     def sql(cls, expression: str) -> Self:
-        """Messages whose properties fit, as in `region = 'eu' AND amount > 10`; `TAGS` is the tag."""
+        """Returns a filter over properties, as in `region = 'eu' AND amount > 10`; `TAGS` is the tag."""
         return cls(expression, FilterType.SQL)
 
     @property
     def tags(self) -> frozenset[str] | None:
-        """The wanted tags; None means every message."""
+        """Tags of the filter; None: every message."""
         tags = frozenset(tag for part in self.expression.split("||") if (tag := part.strip()))
         return None if not tags or "*" in tags else tags
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a consumer with its filter. All members of a group must have the same ones (RG-8)."""
+    """One topic of a consumer with its filter. All members of a group must have the same subscriptions (RG-8)."""
 
     topic: str
     filter: FilterExpression = FilterExpression()

@@ -1,4 +1,4 @@
-"""What a topic is configured to be."""
+"""Configuration of a topic."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from enum import IntEnum, StrEnum
 
 from evenq.model.names import topic_problem
 
-__all__ = ["MIXED_KINDS", "MessageType", "Permission", "TopicConfig"]
-
 
 class MessageType(StrEnum):
-    """The kind of messages a topic takes. MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, as in RocketMQ 4."""
+    """Kind of messages that a topic takes. MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, as in RocketMQ 4."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -23,11 +21,11 @@ class MessageType(StrEnum):
 
 
 MIXED_KINDS = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
-"""What a MIXED topic takes; a topic of one of these may become MIXED, because it takes all that it took before."""
+"""Kinds that a MIXED topic takes; a topic of one of these types may become MIXED."""
 
 
 class Permission(IntEnum):
-    """What clients may do with a topic's queues on one broker (numbers of the v2 protocol)."""
+    """Rights of clients on a topic's queues on one broker (numbers of the v2 protocol)."""
 
     NONE = 1
     READ = 2
@@ -45,14 +43,14 @@ class Permission(IntEnum):
         return self in {Permission.WRITE, Permission.READ_WRITE}
 
     def without_writing(self) -> Permission:
-        """What is left of it at a broker that takes no messages."""
+        """Returns the permission at a broker that takes no messages."""
         return Permission.READ if self.readable else Permission.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One topic on one broker. Read and write counts are equal but for a resize in steps (RT-8): what is closed is not
-    written any more, then read to its end, then not read any more.
+    """One topic on one broker. Read and write counts differ only during a resize (RT-8): queues that are closed are
+    first not written any more, then read to the end, then not read any more.
     """
 
     name: str
@@ -64,13 +62,13 @@ class TopicConfig:
     write_queues: int = 8
     permission: Permission = Permission.READ_WRITE
     widest: int = 0
-    """The most queues it ever had here: queues up to it may still hold messages. See `queues_ever`."""
+    """Most queues that it ever had here: all of them may still hold messages. See `queues_ever`."""
     retention_ms: int | None = None
-    """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
+    """Time that messages are kept, ms; 0: forever; None: as long as the broker keeps any."""
     chosen: bool = False
-    """An operator chose the brokers that have it (TQ-4): no other one takes it by itself."""
+    """An operator chose its brokers (TQ-4): no other broker creates it by itself."""
     uid: str = ""
-    """New each time that the topic is made; the same on all brokers that made it together."""
+    """New each time the topic is created; the same on all brokers that created it together."""
 
     def __post_init__(self) -> None:
         problem = topic_problem(self.name)
@@ -78,21 +76,21 @@ class TopicConfig:
             raise ValueError(problem)
         for count in (self.read_queues, self.write_queues):
             if not 1 <= count <= 4096:
-                raise ValueError(f"topic {self.name} asks for {count} queues, the range is 1 to 4096")
+                raise ValueError(f"topic {self.name} has {count} queues, the range is 1 to 4096")
         if self.retention_ms is not None and self.retention_ms < 0:
-            raise ValueError(f"topic {self.name} asks for a retention of {self.retention_ms} ms, the least is 0")
+            raise ValueError(f"topic {self.name} has a retention of {self.retention_ms} ms, the minimum is 0")
 
     @property
     def queues_ever(self) -> int:
-        """How many queues it has, or had: whatever is stored of it is in one of them."""
+        """Number of queues that it has, or had: all its stored messages are in them."""
         return max(self.widest, self.read_queues, self.write_queues)
 
     @property
     def closing(self) -> range:
-        """Queues that take no messages any more and are still read."""
+        """Queues that are read but not written any more."""
         return range(self.write_queues, self.read_queues)
 
     @property
     def closed(self) -> range:
-        """Queues that were closed: no member reads what they may hold until the topic grows again."""
+        """Queues that are not read any more; they may hold messages, which are read if the topic grows again."""
         return range(self.read_queues, self.queues_ever)

@@ -1,4 +1,4 @@
-"""Time, chance, tasks and the network seam: what the loops stand on. Standard library only.
+"""Time, randomness, tasks and the network interface. Standard library only.
 
-Everything that could make two runs differ comes in from here as an argument, so that a simulation can own it.
+Every source of differences between two runs is an argument from here, so that a simulation can control it.
 """

@@ -1,14 +1,12 @@
-"""Waiting longer after each failure, with jitter, up to a bound."""
+"""Growing delays after failures, with jitter, up to a bound."""
 
 from __future__ import annotations
 
 import random
 
-__all__ = ["Backoff"]
-
 
 class Backoff:
-    """Delays from `first_ms` by `factor` up to `max_ms`; spread by +-20 % so that peers do not march in step."""
+    """Delays from `first_ms` by `factor` up to `max_ms`, spread by +-20 % so that peers do not retry in step."""
 
     def __init__(self, rng: random.Random, *, first_ms: int = 100, max_ms: int = 5_000, factor: float = 2.0) -> None:
         self._rng = rng
@@ -18,11 +16,11 @@ class Backoff:
         self._next_ms = float(first_ms)
 
     def next_ms(self) -> int:
-        """The delay before the next try, ms."""
+        """Returns the delay before the next attempt, ms."""
         delay = self._next_ms
         self._next_ms = min(delay * self._factor, self._max_ms)
         return max(1, int(delay * self._rng.uniform(0.8, 1.2)))
 
     def reset(self) -> None:
-        """Start over after a success."""
+        """Starts again with `first_ms`, after a success."""
         self._next_ms = float(self._first_ms)

@@ -1,4 +1,4 @@
-"""Time as an argument. Each `__main__` makes a `SystemClock` and hands it down; tests hand in a `FakeClock`."""
+"""Time as an argument: each `__main__` makes a `SystemClock` and passes it on; tests pass a `FakeClock`."""
 
 from __future__ import annotations
 
@@ -11,54 +11,63 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Clock", "FakeClock", "SystemClock"]
-
 ResultT = TypeVar("ResultT")
 
 
 class Clock(Protocol):
-    """What code may know about time."""
+    """The source of time for all code."""
 
     def now_ms(self) -> int:
-        """Wall time, ms since the epoch. May jump; only for what people and other machines read."""
+        """Returns the wall time, ms since the epoch. It may jump; only for times that people or other machines read."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Time that never goes back, ms from an arbitrary start. For deadlines and durations."""
+        """Returns a time that never decreases, ms from an arbitrary start. For deadlines and durations."""
         ...
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """Wait at least `duration_ms`; 0 or less yields to the loop once."""
+        """Waits at least `duration_ms`; 0 or less yields to the loop once."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
+    def now_ns(self) -> int:
+        """Returns the wall time, ns since the epoch, as traces record it."""
+        return time.time_ns()
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
     async def sleep_ms(self, duration_ms: float) -> None:
-        import asyncio  # not above: programs without a loop import this module too, and it costs them 50 ms
+        import asyncio  # not at the top: programs without a loop import this module too, and it takes 50 ms
 
         await asyncio.sleep(max(0.0, duration_ms / 1000))
 
 
+HELD_S = 0.0005  # between two looks at a clock that is held
 STEPS_AT_ONCE = 6_000
-"""Of a FakeClock that waits; after them each takes a millisecond of real time."""
+"""Steps that a waiting `FakeClock` makes without real time; each later step takes 1 ms of real time."""
 
 
 class FakeClock:
-    """A clock that moves only when it is advanced, for tests. `advance` wakes what is due, in order of time."""
+    """A clock for tests that moves only when it is advanced. `advance` wakes the sleepers that are due, in order."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._wall = now_ms
         self._monotonic = 0
         self._count = 0
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @staticmethod
+    def held() -> bool:
+        """True while no clock may move, because threads work for the loop. Tests replace it."""
+        return False
 
     def now_ms(self) -> int:
         return self._wall
@@ -75,10 +84,15 @@ class FakeClock:
         await future
 
     async def advance(self, duration_ms: int) -> None:
-        """Move both clocks on, waking each sleeper at its own time."""
+        """Moves both clocks forward and wakes each sleeper at its own time."""
+        import asyncio
+
         target = self._monotonic + duration_ms
         while True:
             await self._settle()
+            while self.held():
+                await asyncio.sleep(HELD_S)
+                await self._settle()
             if not self._sleepers or self._sleepers[0][0] > target:
                 break
             due, _, future = heapq.heappop(self._sleepers)
@@ -86,29 +100,27 @@ class FakeClock:
             self._monotonic = max(due, self._monotonic)
             if not future.done():
                 future.set_result(None)
-        self._wall += max(0, target - self._monotonic)  # more than that may have been spent
+        self._wall += max(0, target - self._monotonic)  # a sleeper may have called `spend` beyond the target
         self._monotonic = max(target, self._monotonic)
         await self._settle()
 
     async def until(self, state: Callable[[], object], *, step_ms: int = 5, limit_ms: float = 60_000) -> None:
-        """Let time pass, `step_ms` after `step_ms`, until `state()` is true. Raises AssertionError if it was not within
-        `limit_ms`.
-        """
+        """Advances by `step_ms` until `state()` is true. Raises AssertionError after `limit_ms`."""
         import asyncio
 
         end_ms = self._monotonic + limit_ms
         steps = 0
         while not state():
             if self._monotonic >= end_ms:
-                raise AssertionError(f"the state did not come within {limit_ms} ms")
+                raise AssertionError(f"the state was not reached within {limit_ms} ms")
             await self.advance(step_ms)
             steps += 1
-            # What takes so long may be a thread that waits for a disk: minutes of this clock must not pass meanwhile.
+            # The state may depend on a thread that waits for a disk: this clock must not run minutes ahead of it.
             if steps > STEPS_AT_ONCE:
                 await asyncio.sleep(0.001)
 
     async def during(self, work: Awaitable[ResultT], *, step_ms: int = 5) -> ResultT:
-        """The result of `work`, or its error, while time passes, `step_ms` after `step_ms`."""
+        """Returns the result of `work`, or raises its error; advances by `step_ms` meanwhile."""
         import asyncio
 
         task = asyncio.ensure_future(work)
@@ -119,11 +131,11 @@ class FakeClock:
         return task.result()
 
     def jump_wall(self, delta_ms: int) -> None:
-        """Set the wall clock forward or back without any time passing."""
+        """Moves the wall clock forward or back; no time passes."""
         self._wall += delta_ms
 
     def spend(self, duration_ms: int) -> None:
-        """Let time pass within a step of the loop: who sleeps wakes with the next `advance`."""
+        """Moves both clocks within one step of the loop; sleepers wake with the next `advance`."""
         self._wall += duration_ms
         self._monotonic += duration_ms
 

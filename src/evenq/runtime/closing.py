@@ -1,8 +1,6 @@
-"""Things with a `close`, in a `with` block or an `async with` block.
+"""Base classes of objects with a `close`, for a `with` block or an `async with` block.
 
-Whatever can be used at once and has to be closed in the end, after success and failure alike, is a `Closing` or an
-`AsyncClosing`; a thing that is started on entering overrides `__enter__`, one that ends differently after an error
-writes its own `__exit__`.
+A class that starts on entering overrides `__enter__`; one that ends differently after an error, `__exit__`.
 """
 
 from __future__ import annotations
@@ -11,17 +9,15 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-__all__ = ["AsyncClosing", "Closing"]
-
 
 class Closing(ABC):
-    """Its `with` block closes it."""
+    """An object that its `with` block closes."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """End it. Closing twice is no error."""
+        """Closes the object. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,13 +29,13 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """Its `async with` block closes it."""
+    """An object that its `async with` block closes."""
 
     __slots__ = ()
 
     @abstractmethod
     async def close(self) -> None:
-        """End it. Closing twice is no error."""
+        """Closes the object. A second call does nothing."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
-"""A call whose messages go both ways and whose sender never waits: what links between brokers are made of.
+"""A call with messages in both directions whose sender never waits, for the links between brokers.
 
-`open_duplex` gives one of any `Net`: the net's own if it has one (`evenq.wire.duplex_call` over sockets), else one over
-`Net.stream`, as in simulations. Always true: messages leave in the order of `send`; no side has to hold more than one
-message for the other side, because `has_room` says when the next one may come.
+`open_duplex` uses the call of the net if it has one (`evenq.wire.duplex_call` over sockets). Otherwise it uses
+`Net.stream`, as in simulations. Always true: messages leave in the order of `send`; no side must buffer more than one
+message for the other, because `has_room` reports when the next message may be sent.
 """
 
 from __future__ import annotations
@@ -13,65 +13,61 @@ from typing import Protocol, cast
 
 from evenq.runtime.net import Net
 
-__all__ = ["Duplex", "StreamedDuplex", "open_duplex"]
-
 
 class Duplex(Protocol):
-    """One call. Belongs to one loop."""
+    """One call; belongs to one loop."""
 
     on_room: Callable[[], None]
-    """Called when `has_room` became true, the first time when the call stands. Must not wait or raise."""
+    """Called when `has_room` became true, first when the call is open. Must not wait or raise."""
 
     @property
     def has_room(self) -> bool:
-        """One more message may be sent now."""
+        """True if one more message may be sent now."""
         ...
 
     def send(self, message: bytes) -> None:
-        """Send a message; only while `has_room`. Never waits. A message may be lost with its call, without a word."""
+        """Sends a message; allowed only while `has_room`. Never waits. A message may be lost silently with its call."""
         ...
 
     def answers(self) -> AsyncGenerator[bytes, None]:
-        """Open the call: what the other side sends, until it ends the call. Closing the iterator, or the end of its
-        task, ends the call. Once per call. Raises as `Net.stream`.
+        """Opens the call and returns the messages of the peer, until it ends the call; once per call.
+
+        Closing the iterator, or the end of its task, ends the call. Raises as `Net.stream`.
         """
         ...
 
 
 class _MakesDuplex(Protocol):
-    """A net with duplex calls of its own."""
+    """A net with its own duplex calls."""
 
     def duplex(self, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> Duplex: ...
 
 
 def open_duplex(net: Net, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> Duplex:
-    """A call to the address; `Duplex.answers` opens it."""
+    """Returns a call to the address; `Duplex.answers` opens it."""
     if hasattr(net, "duplex"):
         return cast("_MakesDuplex", net).duplex(address, method, metadata=metadata)
     return StreamedDuplex(net, address, method, metadata=metadata)
 
 
 class StreamedDuplex:
-    """A duplex call over `Net.stream`: there is room while the task that sends requests waits for the next one."""
+    """A duplex call over `Net.stream`. It has room while the task that sends requests waits for the next one."""
 
     def __init__(self, net: Net, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> None:
         self.on_room: Callable[[], None] = lambda: None
         self._net, self._address, self._method, self._metadata = net, address, method, metadata
         self._request: asyncio.Future[bytes] | None = None
-        """What the task that carries the requests waits for: its next one."""
+        """The next request, for which the sending task waits."""
 
     @property
     def has_room(self) -> bool:
-        """See Duplex."""
         return self._request is not None and not self._request.done()
 
     def send(self, message: bytes) -> None:
-        """See Duplex."""
         assert self._request is not None, "nothing is sent without room"
         self._request.set_result(message)
 
     async def answers(self) -> AsyncGenerator[bytes, None]:
-        """See Duplex."""
         frames = self._net.stream(
             self._address, self._method, self._requests(), timeout_ms=None, metadata=self._metadata
         )
@@ -94,7 +90,7 @@ class StreamedDuplex:
                 message = await request
             except asyncio.CancelledError:
                 if request.cancelled() and not _is_cancelled():
-                    return  # the call is over
+                    return  # the call has ended
                 raise
             yield message
 

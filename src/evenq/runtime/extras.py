@@ -1,36 +1,45 @@
-"""Which extra of the package brings what is not installed: a sentence instead of a traceback.
+"""The extra of the package that installs a missing module: a sentence instead of a traceback.
 
-`pip install evenq` is the SDK, with gRPC and protobuf alone. Programs say with this what they need beyond; a test holds
-the table against pyproject.toml.
+`pip install evenq` installs the SDK, with gRPC and protobuf only. A test compares the table with pyproject.toml.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-__all__ = ["EXTRA_OF", "is_installed", "missing", "sentence"]
-
 EXTRA_OF = {
+    "argcomplete": "cli",
+    "celery": "celery",
+    "cloudevents": "cloudevents",
     "crc32c": "server",
     "cryptography": "tls",
+    "fastavro": "avro",
+    "faststream": "faststream",
     "fsspec": "backup",
+    "h11": "console",
+    "jinja2": "console",
     "kubernetes": "kubernetes",
     "lark": "server",
     "lz4": "compression",
     "numpy": "spark",
+    "opentelemetry": "otel",
     "prometheus_client": "server",
     "pyarrow": "spark",
     "pydantic": "server",
     "pyspark": "spark",
+    "python_multipart": "console",
     "rich": "cli",
+    "starlette": "console",
+    "taskiq": "taskiq",
+    "uvicorn": "console",
     "uvloop": "server",
     "zstandard": "compression",
 }
-"""Package, as it is imported, to the smallest extra that installs it."""
+"""Name of each imported package: the smallest extra that installs it."""
 
 
 def sentence(program: str, error: ModuleNotFoundError) -> str:
-    """What to install, for people. Raises `error` itself if no extra of ours brings the module: a mistake of ours."""
+    """Returns the instruction to install the missing package. Raises `error` itself, a defect, if no extra has it."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRA_OF:
         raise error
@@ -38,7 +47,7 @@ def sentence(program: str, error: ModuleNotFoundError) -> str:
 
 
 def missing(program: str, package: str) -> str:
-    """The same, for a package that is known to be missing."""
+    """Returns the same, for a package that is known to be missing."""
     extra = EXTRA_OF[package]
     return (
         f'{program} needs the package {package}, which is not installed: pip install "evenq[{extra}]" '
@@ -47,5 +56,5 @@ def missing(program: str, package: str) -> str:
 
 
 def is_installed(package: str) -> bool:
-    """True if it can be imported; it is not."""
+    """Returns whether the package can be imported, without importing it."""
     return find_spec(package) is not None

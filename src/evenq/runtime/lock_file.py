@@ -1,8 +1,7 @@
 """A lock of the system (flock) in a file, for the processes of one machine.
 
-It ends with its process, however that ends. The number of the process that has it, or had it last, stands in the file,
-for people. What is replaced by a rename needs its lock in a file beside it: a lock stays with the file that was there
-before.
+The lock ends with its process in any case. The file contains the number of the process that holds it, or held it last,
+for people. A file that is replaced by a rename needs its lock in a separate file: a lock stays with the old file.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from typing import IO, TypeVar
 from evenq.runtime.clock import Clock
 from evenq.runtime.private_files import make_private, open_private
 
-__all__ = ["HOW_TO_FREE", "LockHeld", "lock_file", "run_locked"]
-
-HOW_TO_FREE = "if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
-"""What to do about the process that a LockHeld names, for errors."""
+HOW_TO_FREE = "if it is stopped or hangs, continue it (kill -CONT) or end it (kill -9)"
+"""Instruction of errors for the process that a LockHeld names."""
 
 RETRY_MS = 5
 
@@ -29,17 +26,14 @@ _T = TypeVar("_T")
 
 
 class LockHeld(Exception):
-    """Another process has the lock. Its text names it: `process 4711`, or `another process` if that is not known."""
+    """Another process holds the lock; the text names it: `process 4711`, or `another process` if it is not known."""
 
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Have the lock for the time of the block, or do not wait for it. Makes the folder. Blocks on the disk.
-
-    Raises LockHeld, and OSError if the file cannot be used.
-    """
+    """Holds the lock during the block; does not wait for it. Creates the folder. Raises LockHeld, OSError."""
     make_private(path.parent)
-    # Not "w": the file of a process that has the lock must keep its number.
+    # Not "w": the file must keep the number of the process that holds the lock.
     with open_private(path, "a+", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,9 +46,9 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 async def run_locked(path: Path, action: Callable[[], _T], *, clock: Clock, wait_ms: int) -> _T:
-    """The outcome of `action`, which a worker thread runs while it has the lock. Waits `wait_ms` for the lock at most.
+    """Returns the result of `action`, which a worker thread runs with the lock.
 
-    Raises LockHeld after that, OSError if the file cannot be used, and what `action` raises.
+    Raises LockHeld after `wait_ms`, OSError if the file cannot be used, and the errors of `action`.
     """
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
@@ -75,6 +69,6 @@ def _process(file: IO[str]) -> str:
     file.seek(0)
     try:
         text = file.read(20).strip()
-    except ValueError:  # not text: not ours
+    except ValueError:  # not text, so not written by evenq
         text = ""
     return f"process {text}" if text.isdigit() else "another process"

@@ -1,16 +1,14 @@
 """The network as an argument: calls by address, method path and encoded bytes.
 
-`evenq.wire.net.GrpcNet` is the real one; the simulator and unit tests hand in their own. A failed call raises
-`evenq.errors.ConnectionFailed` (no server answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the
-answer itself says is the caller's business, because every response of ours carries a status inside.
+`evenq.wire.net.GrpcNet` is the real one; the simulator and unit tests pass their own. A failed call raises
+`evenq.errors.ConnectionFailed` (no server answered), `RequestTimeout` (no answer in time) or `Unauthorized`. The caller
+checks the status inside each response.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
-
-__all__ = ["BlockingCalls", "Net"]
 
 
 class Net(Protocol):
@@ -19,7 +17,7 @@ class Net(Protocol):
     async def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
     ) -> bytes:
-        """One request, one answer. `method` is `/package.Service/Rpc`."""
+        """Sends one request and returns one answer. `method` is `/package.Service/Rpc`."""
         ...
 
     def stream(
@@ -31,30 +29,30 @@ class Net(Protocol):
         timeout_ms: int | None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[bytes]:
-        """Open a stream: one request (bytes) or many (iterator), many answers. Closing the iterator ends the call."""
+        """Opens a stream: one request (bytes) or many (iterator), many answers. Closing the iterator ends the call."""
         ...
 
     async def close(self) -> None:
-        """End all channels."""
+        """Closes all channels."""
         ...
 
 
 class BlockingCalls(Protocol):
-    """Ways to call another process from a thread that waits for the answer. Thread-safe."""
+    """Ways to call another process from a thread that waits for the answer; thread-safe."""
 
     sign: Callable[[], Mapping[str, str]] | None
-    """Makes further headers of each call; None: there are none."""
+    """Function that makes additional headers of each call; None: no additional headers."""
 
     def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Sequence[tuple[str, str]]
     ) -> bytes:
-        """One request, one answer. `metadata` is a tuple, which is read once for all calls that give an equal one."""
+        """Sends one request and returns one answer. Headers are encoded once for all calls with equal `metadata`."""
         ...
 
     def look_after(self) -> None:
-        """Do what connections need that no call uses. Does not wait; call it about once a second, in any thread."""
+        """Maintains the idle connections. Does not wait; call it about once a second, in any thread."""
         ...
 
     def close(self) -> None:
-        """End all connections."""
+        """Closes all connections."""
         ...

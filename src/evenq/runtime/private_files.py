@@ -1,9 +1,9 @@
-"""Files of one system user: data, backups, offsets and locks that we write, and secrets that we read.
+"""Files of one system user: data, backups, offsets and locks that evenq writes, and secrets that it reads.
 
-What is written holds messages, so it is made for its owner alone: files 0600, folders 0700; a folder that is there
-already keeps its mode. A secret that others may write is refused, as ssh does, because they could put users or keys of
-their own into it. One that others may read is taken with a warning: a mounted Secret of Kubernetes is a link to a file
-of mode 0644 unless `defaultMode` says otherwise, and the pod is alone with it.
+Written files contain messages, so only their owner has access: files 0600, new folders 0700. An existing folder keeps
+its mode. A secret that other users may write is rejected, as ssh does: they could add users or keys. A secret that
+they may read is accepted with a warning: a mounted Secret of Kubernetes is a link to a file of mode 0644 unless
+`defaultMode` is set, and no other program runs in the pod.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import IO, Any
 
 from evenq.errors import SettingsError
 
-__all__ = ["FILE_MODE", "make_private", "open_private", "read_secret", "sync_folder", "warn_of_readers"]
-
 log = logging.getLogger(__name__)
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
@@ -27,15 +25,13 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_private(path: Path, mode: str, *, encoding: str | None = None, buffering: int = -1) -> IO[Any]:
-    """As `open`; what it makes is for its owner alone."""
+    """Opens a file as `open` does; a new file gets mode 0600."""
     made = partial(os.open, mode=FILE_MODE)
     return open(path, mode, buffering, encoding=encoding, opener=made)
 
 
 def make_private(folder: Path, *, sync: bool = True) -> None:
-    """Make the folder, and those above it that are missing, for their owner alone. With `sync` they are there after a
-    loss of power, too. Raises OSError.
-    """
+    """Creates the folder and its missing parents, mode 0700. With `sync` they survive a power loss. Raises OSError."""
     missing: list[Path] = []
     while not folder.exists():
         missing.append(folder)
@@ -43,12 +39,12 @@ def make_private(folder: Path, *, sync: bool = True) -> None:
     for one in reversed(missing):
         one.mkdir(mode=FOLDER_MODE, exist_ok=True)
         if sync:
-            with suppress(PermissionError):  # it may be written in, and not read
+            with suppress(PermissionError):  # a folder may be writable and not readable
                 sync_folder(one.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed and removed in it durable. Raises OSError."""
+    """Makes creations, renames and removals in the folder durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -56,16 +52,56 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replaces a file whole: readers get the old or the new text, with `durable` also after a crash. Raises OSError."""
+    make_private(path.parent)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open_private(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:  # mostly a full disk: each process would leave a temporary file there
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
 def read_secret(path: Path, *, bytes_max: int) -> bytes:
-    """At most so many bytes of a file with secrets. Raises OSError, and SettingsError for one that others may write."""
+    """Returns at most `bytes_max` bytes. Raises OSError, and SettingsError for a file that other users may write."""
     with path.open("rb") as file:
-        _check(path, os.fstat(file.fileno()).st_mode)  # of the file that is read: links are followed, nothing changes
+        _check(path, os.fstat(file.fileno()).st_mode)  # of the open file: a link cannot be moved meanwhile
+        return file.read(bytes_max)
+
+
+def read_private(path: Path, *, bytes_max: int) -> bytes:
+    """Returns at most `bytes_max` bytes of a file that evenq wrote for its owner alone.
+
+    Raises OSError, and SettingsError if other users may read or write the file, or may replace it in its folder.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & ~0o700:
+            raise SettingsError(
+                f"{path} has mode {mode:04o}, so other users may read or change it; take their rights away: chmod 600 "
+                f"{path}"
+            )
+        folder = stat.S_IMODE(path.parent.stat().st_mode)
+        if folder & OTHERS_WRITE:
+            raise SettingsError(
+                f"the folder {path.parent} has mode {folder:04o}, so other users may replace {path.name}; take their "
+                f"rights away: chmod 700 {path.parent}"
+            )
         return file.read(bytes_max)
 
 
 def warn_of_readers(path: Path) -> None:
-    """Log a warning, once, about a secret that a library reads and every user of the machine could read."""
-    with suppress(OSError):  # one that is not there is the library's to name
+    """Logs a warning, once, if every user of the machine may read a secret that a library reads."""
+    with suppress(OSError):  # the library reports a missing file
         mode = path.stat().st_mode
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             _warn(str(path), stat.S_IMODE(mode))
@@ -83,6 +119,6 @@ def _check(path: Path, mode: int) -> None:
         _warn(str(path), stat.S_IMODE(mode))
 
 
-@lru_cache(maxsize=256)  # once for each file: it is read again and again
+@lru_cache(maxsize=256)  # once for each file, which is read repeatedly
 def _warn(path: str, mode: int) -> None:
     log.warning("%s has mode %04o, so every user of this machine may read it: chmod 600 %s", path, mode, path)

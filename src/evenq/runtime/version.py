@@ -1,19 +1,17 @@
-"""Which evenq this is: sent to nameservers and shown in `evenq_build_info`. Read once."""
+"""The version of evenq, sent to nameservers and shown in `evenq_build_info`."""
 
 from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["__version__", "software_version"]
-
 __version__ = "0.1.0"
-"""Of this code; a package that is built from a git tag has the tag's, which must be the same (`tools/version.py`)."""
+"""Version of this code; a package built from a git tag must have the same one (`tools/version.py`)."""
 
 
 @cache
 def software_version() -> str:
-    """As the installed package says; empty if none is installed."""
-    from importlib.metadata import PackageNotFoundError, version  # not at each import of evenq: 20 ms
+    """Returns the version of the installed package; empty if none is installed."""
+    from importlib.metadata import PackageNotFoundError, version  # not at each import of evenq: it takes 20 ms
 
     try:
         return version("evenq")

@@ -1,1 +1,1 @@
-"""What every server needs: the one gRPC server, settings, health, logs and the metrics page."""
+"""Parts of every server: the gRPC server, settings, health, logs and the metrics page."""

@@ -1,6 +1,25 @@
-"""Sockets to listen on, and the sentences for those that cannot be had. Used by both fronts.
+"""Sockets to listen on, and the errors if they cannot be bound. Used by both fronts.
 
-A name or a wildcard may stand for several addresses; all get one port. Always true: either all are bound, or none.
+Problem: one setting `host` may mean several addresses: a name has IPv4 and IPv6 addresses, and a wildcard means all of
+the machine. All must have the same port, also a port that the system chooses. A path of a Unix socket may still exist
+after its process ended. And a connection must not be lost when a port is closed.
+
+Idea: `bind` returns bound sockets that do not listen yet, so a server accepts connections only when all are bound.
+- A wildcard, also `0.0.0.0`, is one IPv6 socket that accepts IPv4 too. Without IPv6 it is bound like a name.
+- A name is bound address by address. The first socket fixes the port for the others. If the system chose the port and
+  another process has it at a later address, all sockets are closed and bound again, `TRIES` times in total.
+- A Unix socket is unlinked only if nothing accepts a connection to it.
+
+Invariants:
+- Either all sockets of a call are bound, or none stays open.
+- All sockets of one call have the same port.
+- An error names host, port or path, and what to change.
+
+Example: `bind("localhost", 0)` gets 127.0.0.1 and ::1. The system chooses 40123 for the first address. If another
+process listens on [::1]:40123, both are closed and the next attempt may get 40124. `bind("localhost", 8081)` is tried
+twice and then raises PortInUse.
+
+Reference: RFC 3493 5.3 (IPV6_V6ONLY); SO_REUSEADDR allows a restart while old connections of the port are in TIME_WAIT.
 """
 
 from __future__ import annotations
@@ -14,17 +33,14 @@ from pathlib import Path
 from typing import Any
 
 from evenq import errors
+from evenq.model.route import WILDCARDS
 
-__all__ = ["UNIX", "bind", "close_listening", "port_in_use", "resolve"]
-
-UNIX = "unix:"
-"""In front of a path: a socket of this machine, instead of host and port."""
-WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # nosec B104 - only compared with
-TRIES = 5
+UNIX = "unix:"  # prefix of a path: a socket of this machine, instead of host and port
+TRIES = 5  # attempts to find a port that is free at all addresses
 
 
 def resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """The addresses of a host of this machine, as `socket.getaddrinfo` gives them. Raises SettingsError."""
+    """Returns the addresses of a host of this machine, as `socket.getaddrinfo`. Raises SettingsError."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, OverflowError) as error:
@@ -34,31 +50,31 @@ def resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Bound, not listening yet. Raises PortInUse, SettingsError."""
+    """Returns bound sockets that do not listen yet. Raises PortInUse, SettingsError."""
     if host.startswith(UNIX):
         return [_bind_unix(host.removeprefix(UNIX))]
     if host in WILDCARDS:
         both = _bind_both(port)
-        if both is not None:
+        if both is not None:  # None: no IPv6, so the wildcard is bound like a name
             return [both]
     for _ in range(TRIES - 1):
         with contextlib.suppress(errors.PortInUse):
             return _bind_all(host, port)
-        if port:
+        if port:  # a fixed port: one more attempt, whose error is raised
             break
-    return _bind_all(host, port)  # port 0: another one may be free for all addresses
+    return _bind_all(host, port)
 
 
 async def close_listening(servers: Iterable[asyncio.Server]) -> None:
-    """Close the ports; they are free when it returns, a turn of the loop later. Connections that came before are open.
+    """Closes the ports, which are free when it returns, a turn of the loop later. Accepted connections stay open.
 
-    asyncio makes a connection in the turn after the one in which it accepts it. If the server is closed between the
-    two, the connection is lost without being closed, and its client waits (Python 3.11; uvloop is not affected).
+    asyncio makes a connection one turn after it accepted it. If the server is closed between the two turns, the
+    connection is lost without being closed, and its client waits (Python 3.11; uvloop is not affected).
     """
     loop, closed = asyncio.get_running_loop(), list(servers)
     for server in closed:
         for bound in server.sockets:
-            with contextlib.suppress(RuntimeError):  # uvloop accepts by itself
+            with contextlib.suppress(RuntimeError):  # uvloop accepts without a reader
                 loop.remove_reader(bound.fileno())
     turn = loop.create_future()
     loop.call_soon(turn.set_result, None)
@@ -74,8 +90,8 @@ def _bind_all(host: str, port: int) -> list[socket.socket]:
             one = socket.socket(family, kind, protocol)
             bound.append(one)
             _bind(one, (address[0], port, *address[2:]), host)
-            port = port or one.getsockname()[1]
-    except BaseException:
+            port = port or one.getsockname()[1]  # the port of the first address, for all
+    except BaseException:  # one address failed: none stays bound
         for one in bound:
             one.close()
         raise
@@ -84,7 +100,7 @@ def _bind_all(host: str, port: int) -> list[socket.socket]:
 
 def _bind(one: socket.socket, address: Any, host: str) -> None:
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if one.family == socket.AF_INET6:
+    if one.family == socket.AF_INET6:  # its IPv4 addresses are sockets of their own
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:
         one.bind(address)
@@ -93,7 +109,7 @@ def _bind(one: socket.socket, address: Any, host: str) -> None:
 
 
 def _bind_both(port: int) -> socket.socket | None:
-    """One socket for IPv4 and IPv6, as gRPC binds a wildcard; None: this machine has no IPv6."""
+    """Returns one socket for IPv4 and IPv6, as gRPC binds a wildcard; None: this machine has no IPv6."""
     try:
         one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
@@ -104,9 +120,10 @@ def _bind_both(port: int) -> socket.socket | None:
         one.bind(("::", port))
     except (OSError, OverflowError) as error:
         one.close()
+        # The port is taken, or not allowed, at some address: that is an error with IPv4 alone too.
         if getattr(error, "errno", None) in {errno.EADDRINUSE, errno.EACCES}:
             raise _cannot(error, "::", port) from error
-        return None
+        return None  # IPv6 is switched off
     return one
 
 
@@ -114,7 +131,7 @@ def _bind_unix(path: str) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if Path(path).is_socket() and not _answers(path):
-            Path(path).unlink()  # left by a process that is gone
+            Path(path).unlink()  # left by a process that ended
         one.bind(path)
     except OSError as error:
         one.close()
@@ -138,7 +155,6 @@ def _cannot(error: Exception, host: str, port: int) -> errors.Error:
 
 
 def port_in_use(host: str, port: int) -> errors.PortInUse:
-    """The sentence for it."""
     return errors.PortInUse(
         f"port {port} on {host} is in use by another process; stop it, or choose another with --port (0 = any free)"
     )

@@ -1,6 +1,6 @@
-"""What a caller receives when a handler fails; the same at every front.
+"""Answers to calls whose handler failed; the same at every front.
 
-Always true: a mistake of ours is answered with an id that is also in the log, never with a stack or the name of a file.
+Always true: a defect is answered with an id that is also in the log, never with a stack or the name of a file.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from evenq import errors
 from evenq.serving.rpc import Rpc
 from evenq.wire.http2.codes import Status
 from evenq.wire.status import INTERNAL, DecodeError
-
-__all__ = ["grpc_status", "has_status", "known_error", "overload"]
 
 log = logging.getLogger(__name__)
 
@@ -34,39 +32,39 @@ _STATUSES = {
 
 
 def has_status(response: type[Any]) -> bool:
-    """Do responses of this class carry errors in a field `status`?"""
+    """Returns whether responses of this class carry errors in a field `status`."""
     descriptor = getattr(response, "DESCRIPTOR", None)
     field = None if descriptor is None else descriptor.fields_by_name.get("status")
     return field is not None and field.message_type is not None
 
 
 def known_error(error: Exception, rpc: Rpc) -> errors.Error:
-    """The error that the caller may see."""
+    """Returns the error that the caller may see."""
     if isinstance(error, errors.Error) and not isinstance(error, INTERNAL):
         return error
     if isinstance(error, DecodeError):
         return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
-    if isinstance(error, errors.StorePoisoned):  # many calls may wait; whose store it is ends with the cause
+    if isinstance(error, errors.StorePoisoned):  # many calls may wait; the broker itself ends with the cause
         log.debug("the store stopped under a call of %s: %s", rpc.method, error)
         return errors.PersistenceTimeout(
-            "the broker's disk failed, and the broker ends: whether this was stored is not known; look, or send it "
-            "again"
+            "the broker's disk failed, and the broker ends: it is unknown whether this was stored; check it, or send "
+            "it again"
         )
     incident = os.urandom(6).hex()
     log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
     what = "internal error"
     if isinstance(error, errors.StoreCorrupted):
-        what = "stored data is damaged and cannot be read, which a retry does not help: internal error"
+        what = "stored data is damaged and cannot be read, and a retry does not help: internal error"
     return errors.InternalError(f"{what} {incident}; the server's log has more under this id")
 
 
 def overload(limit: int) -> errors.TooManyRequests:
-    """More calls than the server runs at once."""
-    return errors.TooManyRequests(f"the server runs {limit} calls at once, its maximum; try again after a pause")
+    """Returns the error for more calls than the server runs at the same time."""
+    return errors.TooManyRequests(f"the server runs {limit} calls, its maximum; try again after a pause")
 
 
 def grpc_status(code: int) -> Status:
-    """GRPC's status for a code of the protocol, where the response has no field for it."""
+    """Returns gRPC's status for a code of the protocol, for responses without a field for it."""
     if code == errors.ConnectionFailed.code:
         return Status.UNAVAILABLE
     return _STATUSES.get(code // 100, Status.INTERNAL)

@@ -1,7 +1,7 @@
-"""Protobuf fields by hand: of the two small foreign services that the server answers itself (health, reflection), and
-of fields that are put behind the bytes of a stored message (`namespaces`).
+"""Hand-written protobuf fields: for the two small foreign services of the server (health, reflection), and for fields
+that are appended to a stored message (`namespaces`).
 
-Only what they need: varints and length-delimited fields. Everything of ours goes through `evenq.wire.stubs`.
+Only varints and length-delimited fields. All messages of evenq use `evenq.wire.stubs`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Iterator
 
 from evenq.errors import BadRequest
 
-__all__ = ["read_fields", "write_bytes", "write_varint"]
-
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field; fixed-width ones are skipped. Raises BadRequest on what is not a message."""
+    """Yields number and value of each field; skips fixed-width ones. Raises BadRequest for an invalid message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -25,7 +23,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             case 2:
                 size, at = _varint(data, at)
                 if at + size > len(data):
-                    raise BadRequest(f"field {tag >> 3} says {size} bytes, {len(data) - at} follow")
+                    raise BadRequest(f"field {tag >> 3} has a length of {size} bytes, but {len(data) - at} follow")
                 yield tag >> 3, data[at : at + size]
                 at += size
             case 1:
@@ -37,12 +35,12 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def write_varint(number: int, value: int) -> bytes:
-    """One field of an integer that is not negative."""
+    """Encodes a field with an integer that is not negative."""
     return _encode(number << 3) + _encode(value)
 
 
 def write_bytes(number: int, value: bytes) -> bytes:
-    """One field of bytes, text or an embedded message."""
+    """Encodes a field with bytes, text or an embedded message."""
     return _encode(number << 3 | 2) + _encode(len(value)) + value
 
 

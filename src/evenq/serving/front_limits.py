@@ -1,8 +1,8 @@
 """Bounds of a server's gRPC front that an operator may change: the settings `front_limits.*` of every server.
 
-Defaults are those of `evenq.serving.http2.limits.Http2Limits`, whose names they have; what is no setting there is a
-constant or follows from a setting. Always true: what is given to `limits()` makes sense together, or the settings were
-refused with the two names, their values and what to change.
+Names and defaults are those of `evenq.serving.http2.limits.Http2Limits`; its other bounds are constants or follow from
+a setting. Always true: the values in `limits()` are consistent. Otherwise the settings were rejected with both names,
+values and the fix.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from pydantic import BaseModel, Field, model_validator
 from evenq.serving.http2.limits import Http2Limits
 from evenq.wire.http2.frames import WINDOW_MAX
 
-__all__ = ["FrontLimits"]
-
 _DEFAULT = Http2Limits()
-_WINDOW_MIN = 1 << 16
-"""The protocol's first window is one byte less, and the server can only add to it."""
+_WINDOW_MIN = 1 << 16  # the protocol's first window is one byte less, and the server can only add to it
 _COUNT_MAX = 1_000_000
 _BYTES_MAX = 1 << 40
 _MS_MAX = 86_400_000
@@ -26,18 +23,18 @@ _MS_MAX = 86_400_000
 _NOT_ABOVE = (
     ("stream_window_bytes", "connection_window_bytes", "a stream cannot use more than its connection has"),
     ("connection_window_bytes", "connection_request_bytes_max", "a peer may send what its window allows"),
-    ("connection_request_bytes_max", "request_bytes_max", "one connection would pass the bound of all"),
-    ("stream_unread_bytes", "connection_unread_bytes", "one stream would pass the bound of its connection"),
+    ("connection_request_bytes_max", "request_bytes_max", "one connection would exceed the bound of all"),
+    ("stream_unread_bytes", "connection_unread_bytes", "one stream would exceed the bound of its connection"),
     ("connection_unread_bytes", "connection_unread_bytes_max", "connections would end before their handlers wait"),
-    ("connection_unread_bytes_max", "unread_bytes", "one connection would pass the bound of all"),
-    ("streams_per_connection_max", "resets_burst", "a client that gives up all its calls would be taken for a flood"),
+    ("connection_unread_bytes_max", "unread_bytes", "one connection would exceed the bound of all"),
+    ("streams_per_connection_max", "resets_burst", "a client that cancels all its calls would count as a flood"),
     ("pressed_stall_ms", "stall_ms", "streams would stall longer while memory is short"),
 )
-"""Pairs of which the first may not be above the second, and why."""
+"""Pairs of settings of which the first must not be above the second, and the reason."""
 
 
 class FrontLimits(BaseModel, frozen=True, extra="forbid"):
-    """Bounds of what clients can make the gRPC front hold and do."""
+    """Bounds of the memory and work that clients can cause in the gRPC front."""
 
     connections_max: int = Field(
         default=_DEFAULT.connections_max,
@@ -63,7 +60,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         ge=1,
         le=_COUNT_MAX,
         description="Most calls at the same time from one address; further ones are answered RESOURCE_EXHAUSTED. "
-        "Streams without a first message, and those of reflection, make room before; health checks never count.",
+        "Streams without a first message, and those of reflection, are ended before; health checks never count.",
     )
     header_list_bytes_max: int = Field(
         default=_DEFAULT.header_list_bytes_max,
@@ -144,8 +141,8 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         ge=16 << 20,
         le=_BYTES_MAX,
         description="Bytes of the answers of all connections of one listener that clients have not read; "
-        "at this size the same holds for connections of all addresses, and their unary calls are refused at "
-        "once.",
+        "at this size the same holds for connections of all addresses, and their unary calls are refused "
+        "immediately.",
     )
 
     preface_ms: int = Field(
@@ -160,7 +157,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         ge=100,
         le=_MS_MAX,
         description="Longest time from the first to the last byte of a request, or of a message of a stream, ms. A "
-        "bidirectional stream owes its first message from the beginning.",
+        "bidirectional stream must send its first message within this time.",
     )
     idle_ms: int = Field(
         default=_DEFAULT.idle_ms,
@@ -204,7 +201,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.flood_burst,
         ge=32,
         le=_COUNT_MAX,
-        description="Most frames at once that cost their sender nothing (PING, PRIORITY, WINDOW_UPDATE), "
+        description="Most frames in one burst that cost their sender nothing (PING, PRIORITY, WINDOW_UPDATE), "
         "not counting those that answer the server's own frames; a further one ends the connection.",
     )
     flood_per_s: int = Field(
@@ -214,7 +211,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.resets_burst,
         ge=32,
         le=_COUNT_MAX,
-        description="Most calls at once that a client resets before they are answered; a further one ends "
+        description="Most calls in one burst that a client resets before they are answered; a further one ends "
         "the connection.",
     )
     resets_per_s: int = Field(
@@ -233,5 +230,4 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def limits(self) -> Http2Limits:
-        """All bounds of the front."""
         return Http2Limits(**self.model_dump(), header_block_bytes_max=4 * self.header_list_bytes_max)

@@ -1,4 +1,4 @@
-"""Bounds of one gRPC server, and who speaks HTTP/2 for it: what `evenq.serving.front.grpc_server` is opened with."""
+"""Options of one gRPC server, with which `evenq.serving.front.grpc_server` opens it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,41 @@ import grpc
 from evenq.model import PLAIN_LISTENER, Listener
 from evenq.serving.http2.limits import Http2Limits
 
-__all__ = ["CLEAN_END_MS", "Front", "GrpcServerOptions"]
-
 Front: TypeAlias = Literal["grpcio", "http2"]
 
-CLEAN_END_MS = 200
-"""Shortest time that `GrpcServer.stop` leaves its streams to end cleanly."""
+CLEAN_END_MS = 200  # shortest time in which `GrpcServer.stop` lets its streams end cleanly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcServerOptions:
-    """Bounds of one gRPC server. The defaults fit all clients of wire contract 2.5 and reliability 5.11."""
+    """Options of one gRPC server. The defaults fit all clients of wire contract 2.5 and reliability 5.11."""
 
     receive_bytes_max: int = 8 << 20
     """Largest request, bytes. A send of 4 MiB + 128 KiB must fit; calls between our servers may be larger."""
     running_max: int = 20_000
-    """Calls at once in all, parked ones included; one more is answered TooManyRequests."""
+    """Most calls at the same time, including waiting ones; one more is answered TooManyRequests."""
     front: Front = "http2"
-    """Who speaks HTTP/2: our own server, or grpcio's."""
+    """HTTP/2 implementation: our own server, or grpcio's."""
     limits: Http2Limits = field(default_factory=Http2Limits)
-    """All other bounds. Those of streams, metadata, keepalive and idle time hold for grpcio too."""
+    """All other bounds. Those of streams, metadata, keepalive and idle time apply to grpcio too."""
     credentials: grpc.ServerCredentials | None = None
     """TLS for grpcio, made by `serving.tls.ServerTls`; None = plain text."""
     tls: Callable[[], ssl.SSLContext] | None = None
-    """TLS for our own front, made there too."""
+    """TLS for our own front, made by the same class."""
     listener: Listener = PLAIN_LISTENER
-    """What calls through this server see in their context."""
+    """Listener in the context of calls through this server."""
 
     def channel_arguments(self) -> list[tuple[str, int]]:
-        """All of it in the names of gRPC."""
+        """Returns the options with gRPC's names."""
         return [
-            ("grpc.so_reuseport", 0),  # else a second server gets half of the connections instead of an error
+            ("grpc.so_reuseport", 0),  # otherwise a second server gets half of the connections instead of an error
             ("grpc.max_receive_message_length", self.receive_bytes_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", self.limits.header_list_bytes_max),
             ("grpc.absolute_max_metadata_size", self.limits.header_list_bytes_max),
             ("grpc.max_concurrent_streams", self.limits.streams_per_connection_max),
-            # Calls that have come in and wait for the loop. By default a burst of more than 1000 is reset at random,
-            # which a client cannot tell from a broken connection; our own bound answers with a status.
+            # Received calls that wait for the loop. By default gRPC resets calls of a burst over 1000 at random, which
+            # looks like a broken connection to a client; our own bound answers with a status.
             ("grpc.server.max_pending_requests", self.running_max),
             ("grpc.server.max_pending_requests_hard_limit", self.running_max),
             ("grpc.keepalive_permit_without_calls", 1),  # C++ and Java clients ping without calls

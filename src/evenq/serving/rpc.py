@@ -1,8 +1,8 @@
-"""What a handler is, without any word of gRPC.
+"""Calls and handlers of a server, independent of gRPC.
 
 Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise `evenq.errors`.
-The server (`evenq.serving.front.grpc_server`) calls them; another front could, without a change in any handler. Every
-call has an `Access` row from the first day: an `Rpc` cannot be made without one, because the field has no default.
+The server (`evenq.serving.front.grpc_server`) calls them; another front needs no change in any handler. Each `Rpc` must
+have an `Access` row: the field has no default.
 """
 
 from __future__ import annotations
@@ -16,32 +16,8 @@ from evenq.errors import BadRequest
 from evenq.model import PLAIN_LISTENER, Listener
 from evenq.model.names import text_problem
 
-__all__ = [
-    "ACTS_FOR",
-    "KEPT_HEADERS",
-    "Access",
-    "Action",
-    "Bidi",
-    "CallHeaders",
-    "CallKind",
-    "Caller",
-    "Frames",
-    "MessagePieces",
-    "MoreHeaders",
-    "Plain",
-    "PlainReader",
-    "Resource",
-    "Rpc",
-    "RpcContext",
-    "ServerStream",
-    "Unary",
-    "each_of",
-]
-
-
 NAMESPACE = "x-mq-namespace"
-ACTS_FOR = "x-evenq-user"
-"""Name of the user whose call a server passes on; believed of servers only."""
+ACTS_FOR = "x-evenq-user"  # name of the user whose call a server passes on; accepted from servers only
 
 
 class Caller(Protocol):
@@ -49,35 +25,33 @@ class Caller(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the users file."""
+        """Name in the users file."""
 
     @property
     def internal(self) -> bool:
-        """Is it a server of this cluster?"""
+        """True for a server of this cluster."""
 
     def may_topic(self, action: Action, name: str) -> bool:
-        """Is the action allowed on the topic?"""
+        """Returns whether the action is allowed on the topic."""
 
 
 class Plain(Protocol):
-    """A request that was read from its bytes, without protobuf; what more it holds is between its reader and its
-    handler.
-    """
+    """A request that was read from its bytes, without protobuf. Its reader and its handler share further fields."""
 
     @property
     def topic(self) -> str:
-        """The full name of the one topic it names. It names nothing else."""
+        """Full name of the one topic that it names; it names nothing else."""
 
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
 KEPT_HEADERS = frozenset({"x-mq-client-id", "x-mq-language", "x-mq-client-version", ACTS_FOR})
-"""Servers keep these in their tables as long as the client lives."""
+"""Headers that servers keep in their tables as long as the client lives."""
 
 
 class CallHeaders:
-    """What the metadata of a call tells. A front that gets the same metadata again makes it once."""
+    """Headers in the metadata of a call. A front makes it once for repeated metadata."""
 
     __slots__ = ("_metadata", "_texts", "namespace", "problem")
 
@@ -85,14 +59,13 @@ class CallHeaders:
         self._metadata = metadata
         self._texts: dict[str, str] | None = None
         self.namespace = self.first(NAMESPACE)
-        self.problem = ""
-        """Why the call cannot be served, as a sentence; empty for nearly all."""
+        self.problem = ""  # why the call cannot be served, as a sentence; usually empty
         for key, value in metadata:
             if key in KEPT_HEADERS and isinstance(value, str) and (problem := text_problem(f"the header {key}", value)):
                 self.problem = problem
 
     def first(self, name: str) -> str:
-        """`RpcContext.header`."""
+        """Returns `RpcContext.header`."""
         for key, value in self._metadata:
             if key == name:
                 return value if isinstance(value, str) else ""
@@ -110,7 +83,7 @@ class CallHeaders:
 
 
 class MoreHeaders(CallHeaders):
-    """What many calls share, and what one of them has beside it, under names of its own."""
+    """Headers that many calls share, plus those of one call under other names."""
 
     __slots__ = ("_common",)
 
@@ -121,7 +94,6 @@ class MoreHeaders(CallHeaders):
         self.problem = self.problem or common.problem
 
     def first(self, name: str) -> str:
-        """`RpcContext.header`."""
         return super().first(name) or self._common.first(name)
 
     def _read_texts(self) -> dict[str, str]:
@@ -129,7 +101,7 @@ class MoreHeaders(CallHeaders):
 
 
 class RpcContext:
-    """What is known about one call beside its request."""
+    """Facts about one call beside its request."""
 
     __slots__ = (
         "_head",
@@ -145,9 +117,8 @@ class RpcContext:
     )
 
     untaken: Callable[[], None]
-    """To be set by the handler of a stream, after its last message, if it wants to know that its caller took nothing of
-    the whole answer or not all of it: it is called then, once, maybe minutes later, from the loop; never if the
-    caller's connection ends. Of our own HTTP/2 alone; of other fronts it is never called. Else it is not set at all.
+    """Set by a stream's handler after its last message, to be notified if its caller did not take the whole answer. It
+    is then called once, maybe minutes later, from the loop; never if the connection ends. Only our own HTTP/2 calls it.
     """
 
     def __init__(
@@ -159,45 +130,41 @@ class RpcContext:
         listener: Listener = PLAIN_LISTENER,
     ) -> None:
         self.method = method
-        self.peer = peer
-        """`host:port` of the caller, for logs and the member tables."""
+        self.peer = peer  # `host:port` of the caller, for logs and the member tables
         self.deadline_ms = deadline_ms
-        """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits for ever."""
+        """Monotonic ms (of the server's Clock) at which the caller stops waiting; None: it waits without a limit."""
         self.decoded: tuple[bytes, Any, Any] | None = None
-        """A request of this call, with full names, and the same as a message (`evenq.serving.auth.namespaces`); then
-        its `Resource`s, because what is still held is not made again.
+        """A request of this call with full names, the same as a message, and its `Resource`s, for later use
+        (`evenq.serving.auth.namespaces`).
         """
-        self.plain: Plain | None = None
-        """The request, where `Rpc.plain` could read it; then `decoded` is None."""
+        self.plain: Plain | None = None  # the request if `Rpc.plain` could read it; then `decoded` is None
         self.caller: Caller | None = None
-        """Whose rights bind the call; None: of no user, every name may be shown."""
+        """User whose grants limit the call; None: no user, every name may be shown."""
         self.refused: frozenset[tuple[str, str]] = frozenset()
-        """(`topic` or `group`, full name): what the request of a stream names without a grant for it. Only telemetry's
-        requests get to their handler with such names; it answers and leaves them out.
+        """(`topic` or `group`, full name): names in a stream's request that have no grant. Only telemetry and sessions
+        get such requests; they answer and leave the names out.
         """
-        self.listener = listener
-        """The server that the call came through: the caller can reach addresses of such servers."""
+        self.listener = listener  # listener of the call: the caller can reach addresses of the same listener
         self._head = metadata if isinstance(metadata, CallHeaders) else CallHeaders(metadata)
 
     def must_be_legal(self) -> None:
-        """Raises BadRequest for headers that are too long to be kept, or cannot be shown."""
+        """Raises BadRequest for headers that are too long to be kept, or not printable."""
         if self._head.problem:
             raise BadRequest(self._head.problem)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Request metadata with lower-case names; binary values and the namespace are left out. Not to be changed:
-        other calls may share it.
+        """Request metadata with lower-case names, without binary values and the namespace. Must not be changed: other
+        calls may share it.
         """
         return self._head.texts
 
     def header(self, name: str) -> str:
-        """One header by its lower-case name, or empty. Cheaper than `headers` where nothing else needs them."""
+        """Returns one header by its lower-case name, or empty. Cheaper than `headers` if nothing else needs them."""
         return self._head.first(name)
 
     @property
     def host(self) -> str:
-        """The caller's host without its port."""
         return self.peer.rpartition(":")[0].strip("[]")
 
     @property
@@ -212,16 +179,16 @@ class RpcContext:
 
     @property
     def namespace(self) -> str:
-        """`x-mq-namespace`, or empty. For `evenq.serving.auth.namespaces` alone: guard and handlers get full names."""
+        """`x-mq-namespace`, or empty. Only for `evenq.serving.auth.namespaces`: guard and handlers get full names."""
         return self._head.namespace
 
     def may_topic(self, action: Action, topic: str) -> bool:
-        """May the caller do this to the topic of the full name? For what an answer holds and no request named."""
+        """Returns whether the caller may do this to the topic (full name), for names that no request contained."""
         return self.caller is None or self.caller.may_topic(action, topic)
 
 
 class CallKind(StrEnum):
-    """Who streams."""
+    """Directions of streaming."""
 
     UNARY = "unary"
     SERVER_STREAM = "server_stream"
@@ -229,7 +196,7 @@ class CallKind(StrEnum):
 
 
 class Resource(StrEnum):
-    """What a call touches, for the access decision."""
+    """Resource of a call, for the access decision."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -241,12 +208,12 @@ class Resource(StrEnum):
 
 
 class Action(StrEnum):
-    """What a call does to it."""
+    """Action of a call on its resource."""
 
     PUBLISH = "publish"
     CONSUME = "consume"
     REPLY = "reply"
-    """Read messages of one tag that only its owner knows, as a client does that waits for replies."""
+    """Read messages of one tag that only its owner has, as clients that wait for replies do."""
     DESCRIBE = "describe"
     CREATE = "create"
     DELETE = "delete"
@@ -267,24 +234,23 @@ Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
 
 
 class MessagePieces(NamedTuple):
-    """One message of an answer that lies in several places, so that it need not be put together."""
+    """One message of an answer in several pieces, which need not be joined."""
 
     parts: list[bytes | memoryview]
-    """They are not changed; their maker finds out when they are no longer used."""
+    """Not changed by readers; their maker detects when they are no longer used."""
 
     def whole(self) -> bytes:
-        """The message, put together."""
         return b"".join(self.parts)
 
 
 Frames = bytes | list[bytes] | MessagePieces
-"""One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
+"""One message of an answer, or a list of several that leave in one piece: it is taken whole or not at all."""
 ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
 Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[Frames]]
 
 
 def each_of(frames: Frames) -> Sequence[bytes]:
-    """The messages one by one, for those to whom a piece is nothing."""
+    """Returns the messages one by one."""
     if isinstance(frames, MessagePieces):
         return (frames.whole(),)
     return (frames,) if isinstance(frames, bytes) else frames
@@ -292,20 +258,18 @@ def each_of(frames: Frames) -> Sequence[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rpc:
-    """One call a server answers."""
+    """One call of a server."""
 
     method: str
     """`/package.Service/Rpc`."""
     kind: CallKind
     handler: Unary | ServerStream | Bidi
     response: type[Any]
-    """Generated class of the response; its `status` field (if it has one) carries an `evenq.errors.Error` back to the
-    caller.
-    """
+    """Generated class of the response; its `status` field, if any, carries an `evenq.errors.Error` to the caller."""
     access: Access
     anybody: bool = False
-    """Served without credentials to every caller: health and reflection."""
+    """True: served without credentials, as health and reflection."""
     plain: PlainReader | None = None
-    """Reads the usual requests of a unary call without protobuf, those that name a topic in full; None for all others.
-    The handler finds what it gave in its context.
+    """Reads usual requests of a unary call without protobuf, if they name one topic in full; None for all others. The
+    handler gets the result in its context.
     """

@@ -1,8 +1,8 @@
-"""TLS of one server: its settings, the certificate that its listeners show, how it calls other servers.
+"""TLS of one server: its settings, the certificate of its listeners, and calls to other servers.
 
-A program makes a `ServerTls` from its settings, opens its listeners with it and starts and closes it beside them. The
-files are looked at every `reload_ms`; a changed pair that makes sense is shown from the next handshake on, connections
-that stand go on with what they began with. Always true: files that make no sense change nothing.
+A program makes a `ServerTls` from its settings, opens its listeners with it, and starts and closes it with them. The
+files are checked every `reload_ms`. A changed valid pair is used from the next handshake on; open connections keep
+theirs. Always true: files that are not valid change nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.wire.tls import SERVER_HINTS, Tls, read_authorities, read_pair, stamp_of
 
-__all__ = ["ServerTls", "TlsSettings"]
-
 log = logging.getLogger(__name__)
 
 
 class TlsSettings(BaseModel, frozen=True, extra="forbid"):
-    """Encryption of what clients send, and of calls between servers."""
+    """Encryption of client traffic, and of calls between servers."""
 
     port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
     certificate: Path | None = Field(
@@ -41,8 +39,8 @@ class TlsSettings(BaseModel, frozen=True, extra="forbid"):
     )
     peers: bool = Field(
         default=False,
-        description="Use TLS for calls to other servers whose address does not say it; they are shown this "
-        "server's certificate.",
+        description="Use TLS for calls to other servers whose address has no scheme; this server's certificate is "
+        "presented to them.",
     )
     peer_ca: Path | None = Field(
         default=None,
@@ -66,7 +64,7 @@ class TlsSettings(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def for_peers(self) -> Tls:
-        """How other servers are called, where it is with TLS."""
+        """Returns the TLS settings for calls to other servers."""
         return Tls(
             ca=self.peer_ca or "",
             certificate=self.certificate or "",
@@ -77,7 +75,7 @@ class TlsSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class ServerTls:
-    """The certificate of one server's servers. Belongs to one loop."""
+    """The certificate of all listeners of a server; belongs to one loop."""
 
     def __init__(self, settings: TlsSettings, *, clock: Clock) -> None:
         self._settings = settings
@@ -89,7 +87,7 @@ class ServerTls:
         self._stamp: tuple[object, ...] = ()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What `GrpcServerOptions.credentials` takes. Raises SettingsError for files that make no sense."""
+        """Returns `GrpcServerOptions.credentials`. Raises SettingsError for files that are not valid."""
         if self._configuration is None:
             self._stamp = self._look()
             self._show(self._read())
@@ -98,22 +96,20 @@ class ServerTls:
         shown: grpc.ServerCertificateConfiguration | None = first
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
-            # gRPC asks at each handshake, in a thread of its own; None: as before, which costs it nothing.
+            # gRPC calls this at each handshake, in its own thread. None: unchanged, which costs it nothing.
             nonlocal shown
             if shown is self._configuration:
                 return None
             shown = self._configuration
             return shown
 
-        fetcher: Any = fetch  # the published types leave None out
+        fetcher: Any = fetch  # the published types do not allow None
         return grpc.dynamic_ssl_server_credentials(
             first, fetcher, require_client_authentication=self._settings.client_ca is not None
         )
 
     def contexts(self) -> Callable[[], ssl.SSLContext]:
-        """What `GrpcServerOptions.tls` takes: called at each handshake, it gives what is in force then. Raises
-        SettingsError for files that make no sense.
-        """
+        """Returns `GrpcServerOptions.tls`, a function that returns the context in force. Raises SettingsError."""
         self.credentials()
         return self._in_force
 
@@ -122,19 +118,19 @@ class ServerTls:
         return self._context
 
     def start(self) -> None:
-        """Watch the files, if a server shows them."""
+        """Starts to watch the files, if a listener uses them."""
         if self._configuration is not None:
             self._task = spawn(self._watch(), name="TLS files")
 
     async def close(self) -> None:
-        """Stop watching. Idempotent."""
+        """Stops watching. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def reload(self) -> bool:
-        """Look at the files; True if they changed and are in force."""
+        """Checks the files; True if they changed and are in force."""
         stamp = await asyncio.to_thread(self._look)
         if stamp == self._stamp:
             return False
@@ -150,7 +146,7 @@ class ServerTls:
             self._show(read)
         except SettingsError as error:
             log.warning("changed TLS files rejected, keeping the previous ones: %s", error)
-            # So that they are read again at the next look: they were changed between reading and loading.
+            # So that they are read again at the next check: they changed between reading and loading.
             self._stamp = ()
             return False
         log.info("TLS certificate changed to that of %s", self._settings.certificate)
@@ -182,7 +178,7 @@ class ServerTls:
         context.set_alpn_protocols(["h2"])
         try:
             context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
-        except (OSError, ValueError) as error:  # changed since they were read; they will be read again
+        except (OSError, ValueError) as error:  # changed after the read; they are read again
             raise SettingsError(f"certificate {settings.certificate} changed while it was read: {error}") from error
         if client_ca is not None:
             context.load_verify_locations(cadata=client_ca.decode("ascii", "ignore"))

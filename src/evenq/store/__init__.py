@@ -1,8 +1,8 @@
 """The log-structured store: one commit log for everything, consume queues derived from it, snapshots of the owner's
 state.
 
-It knows nothing of gRPC or protobuf. `MessageStore` is its one way in; `disk` is the only file of the project that
-opens files. Its names load at their first use, because `evenq.local` stands on `disk` and little more.
+It does not depend on gRPC or protobuf. `MessageStore` is its entry point; `io.disk` is the only module of the project
+that opens files. Names load at their first use, because `evenq.local` needs little more than `io.disk`.
 """
 
 from importlib import import_module

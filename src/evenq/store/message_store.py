@@ -1,9 +1,9 @@
-"""The store as its owner sees it: append, read, snapshot, close. Called from one asyncio loop thread only.
+"""The store's interface for its owner: append, read, snapshot, close. Called from one asyncio loop thread only.
 
 Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests)
-all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer),
-`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (what comes before it is open),
-`LeaderSide` (what only the leader of several copies asks for).
+all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the only writer of the log),
+`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (recovery and periodic work),
+`LeaderSide` (for the leader of several copies), `BackupSide`.
 """
 
 from __future__ import annotations
@@ -52,20 +52,27 @@ from evenq.store.queues.reader import LogReader
 from evenq.store.queues.record_blocks import Kept, RecordBlock
 from evenq.store.timers import OnDue, PendingTimers, TimerKeeper, TimerService, deliver
 
-__all__ = ["MessageStore"]
-
 TIME_MAX_MS = (1 << 63) - 1
-GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
+GATHER_TURNS = 16  # measured: unary sends cost a fifth less CPU than with 0; a single sender waits 50 microseconds more
 
 
 class MessageStore(LeaderSide, BackupSide):
-    """Single owner of a data folder, or of memory. Made by `open`."""
+    """The only owner of a data folder, or of memory. Created by `open`."""
 
     def __init__(
-        self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs,
-        snapshot_of: SnapshotOf | None = None, topic_retention_ms: RetentionOf | None = None, *, epoch: int = 1,
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        identity: Identity,
+        recovery: Recovery,
+        clock: Clock,
+        flush_jobs: Jobs,
+        snapshot_of: SnapshotOf | None = None,
+        topic_retention_ms: RetentionOf | None = None,
+        *,
+        epoch: int = 1,
         replicated: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.identity = identity
         self._disk = disk
         self._options = options
@@ -75,18 +82,26 @@ class MessageStore(LeaderSide, BackupSide):
         self._files = ReadFiles(disk, options.open_files_max)
         self._reader = LogReader(disk, self._files, identity.segment_bytes)
         self._log = CommitLog(disk, identity.segment_bytes, recovery.log_end)
-        self._state = LogState(
-            log_end=recovery.log_end, last_store_ms=recovery.last_store_ms, replicated=replicated
-        )  # fmt: skip
+        self._state = LogState(log_end=recovery.log_end, last_store_ms=recovery.last_store_ms, replicated=replicated)
         self._appender = Appender(
-            self._queues, self._state, options, clock=clock, segment_bytes=identity.segment_bytes,
+            self._queues,
+            self._state,
+            options,
+            clock=clock,
+            segment_bytes=identity.segment_bytes,
             gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0,
             epoch=epoch if replicated else max(epoch, identity.epoch_floor),
-        )  # fmt: skip
+        )
         self._flusher = Flusher(
-            self._state, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
+            self._state,
+            self._log,
+            disk,
+            options,
+            clock=clock,
+            jobs=flush_jobs,
+            queues=self._queues,
             filed={key: (queue.min_offset, queue.filed) for key, queue in self._queues.items()},
-        )  # fmt: skip
+        )
         self._writer = Writer(
             self._log,
             sync_each=options.flush is FlushMode.SYNC,
@@ -94,40 +109,70 @@ class MessageStore(LeaderSide, BackupSide):
             done=self._appender.complete,
             written=self._appender.written if replicated else None,
         )
-        self._snapshotter = Snapshotter(
-            self._state, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
-            settled=self._appender.settled, assigned_end=lambda: self._appender.assigned_end, owner=snapshot_of,
-            newest=recovery.newest_snapshot, log_start=recovery.log_start, read=recovery.records,
-        )  # fmt: skip
-        self._reads = QueueReads(
-            disk, self._reader, self._queues, self._state.stats, threads=options.read_threads
-        )  # fmt: skip
-        self._timers = TimerKeeper(
-            recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
-            read_timers=self._reads.timers, append=self.append, on_failure=self._state.poison,
-            move=partial(self._appender.append_group, state=b"", moves=True), segment_bytes=identity.segment_bytes,
-        )  # fmt: skip
-        if recovery.timers is not None:
-            self._timers.keep_until_unnamed(recovery.timers.unneeded)
+        self._snapshotter = self._made_snapshotter(recovery, snapshot_of)
+        self._reads = QueueReads(disk, self._reader, self._queues, self._state.stats, threads=options.read_threads)
+        self._timers = self._made_timers(recovery)
         self._firing: TimerService | None = None
         self._snapshotter.timers = self._timers
         self._appender.on_timers = self._timers.apply
         self._flusher.log_start = recovery.log_start
-        self._cleaner = Cleaner(
-            self._state, self._flusher, self._snapshotter, disk, self._files, self._reader, options, clock=clock,
-            queues=self._queues, segment_bytes=identity.segment_bytes, topic_retention_ms=topic_retention_ms,
-        )  # fmt: skip
+        self._cleaner = self._made_cleaner(topic_retention_ms)
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
         self._appender.submit = self._writer.submit
         self._appender.on_growth = self._flusher.grown
         self._state.stats.recovered_records = recovery.records
         self._state.stats.recovered_cut_bytes = recovery.cut_bytes
         self.opened_ms = recovery.last_message_ms
-        """When the last message or timer was stored that the log had at its opening, ms since the epoch, by its own
-        time.
-        """
+        """Store time of the last message or timer in the log at the opening, ms since the epoch."""
         self._index: IndexFollower | None = None
         self._closing: asyncio.Future[None] | None = None
+
+    def _made_snapshotter(self, recovery: Recovery, snapshot_of: SnapshotOf | None) -> Snapshotter:
+        return Snapshotter(
+            self._state,
+            self._flusher,
+            self._disk,
+            self._options,
+            clock=self._clock,
+            jobs=self._flush_jobs,
+            queues=self._queues,
+            settled=self._appender.settled,
+            assigned_end=lambda: self._appender.assigned_end,
+            owner=snapshot_of,
+            newest=recovery.newest_snapshot,
+            log_start=recovery.log_start,
+            read=recovery.records,
+        )
+
+    def _made_timers(self, recovery: Recovery) -> TimerKeeper:
+        timers = TimerKeeper(
+            recovery.timers.pending if recovery.timers is not None else PendingTimers(),
+            self._disk,
+            clock=self._clock,
+            read_timers=self._reads.timers,
+            append=self.append,
+            on_failure=self._state.poison,
+            move=partial(self._appender.append_group, state=b"", moves=True),
+            segment_bytes=self.identity.segment_bytes,
+        )
+        if recovery.timers is not None:
+            timers.keep_until_unnamed(recovery.timers.unneeded)
+        return timers
+
+    def _made_cleaner(self, topic_retention_ms: RetentionOf | None) -> Cleaner:
+        return Cleaner(
+            self._state,
+            self._flusher,
+            self._snapshotter,
+            self._disk,
+            self._files,
+            self._reader,
+            self._options,
+            clock=self._clock,
+            queues=self._queues,
+            segment_bytes=self.identity.segment_bytes,
+            topic_retention_ms=topic_retention_ms,
+        )
 
     @classmethod
     async def open(
@@ -146,24 +191,24 @@ class MessageStore(LeaderSide, BackupSide):
         epoch: int = 1,
         replicated: bool = False,
     ) -> MessageStore:
-        """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in
-        tests.
+        """Locks the folder, recovers it, and returns the open store. `path` None is the memory engine; `disk` replaces
+        the folder in tests.
 
-        `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each state
-        record behind it, in order; both on the loop. `snapshot_of` gives the owner's state whenever the store wants a
-        snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can go. `topic_retention_ms`
-        says for how long a topic's messages are kept (None: as the options say, 0: for ever). What `save_snapshot` says
-        of the payload holds for `snapshot_of` too: it may be called between any two steps of the loop.
+        `on_snapshot` gets the newest good snapshot, if any; then `on_state` gets (log offset, payload) of each later
+        state record, in order; both on the loop. `snapshot_of` returns the owner's state whenever the store takes a
+        snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can be deleted. It may be
+        called between any two steps of the loop; `save_snapshot` describes its payload. `topic_retention_ms` returns
+        how long a topic's messages are kept (None: as the options say, 0: for ever).
 
-        `keys_of` turns head and system of a message into the keys that `find` finds it by; None: no index is kept. It
-        runs on a thread, long after the append, and must always give the same for the same bytes.
+        `keys_of` maps head and system of a message to the keys by which `find` finds it; None: no index. It runs on a
+        thread, long after the append, and must always return the same for the same bytes.
 
-        `epoch` is that of the leader that appends, for the records' headers. With `replicated`, what is appended waits
-        for `commit` before it is answered and shown. What recovery found is shown at once, so the owner shows it to
-        no copy before its first record is committed; until then no file that is derived from the log tells of it.
+        `epoch` is that of the leader that appends, for the records' headers. With `replicated`, appended records wait
+        for `commit` before they are answered and shown. The recovered log is shown immediately, so the owner must not
+        serve it before its first record is committed; until then no derived file covers it.
 
-        Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
-        broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
+        Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another broker's
+        folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
         if disk is None:
             disk = owned_folder.disk_of(path, options)
@@ -172,9 +217,17 @@ class MessageStore(LeaderSide, BackupSide):
             identity = owned_folder.identified(disk, broker_name=broker_name, options=options)
             recovery = await owned_folder.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
             store = cls(
-                disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms, epoch=epoch,
+                disk,
+                options,
+                identity,
+                recovery,
+                clock,
+                jobs,
+                snapshot_of,
+                topic_retention_ms,
+                epoch=epoch,
                 replicated=replicated,
-            )  # fmt: skip
+            )
         await store._begin(keys_of, recovery.checkpoint)
         return store
 
@@ -187,10 +240,17 @@ class MessageStore(LeaderSide, BackupSide):
             await self._flusher.watch_space()
             if keys_of is not None:
                 self._index = await IndexFollower.open(
-                    self._disk, self._files, self._state, clock=self._clock, options=self._options,
-                    segment_bytes=self.identity.segment_bytes, queues=self._queues, keys_of=keys_of,
-                    log_start=lambda: self._flusher.log_start, sync=self._flusher.sync,
-                )  # fmt: skip
+                    self._disk,
+                    self._files,
+                    self._state,
+                    clock=self._clock,
+                    options=self._options,
+                    segment_bytes=self.identity.segment_bytes,
+                    queues=self._queues,
+                    keys_of=keys_of,
+                    log_start=lambda: self._flusher.log_start,
+                    sync=self._flusher.sync,
+                )
             passing("recovery.ready")
         except BaseException:
             await self.close()
@@ -209,15 +269,15 @@ class MessageStore(LeaderSide, BackupSide):
         ended: Sequence[int] = (),
         blocks: Sequence[AppendBlock] = (),
     ) -> asyncio.Future[None]:
-        """Store messages; the future is done when the flush mode says they are safe (CL-5), in a replicated store also
-        committed, and then they are consumable.
+        """Stores messages; the future is done when the flush mode says that they are safe (CL-5), in a replicated store
+        also committed. Then they are consumable.
 
-        Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are
-        neighbours in the log and survive together or not at all; so are the timers, the ends of timers (`ended`: their
-        ids) and the state record that come along. `blocks` of messages come before `entries`, only together with
-        ends or state; their messages get their places, and are not kept in memory. Raises StoreFull, TooManyRequests,
-        StorePoisoned or BodyTooLarge before anything is given a place; the future fails with StoreFull (nothing was
-        stored) or StorePoisoned (unknown). State and ends alone may use the disk's reserve.
+        Fills in queue_offset (dense, in call order), log_offset and store_ms immediately. The messages of one call are
+        neighbours in the log and survive together or not at all; so do its timers, ends of timers (`ended`: their ids)
+        and state record. `blocks` of messages come before `entries`, only together with ends or state; their messages
+        get places, and are not kept in memory. Raises StoreFull, TooManyRequests, StorePoisoned or BodyTooLarge before
+        anything gets a place; the future fails with StoreFull (nothing was stored) or StorePoisoned (unknown). State
+        and ends alone may use the disk's reserve.
         """
         if state or timers or ended:
             return self._appender.append_group(entries, state=state, timers=timers, ended=ended, blocks=blocks)
@@ -225,27 +285,26 @@ class MessageStore(LeaderSide, BackupSide):
         return self._appender.append(entries)
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
-        """Store one opaque record in the same log, in order with messages; it may use the disk's reserve."""
+        """Stores one opaque record in the same log, in order with messages; it may use the disk's reserve."""
         return self._appender.append_state(payload)
 
     async def save_snapshot(self, payload: bytes) -> None:
-        """Keep the owner's state as of this call, so that records before it are not replayed. The two newest are
-        kept. Returns when it is on disk.
+        """Keeps the owner's state as of this call, so that earlier records are not replayed. Returns when it is on
+        disk. The two newest are kept.
 
-        The payload must tell of every record that is safe at the call. So the owner changes its state in the same step
-        of the loop in which it appends the record that tells of it, not when the append is answered: the record is
-        safe a moment earlier. A record whose append was not safe yet at the call is replayed over the payload, which
-        tells of it already: replaying must bear that. If such an append fails, so does this and nothing is kept.
-        Raises StoreFull, StorePoisoned.
+        The payload must include every record that is safe at the call. So the owner changes its state in the same step
+        of the loop in which it appends the record, not when the append is answered: the record is safe a moment
+        earlier. A record that was not safe at the call is replayed over a payload that includes it already, and
+        replaying must tolerate that. If its append fails, so does this call. Raises StoreFull, StorePoisoned.
         """
         await self._snapshotter.save(payload)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def fire_timers(self, on_due: OnDue = deliver) -> None:
-        """Fire due timers from now on: `on_due` (on the loop) says what each becomes; its messages and the timers' end
-        are one group (RD-18). By default a timer becomes the same message in its topic and queue (RD-17). Until this
-        is called, timers are kept and none fires.
+        """Fires due timers from now on: `on_due` (on the loop) returns what each becomes; its messages and the timers'
+        end are one group (RD-18). By default a timer becomes the same message in its topic and queue (RD-17). Before
+        this call timers are kept and none fires.
         """
         assert self._firing is None, "timers fire already"
         state = self._state
@@ -255,25 +314,23 @@ class MessageStore(LeaderSide, BackupSide):
         self._firing.start()
 
     async def read_timers(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
-        """Timers by their ids, in that order, from the log, pending or not; None where no whole timer is (any more).
-        Raises StoreCorrupted.
-        """
+        """Returns timers by their ids, in order, pending or not; None where there is none. Raises StoreCorrupted."""
         return await self._timers.frames(timer_ids)
 
     async def cancel_timers(self, timer_ids: Iterable[int]) -> list[int]:
-        """End timers (by the log offsets that `append` filled in). Returns those that were pending: they never fire.
-        The others have fired, are firing just now, or never were. Raises StoreFull, StorePoisoned, StoreCorrupted.
+        """Ends timers (by the log offsets that `append` filled in). Returns those that were pending: they never fire.
+        The others have fired, are firing now, or never existed. Raises StoreFull, StorePoisoned, StoreCorrupted.
         """
         return await self._timers.cancel(timer_ids)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[int, int]]:
-        """Topic and queue id of all that ever had a message, also of topics that were deleted."""
+        """Returns topic and queue id of all queues that ever had a message, also of deleted topics."""
         return sorted(self._queues)
 
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """First offset there is, and the one behind the last consumable one (CL-12); (0, 0) for an unknown queue."""
+        """Returns the first offset, and the one after the last consumable one (CL-12); (0, 0) for an unknown queue."""
         queue = self._queues.get((topic_id, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
@@ -287,11 +344,11 @@ class MessageStore(LeaderSide, BackupSide):
         bytes_max: int,
         tag_hashes: frozenset[int] | None = None,
     ) -> ReadResult | None:
-        """Read from memory without waiting; None if the disk is needed.
+        """Reads from memory without waiting; returns None if the disk is needed.
 
-        `bytes_max` counts payloads and is passed by a first message only. A start under the queue's minimum reads
-        from the minimum; one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped: go
-        on at `next_offset`.
+        `bytes_max` limits the payloads; only a first message may exceed it. A start under the queue's minimum reads
+        from the minimum; one at or over its maximum finds nothing. With `tag_hashes`, other messages are skipped:
+        continue at `next_offset`.
         """
         return self._reads.hot(
             topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
@@ -307,8 +364,8 @@ class MessageStore(LeaderSide, BackupSide):
         bytes_max: int,
         tag_hashes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """The same as `read_hot`, from the disk if it must be. May return fewer than there are: go on at `next_offset`.
-        Does not always give way to other tasks. Raises StoreCorrupted if a frame there is damaged.
+        """Does the same as `read_hot`, also from the disk. May return fewer than there are: continue at `next_offset`.
+        Does not always yield to other tasks. Raises StoreCorrupted if a frame there is damaged.
         """
         return await self._reads.read(
             topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
@@ -317,17 +374,17 @@ class MessageStore(LeaderSide, BackupSide):
     async def read_block(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
     ) -> RecordBlock:
-        """Records as they are in the log, for readers that take them apart themselves: of at most `count_max` messages
-        and `bytes_max` of payload, but at least one. Bounds and errors as in `read`.
+        """Returns records as they are in the log, for readers that parse them: of at most `count_max` messages and
+        `bytes_max` of payload, but at least one. Bounds and errors as in `read`.
         """
         return await self._reads.block(topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, kept=kept)
 
     async def read_at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
-        """Exactly these offsets, in their order; those out of the queue's range are left out. Raises StoreCorrupted."""
+        """Returns exactly these offsets, in order, without those out of the queue's range. Raises StoreCorrupted."""
         return await self._reads.at(topic_id, queue_id, offsets)
 
     async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
-        """First offset stored at `timestamp_ms` (ms since the epoch) or later; the maximum if there is none."""
+        """Returns the first offset stored at `timestamp_ms` (ms since the epoch) or later; the maximum without one."""
         return await self._reads.offset_at(topic_id, queue_id, timestamp_ms)
 
     async def find(
@@ -340,16 +397,16 @@ class MessageStore(LeaderSide, BackupSide):
         count_max: int = 64,
         bytes_max: int = 8 << 20,
     ) -> list[StoredMessage]:
-        """Messages of a topic with this key, the newest first, up to `count_max` of them and `bytes_max` of payload (a
-        first one may be over it). CL-14.
+        """Returns messages of a topic with this key, newest first, up to `count_max` of them and `bytes_max` of
+        payload, which a first one may exceed (CL-14).
 
         Complete up to this call: what the index has not read yet is read first, so it waits longest after heavy load or
-        while an index is rebuilt (cancel it at will). Only messages stored from `begin_ms` to `end_ms`, both included
-        (ms since the epoch); go on with the last one's store time as `end_ms`. Without a key, by time alone:
-        `offset_at` for both ends, then `read` between them. Messages under their queue's minimum are not found.
+        while an index is rebuilt; it may be cancelled. Only messages stored from `begin_ms` to `end_ms`, both included
+        (ms since the epoch); continue with the last one's store time as `end_ms`. For a search by time alone, use
+        `offset_at` for both ends and `read` between them. Messages under their queue's minimum are not found.
 
-        Raises StoreCorrupted if a message found is damaged, StoreError if the store keeps no index, or the index
-        cannot be written or read now (the store goes on).
+        Raises StoreCorrupted if a message found is damaged, StoreError if the store keeps no index, or the index cannot
+        be written or read now (the store continues).
         """
         if self._index is None:
             raise StoreError("this store keeps no message index: open it with keys_of")
@@ -364,9 +421,7 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def on_dispatched(self) -> OnDispatched | None:
-        """Called on the loop after a group became consumable, at most once a group, with (topic id, queue id, new
-        maximum).
-        """
+        """Called on the loop with (topic id, queue id, new maximum) of each group that became consumable."""
         return self._appender.on_dispatched
 
     @on_dispatched.setter
@@ -375,7 +430,7 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def on_failure(self) -> Callable[[Error], None] | None:
-        """Called once on the loop when the store stops for good: the program should end and recover by a restart."""
+        """Called once on the loop when the store stops permanently: the program should end and recover by a restart."""
         return self._state.on_failure
 
     @on_failure.setter
@@ -384,7 +439,7 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def on_full(self) -> Callable[[], None]:
-        """Called on the loop when messages begin to be refused (`full`), and when they are taken again."""
+        """Called on the loop when messages begin to be refused (`full`), and when they are accepted again."""
         return self._state.on_full
 
     @on_full.setter
@@ -393,14 +448,12 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def failure(self) -> Error | None:
-        """Why the store stopped for good (StorePoisoned, or what `abandon` was given); None while it is well. Reads go
-        on either way.
-        """
+        """Why the store stopped (StorePoisoned, or the error of `abandon`); None while it works. Reads continue."""
         return self._state.failure
 
     @property
     def full(self) -> StoreFull | None:
-        """Why messages are refused for now; None if they are taken."""
+        """Reason why messages are refused for now; None if they are accepted."""
         return self._state.full
 
     @property
@@ -419,7 +472,7 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def usage(self) -> Usage:
-        """Of the disk, as it was last looked at: every flush round."""
+        """Usage of the disk, as of the last flush round."""
         return self._flusher.usage
 
     @property
@@ -429,40 +482,36 @@ class MessageStore(LeaderSide, BackupSide):
 
     @property
     def last_store_ms(self) -> int:
-        """When the last record was stored, ms since the epoch; never goes back, also when the clock did."""
+        """Store time of the last record, ms since the epoch; never falls, even if the clock did."""
         return self._state.last_store_ms
 
     async def flush(self) -> None:
-        """Return when every append so far is on disk, whatever the mode, and committed. Raises StoreFull,
-        StorePoisoned.
-        """
+        """Returns when every append so far is committed, and on disk in any mode. Raises StoreFull, StorePoisoned."""
         await self._appender.settled()
         await self._flusher.sync()
 
     async def clean(self) -> None:
-        """Let go now what retention lets go, without waiting for the next round. Raises StoreFull, StorePoisoned."""
+        """Deletes now what retention allows, without waiting for the next round. Raises StoreFull, StorePoisoned."""
         await self._flusher.checkpoint()
         await self._cleaner.clean()
 
     async def checkpoint(self) -> None:
-        """Move the checkpoint to here now, so that the next start reads only what comes later: in a replicated store to
-        the end of what is committed. Raises StorePoisoned.
-        """
+        """Moves the checkpoint to the end of the (committed) log, to shorten the next start. Raises StorePoisoned."""
         await self._flusher.checkpoint()
 
     async def abandon(self, error: Error) -> None:
-        """Give the log up at once, because another leads now: every append that waits fails with such an error, and so
-        does every later one. No commit, checkpoint, snapshot or clean stop comes any more; what is written stays, for a
-        follower to go on with. Returns when folder, files and threads are given back; `on_failure` is not called.
+        """Gives the log up immediately, because another copy leads: every waiting and later append fails with this
+        error. No commit, checkpoint, snapshot or clean stop follows; what is written stays, for a follower to continue.
+        Returns when folder, files and threads are released; `on_failure` is not called.
         """
         self._state.abandon(error)
         await self.close()
 
     async def close(self, *, close_wait_ms: int = 0) -> None:
-        """Wait for appends, sync, mark a clean stop, unlock. A poisoned store only unlocks. May be called again.
+        """Waits for appends, syncs, marks a clean stop, unlocks. A poisoned store only unlocks. May be called again.
 
-        A replicated store waits for commits `close_wait_ms` at most. What is not committed then fails with
-        PersistenceTimeout, what of it is written stays in the log, and no clean stop is marked.
+        A replicated store waits for commits, for at most `close_wait_ms`. Records that are not committed then fail with
+        PersistenceTimeout; the written ones stay in the log, and no clean stop is marked.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -473,7 +522,7 @@ class MessageStore(LeaderSide, BackupSide):
         self._state.close()
         passing("close.begun")
         try:
-            with contextlib.suppress(Error):  # its senders know; a clean stop is not marked then
+            with contextlib.suppress(Error):  # its senders got the error; no clean stop is marked then
                 await self._settle(close_wait_ms)
                 await self._flusher.stop()
                 passing("close.settled")

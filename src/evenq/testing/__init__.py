@@ -1,7 +1,7 @@
-"""For tests, ours and users': a cluster of real processes, a fake clock, recorded histories and their judge.
+"""Test support for evenq and its users: a cluster of real processes, a fake clock, recorded histories and their
+checker.
 
-Starts programs as processes and imports none of them. Production code never imports this package; `evenq up
---processes` does.
+It starts programs as processes and imports none of them. Of production code, only `evenq up --processes` imports it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported at first use: the checker needs no processes, and a test no checker."""
-    import importlib
+    import importlib  # at first use: the checker needs no processes, and a test no checker
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Throw-away certificates: an authority made on the spot, and what it signs for servers and clients.
+"""Throw-away certificates: a temporary authority, and the certificates that it signs for servers and clients.
 
-For tests and for `evenq up --tls`; a real cluster gets its certificates from the platform (cert-manager, a company's
+For tests and for `evenq up --tls`; a real cluster gets its certificates from its platform (cert-manager, a company's
 authority). Needs the package `cryptography`, which `evenq[tls]` installs.
 """
 
@@ -28,28 +28,26 @@ _CLOCKS_DIFFER = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class CertificatePair:
-    """A certificate and its key, as PEM files."""
-
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs certificates; all files are in one folder, keys readable by their owner only."""
+    """Authority that signs certificates. All files are in one folder; only their owner can read the keys."""
 
     def __init__(self, folder: Path, *, name: str = "evenq throw-away authority") -> None:
-        """Make one, or the next one in `folder`. Raises SettingsError without the package `cryptography`."""
+        """Creates a new authority in `folder`. Raises SettingsError without the package `cryptography`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._certificate, self._key = _issue(name, None, hosts=(), days=(0, DAYS), authority=True)
         self.ca = folder / "ca.pem"
-        """The authority's own certificate: what clients must trust."""
+        """The authority's own certificate, which clients must trust."""
         _write(self.ca, _pem(self._certificate))
 
     def sign(self, name: str, *, hosts: Iterable[str] = (), days: tuple[int, int] = (0, DAYS)) -> CertificatePair:
-        """A certificate for `hosts` (names and addresses) as NAME.pem and NAME-key.pem; an old pair is replaced.
+        """Writes a certificate for `hosts` (names and addresses) as NAME.pem and NAME-key.pem; an old pair is replaced.
 
-        `days`: from when to when it is valid, in days from now.
+        `days`: begin and end of its validity, in days from now.
         """
         certificate, key = _issue(name, (self._certificate, self._key), hosts=hosts, days=days, authority=False)
         pair = CertificatePair(self.folder / f"{name}.pem", self.folder / f"{name}-key.pem")
@@ -59,7 +57,7 @@ class Authority:
 
 
 def here() -> list[str]:
-    """Names and addresses by which this machine calls itself."""
+    """Returns the names and addresses of this machine."""
     return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", socket.gethostname()]))
 
 
@@ -93,10 +91,16 @@ def _issue(
     )
     if authority:
         usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
-            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
             decipher_only=False,
-        )  # fmt: skip
+        )
         builder = builder.add_extension(usage, critical=True)
     names = [_general_name(host) for host in hosts]
     if names:
@@ -127,7 +131,7 @@ def _key_pem(key: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file at once, so that a server that reads it meanwhile sees the old one or the new one."""
+    """Replaces a file atomically: a server that reads it meanwhile gets the old one or the new one."""
     fresh = path.with_name(path.name + ".new")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)

@@ -1,8 +1,8 @@
-"""Ports that no other process takes: for servers of a test that must keep their port over a restart.
+"""Ports that no other process uses, for test servers that must keep their port over a restart.
 
-Port 0 is better where it is possible. Where it is not, this reserves ports below the range that the system hands out
-for outgoing connections, and holds a file lock per port, so that test runs side by side on one machine never draw the
-same one. A stranger may still take a port between the check and the server's start; that cannot be excluded.
+Use port 0 where possible. Otherwise this reserves ports below the system's range for outgoing connections. A file lock
+per port keeps concurrent test runs on one machine apart. A foreign process may still take a port between the check and
+the server's start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST, _LAST = 20_000, 31_999  # below net.ipv4.ip_local_port_range of Linux, 3
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could bind the port right now."""
+    """Returns whether a server could bind the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -34,7 +34,7 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class FreePorts(Closing):
-    """Reserves ports until `close`."""
+    """Reservations of ports, until `close`."""
 
     def __init__(self) -> None:
         self._locks: list[IO[str]] = []
@@ -43,8 +43,8 @@ class FreePorts(Closing):
         self._next = _FIRST + os.getpid() * 7 % (_LAST - _FIRST)
 
     def take(self, count: int = 1) -> int:
-        """A port on loopback that is free now and reserved among users of this class; with `count` the first of so
-        many neighbours. Raises PortInUse if there is none.
+        """Returns a loopback port that is free now, and reserves it among users of this class; with `count`, the first
+        of that number of adjacent ports. Raises PortInUse if there is none.
         """
         for _ in range(_LAST - _FIRST):
             port = self._next
@@ -71,7 +71,6 @@ class FreePorts(Closing):
         return True
 
     def close(self) -> None:
-        """Give the reservations back."""
         for lock in self._locks:
             lock.close()
         self._locks.clear()

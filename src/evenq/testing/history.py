@@ -1,9 +1,9 @@
-"""A history: what clients asked, what they were answered, and what was broken meanwhile; one JSON object a line.
+"""A history: requests of clients, their answers, and the faults meanwhile; one JSON object per line.
 
 Every operation is an `invoke` line and at most one later line with the same `id`: `ok`, `fail` (surely not done) or
-`info` (it is not known). An invoke without an end counts as `info`. `fault` and `heal` lines name what was broken. Line
-order is the order of time: an operation that was invoked below another's end came after it. Recorded by `Recorder`,
-judged by `evenq.testing.checker`; docs/internals/checker.md lists every field. The idea is Jepsen's.
+`info` (unknown). An invoke without an end counts as `info`. `fault` and `heal` lines name the fault. Lines are in order
+of time: an operation that was invoked below the end of another one began later. `Recorder` writes histories,
+`evenq.testing.checker` checks them; docs/internals/checker.md lists every field. The idea is Jepsen's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class EntryKind(StrEnum):
-    """What a line says about an operation, or about the world."""
+    """Kind of a line: step of an operation, or fault."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -48,7 +48,7 @@ class EntryKind(StrEnum):
 
 
 class Op(StrEnum):
-    """The operations that the checker knows."""
+    """Operations that the checker supports."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -59,7 +59,7 @@ class Op(StrEnum):
 
 
 class HistoryAction(StrEnum):
-    """What an `offset` or `admin` operation does. Other words are allowed, and only counted."""
+    """Action of an `offset` or `admin` operation. Other words are allowed, and only counted."""
 
     COMMIT = "commit"
     """offset: store a group's progress. admin: make a half message visible."""
@@ -79,7 +79,7 @@ class HistoryAction(StrEnum):
 
 
 class Delivery(NamedTuple):
-    """One message in an answer. A tuple, because a history holds millions and JSON arrays are short."""
+    """One message in an answer. A tuple, because a history has millions and JSON arrays are short."""
 
     queue: str
     offset: int
@@ -93,7 +93,7 @@ class Event:
 
     kind: str
     at_ms: int
-    """Any clock that all recorders of one history share and that never goes back."""
+    """Any monotonic clock that all recorders of one history share."""
     id: int = 0
     op: str = ""
     process: str = ""
@@ -105,19 +105,19 @@ class Event:
     """`topic/broker/queue id`."""
     offset: int = -1
     body: str = ""
-    """Identity of a message: unique in the history, carried in its body, a key or a property."""
+    """Identity of a message: unique in the history, sent in its body, a key or a property."""
     message_group: str = ""
     tag: str = ""
-    """Of a message; for a subscription the wanted tags, `a||b`, empty for all."""
+    """Tag of a message; for a subscription the wanted tags, `a||b`, empty for all."""
     order: str = ""
-    """Of a subscription: `queue` (default) or `none`, when listeners of one queue run side by side."""
+    """For a subscription: `queue` (default), or `none` if listeners of one queue run concurrently."""
     delivery_ms: int = 0
     half: bool = False
     invisible_ms: int = 0
-    """0 in a receive: the group keeps offsets, not receipts. 0 in an extend: given back."""
+    """0 in a receive: the group keeps offsets, not receipts. 0 in an extend: the message is returned."""
     messages: list[Delivery] | None = None
     target: str = ""
-    """Of a fault: the broker or client it hits; empty for everything."""
+    """For a fault: the affected broker or client; empty for everything."""
     error: str = ""
 
 
@@ -127,7 +127,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def to_line(event: Event) -> str:
-    """The event as one line, without its end."""
+    """Returns the event as one line, without line end."""
     fields = {name: getattr(event, name) for name in _FIELDS}
     return _ENCODE({name: value for name, value in fields.items() if value != _DEFAULTS.get(name, "")})
 
@@ -140,7 +140,7 @@ def _event(fields: dict[str, Any]) -> Event:
 
 
 def _parse(lines: list[str], path: Path, first: int) -> list[Event]:
-    """Events of whole lines. One call of the JSON parser for many lines is what makes reading fast."""
+    """Returns the events of whole lines. One call of the JSON parser for many lines makes reading fast."""
     try:
         return [_event(fields) for fields in json.loads(f"[{','.join(lines)}]")]
     except (ValueError, TypeError) as error:
@@ -152,9 +152,9 @@ def _parse(lines: list[str], path: Path, first: int) -> list[Event]:
 
 
 def read_history(path: Path) -> Iterator[Event]:
-    """All events of a file, in order. A last line without its end (the recorder was killed) is left out.
+    """Yields all events of a file, in order, without an incomplete last line (the recorder was killed).
 
-    Raises BadRequest that names file and line if a line is no event.
+    Raises BadRequest with file and line if a line is not an event.
     """
     with path.open(encoding="utf-8") as file:
         first = 1
@@ -166,7 +166,7 @@ def read_history(path: Path) -> Iterator[Event]:
 
 
 def write_history(path: Path, events: Iterable[Event]) -> None:
-    """Write all events to `path`, replacing what was there."""
+    """Writes all events to `path`, and replaces its content."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(to_line(event) + "\n" for event in events)
 
@@ -175,10 +175,10 @@ _RANK = {EntryKind.FAULT: 0, EntryKind.INVOKE: 1}
 
 
 def merge_histories(histories: list[Iterable[Event]]) -> Iterator[Event]:
-    """One history out of several recorders' (one a process), by time; operation ids are renumbered.
+    """Yields one history out of those of several recorders (one per process), by time; operation ids are renumbered.
 
-    Within one millisecond invokes come first, so that operations whose order is unknown count as simultaneous and
-    never raise a false alarm.
+    Within one millisecond invokes come first, so that operations whose order is unknown count as concurrent and cause
+    no false anomaly.
     """
     count = len(histories)
 
@@ -197,10 +197,13 @@ def _merge_key(item: tuple[int, int, int, Event]) -> tuple[int, int, int]:
 
 
 class Recorder(Closing):
-    """Writes a history. Any thread may call it; a call takes a few microseconds and holds one lock.
+    """Writer of a history. Thread-safe; a call takes a few microseconds under one lock.
 
-    At most `buffer_events_max` events wait in memory; the call that fills the buffer writes it out.
-    `flush` before a process is killed on purpose. Memory: no more than the buffer.
+    At most `buffer_events_max` events wait in memory; the call that fills the buffer writes them. Call `flush` before
+    you kill the process on purpose.
+
+        number = recorder.invoke(Op.SEND, topic="orders", body="17")
+        recorder.ok(number, queue="orders/broker-a/0", offset=4)
     """
 
     def __init__(self, path: Path, *, clock: Clock, buffer_events_max: int = 4_096) -> None:
@@ -215,7 +218,7 @@ class Recorder(Closing):
         self._file = path.open("w", encoding="utf-8")
 
     def invoke(self, op: Op, **fields: Any) -> int:
-        """An operation begins. `fields` are those of `Event`. Returns its id, for `ok`, `fail` or `info`."""
+        """Records the begin of an operation (fields of `Event`). Returns its id, for `ok`, `fail` or `info`."""
         with self._lock:
             number = self._next_id
             self._next_id += 1
@@ -223,32 +226,32 @@ class Recorder(Closing):
         return number
 
     def ok(self, number: int, **fields: Any) -> None:
-        """The operation was done."""
+        """Records that the operation was done."""
         self._end("ok", number, fields)
 
     def fail(self, number: int, **fields: Any) -> None:
-        """The operation was surely not done."""
+        """Records that the operation was surely not done."""
         self._end("fail", number, fields)
 
     def info(self, number: int, **fields: Any) -> None:
-        """The operation may have been done: a timeout, a broken connection."""
+        """Records that the operation may have been done: a timeout, a broken connection."""
         self._end("info", number, fields)
 
     def fault(self, name: str, *, target: str = "") -> None:
-        """Something is about to be broken. Call it before, and flush."""
+        """Records a fault and flushes. Call it before the fault."""
         self._world("fault", name, target)
 
     def heal(self, name: str, *, target: str = "") -> None:
-        """The fault is over. Call it after. A fault that is never healed excuses repeats to the end of the history."""
+        """Records the end of a fault; call it afterwards. An open fault excuses repeats to the end of the history."""
         self._world("heal", name, target)
 
     def flush(self) -> None:
-        """Hand all that was recorded to the operating system."""
+        """Writes everything recorded to the operating system."""
         with self._lock:
             self._write()
 
     def close(self) -> None:
-        """Flush and end. Recording afterwards raises ValueError."""
+        """Flushes and closes the file. Recording afterwards raises ValueError."""
         with self._lock:
             if not self._file.closed:
                 self._write()

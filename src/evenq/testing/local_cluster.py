@@ -1,12 +1,12 @@
-"""A real cluster for tests: each server its own process, on free loopback ports, with data folders. Linux and macOS.
+"""A real cluster for tests: one process per server, on free loopback ports, with data folders. Linux and macOS.
 
     with LocalCluster(brokers=2) as cluster:
-        producer = evenq.Producer(cluster.endpoint)
+        producer = evenq.Producer(endpoint=cluster.endpoint)
         cluster.brokers[0].kill()
         cluster.brokers[0].restart()
 
-Works as `with` and as `async with`. It starts programs by their module name and imports none of them. It ends what it
-started, by pid, also when the test fails; then its folder with data and logs is kept.
+Works as `with` and as `async with`. It starts programs by their module name and imports none of them. It ends the
+processes that it started, by pid, also when the test fails; then the folder with data and logs is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class LocalCluster:
-    """Nameservers, brokers and a rebalancer as processes."""
+    """Nameservers, brokers and rebalancers as processes."""
 
     def __init__(
         self,
@@ -55,15 +55,18 @@ class LocalCluster:
         front: str = "",
         ready_ms_max: int = 60_000,
     ) -> None:
-        """`folder` keeps data and logs; None makes one that is removed after a clean end. With `replicas` each broker
-        is a group of as many processes, of which one leads (`broker-a-0`, `broker-a-1` ...); `brokers` has all of
-        them, group by group, and the group record is a file in `folder`. `broker_ports`: fixed ports of the first
-        ones, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
-        `rebalancer` False: none. Settings are environment names without their prefix, e.g.
-        `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS
-        and no plain text, also to each other; `client_tls` is what clients need (`evenq[tls]` must be installed).
-        `front`: `grpcio` or `http2`, for all servers; empty = what EVENQ_TEST_FRONT says, else their default.
-        `metrics_port`: of the first broker, 0 = any free one, the others get free ones; -1 = no server has a page.
+        """`folder` keeps data and logs; None creates one that is removed after a clean end.
+
+        With `replicas` each broker is a group of that number of processes, of which one leads (`broker-a-0`,
+        `broker-a-1` ...); `brokers` lists all of them, group by group, and the group record is a file in `folder`.
+        `broker_ports` are the ports of the first ones; the others get free ones. Of several `rebalancers` one leads, by
+        a lease in `folder`; `rebalancer` False: none.
+
+        Settings are environment names without their prefix, e.g. `{"STORE__FLUSH": "sync"}`; those of brokers may be
+        computed from the number of each. `tls`: all servers use only TLS, also among each other; clients need
+        `client_tls` (requires `evenq[tls]`). `front`: `grpcio` or `http2`, for all servers; empty = EVENQ_TEST_FRONT,
+        or their default. `metrics_port`: that of the first broker, 0 = any free one, the others get free ones; -1 = no
+        server has a page.
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
@@ -100,12 +103,12 @@ class LocalCluster:
 
     @property
     def endpoint(self) -> str:
-        """Access point for clients: the first broker; `evenqs://` is in front with `tls`. Every broker is one."""
+        """Access point for clients: the first broker, with `evenqs://` if `tls`. Every broker is an access point."""
         return self.brokers[0].address
 
     @property
     def endpoints(self) -> str:
-        """All brokers, joined by `;`."""
+        """All brokers, joined with `;`."""
         return ";".join(broker.address for broker in self.brokers)
 
     @property
@@ -115,7 +118,7 @@ class LocalCluster:
 
     @property
     def rebalancer(self) -> Node | None:
-        """The first rebalancer; None: there is none."""
+        """The first rebalancer; None if there is none."""
         return self.rebalancers[0] if self.rebalancers else None
 
     @property
@@ -124,11 +127,9 @@ class LocalCluster:
         return [*self.nameservers, *self.rebalancers, *self.brokers]
 
     def start(self) -> None:
-        """Start everything and wait until all are ready. Raises what `Node.wait_ready` raises, after ending what
-        runs.
-        """
+        """Starts all servers and waits until they are ready. After an error, ends them and raises it."""
         atexit.register(self.kill)
-        self._lease.unlink(missing_ok=True)  # of a cluster that was killed here: no server need wait for it
+        self._lease.unlink(missing_ok=True)  # of a killed cluster: no server has to wait for its end
         try:
             for node in self.nodes:
                 node.start()
@@ -138,12 +139,12 @@ class LocalCluster:
             raise
 
     def wait_ready(self) -> None:
-        """Wait until every server is ready."""
+        """Waits until every server is ready."""
         for node in self.nodes:
             node.wait_ready(timeout_ms=self._ready_ms_max)
 
     def stop(self, *, keep: bool = False) -> None:
-        """Stop everything in order (brokers first) and remove the folder if we made it, unless `keep`.
+        """Stops all servers in order (brokers first). Removes a folder that the cluster created, unless `keep`.
 
         Raises RequestTimeout, after killing all, if a server hangs.
         """
@@ -161,13 +162,13 @@ class LocalCluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def pause(self, node: Node) -> None:
-        """`Node.pause`, but not in the moment in which it has the lock of a file that servers share here, as group
-        records and the rebalancers' lease: all of them would wait for it, as for no server that is gone.
+        """Pauses as `Node.pause`, but not while the server has the lock of a file that servers share here (group
+        records, the rebalancers' lease): all of them would wait for it, which no real fault causes.
         """
         node.pause(without=sorted(self.folder.glob("*.lock")))
 
     def kill(self) -> None:
-        """SIGKILL whatever still runs. Idempotent."""
+        """Sends SIGKILL to all running servers. Idempotent."""
         atexit.unregister(self.kill)
         for node in self.nodes:
             node.kill()
@@ -199,7 +200,7 @@ class LocalCluster:
         error.add_note(f"Data and logs of the cluster: {self.folder}")
 
     def _copies(self, letter: str, replicas: int) -> list[dict[str, str]]:
-        """The settings of each copy of a group beside those of every broker; one without any: there is one copy."""
+        """Returns the settings of each copy of a group beside those of every broker; none for a single copy."""
         if replicas == 1:
             return [{}]
         members = ",".join(f"{number}=127.0.0.1:{self._ports.take()}" for number in range(replicas))

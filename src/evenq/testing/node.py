@@ -1,7 +1,6 @@
-"""One server process of a `LocalCluster`: start, kill, stop, pause, restart; same port, same folder, same log file.
+"""One server process of a `LocalCluster`: start, kill, stop, pause, restart, with the same port, folder and log file.
 
-Signals go to the process by its own pid, and only while we are its parent and have not waited for it, so never to a
-stranger.
+Signals go to the process by its pid, and only while it is an unreaped child of this process, so never to a foreign one.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ _PAUSES_MAX, _BETWEEN_S = 1_000, 0.01
 
 
 class Node:
-    """A server as a process."""
-
     def __init__(
         self,
         module: str,
@@ -45,10 +42,10 @@ class Node:
         peer_port: int = 0,
         host: str = "127.0.0.1",
     ) -> None:
-        """`host`: where it listens, of loopback; `environment` says it, too. `environment`: the program's settings as
-        variables; other `EVENQ_` variables of ours are not passed on. `tls`: its port speaks TLS. `peer_port`: where a
-        copy answers the other copies of its group, also while it follows. `metrics_port` -1: it has no page, and is
-        ready when this port answers, or its gRPC port if there is none.
+        """`host`: loopback address on which it listens; set it in `environment`, too. `environment`: the program's
+        settings as variables; `EVENQ_` variables of this process are not inherited. `tls`: its port uses TLS.
+        `peer_port`: where a copy answers other copies of its group, also while it follows. `metrics_port` -1: it has no
+        page, and is ready when its peer port answers, or its gRPC port if there is none.
         """
         self.tls = tls
         self.host = host
@@ -75,42 +72,40 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs (a paused one does)."""
+        """True while the process runs, also if it is paused."""
         return self.pid is not None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; negative: the signal. None while it runs or before it was started."""
+        """Exit code; negative: the signal. None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()
 
     @property
     def end_text(self) -> str:
-        """How it ended, for people; empty while it runs or before it was started."""
+        """Text about its end; empty while it runs or before it was started."""
         code = self.exit_code
         if code is None:
             return ""
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def start(self) -> None:
-        """Start the process; does not wait until it serves. Starting a running one does nothing."""
+        """Starts the process, without waiting until it serves. Does nothing while it runs."""
         if self.alive:
             return
         # A developer's own `EVENQ_` settings must not change what a test starts.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVENQ_")}
         with open_private(self.log_path, "ab") as log:
-            self._process = subprocess.Popen(  # our own interpreter and our own module
+            self._process = subprocess.Popen(  # own interpreter and own module
                 [sys.executable, "-m", self.module],
                 env={**inherited, **self.environment, PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in a terminal reaches the parent, which then stops us in order
+                start_new_session=True,  # Ctrl-C in a terminal reaches the parent, which stops it in order
             )
 
     def wait_ready(self, *, timeout_ms: int = 60_000) -> None:
-        """Wait until `/readyz` says so. Raises ConnectionFailed if the process ended, RequestTimeout after
-        `timeout_ms`; both show the end of the log.
-        """
+        """Waits until `/readyz` reports ready. Raises ConnectionFailed if the process ended, RequestTimeout."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         assert self._process is not None, "start it first"
         while not self._ready():
@@ -121,14 +116,12 @@ class Node:
                 raise ConnectionFailed(f"{self.name} ended with exit code {code} before it was ready. {self._tail()}")
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Sends SIGKILL and waits for the end."""
         self._signal(signal.SIGKILL)
         self._wait(60_000)
 
     def stop(self, *, timeout_ms: int = 60_000) -> int:
-        """SIGTERM, and wait for the clean end; returns the exit code. Raises RequestTimeout, after a SIGKILL, if it
-        hangs.
-        """
+        """Sends SIGTERM and waits; returns the exit code. Raises RequestTimeout, after a SIGKILL, if it hangs."""
         self._signal(signal.SIGTERM)
         try:
             return self._wait(timeout_ms)
@@ -137,8 +130,8 @@ class Node:
             raise
 
     def pause(self, *, without: Sequence[Path] = ()) -> None:
-        """SIGSTOP: the process keeps its connections and does nothing. `without`: files whose locks (flock) it must not
-        have meanwhile, since it would stop all who wait for them. Raises RequestTimeout if they stay locked.
+        """Sends SIGSTOP: the process keeps its connections and does nothing. `without`: files whose locks (flock) it
+        must not have meanwhile, because others would wait for them. Raises RequestTimeout if they stay locked.
         """
         for _ in range(_PAUSES_MAX):
             self._signal(signal.SIGSTOP)
@@ -152,18 +145,18 @@ class Node:
         raise RequestTimeout(f"{self.name} is not paused: {', '.join(map(str, without))} stay locked")
 
     def resume(self) -> None:
-        """SIGCONT after `pause`."""
+        """Sends SIGCONT after `pause`."""
         self._signal(signal.SIGCONT)
 
     def restart(self, *, timeout_ms: int = 60_000) -> None:
-        """Start again after `kill` or `stop` (a running one is stopped first), and wait until it is ready."""
+        """Starts it again (stops it first while it runs), and waits until it is ready."""
         if self.alive:
             self.stop()
         self.start()
         self.wait_ready(timeout_ms=timeout_ms)
 
     def log_text(self) -> str:
-        """Everything that it wrote so far, over all its starts."""
+        """Returns its whole log, over all its starts."""
         return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
 
     def _ready(self) -> bool:
@@ -172,7 +165,7 @@ class Node:
                 with socket.create_connection((self.host, self.peer_port or self.port), timeout=1):
                     return True
             address = f"http://{self.host}:{self.metrics_port}/readyz"
-            with urllib.request.urlopen(address, timeout=1) as response:  # our own page on loopback  # nosec B310
+            with urllib.request.urlopen(address, timeout=1) as response:  # own page on loopback  # nosec B310
                 return bool(response.status == 200)
         except (OSError, urllib.error.URLError):
             return False
@@ -182,7 +175,7 @@ class Node:
             self._process.send_signal(number)
 
     def _wait_stopped(self) -> None:
-        """The signal is on its way for a moment, in which the process may take a lock."""
+        """Waits until the signal is delivered; before that, the process may still take a lock."""
         for _ in range(_PAUSES_MAX):
             if self.pid is None or os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG):
                 return
@@ -209,7 +202,6 @@ class Node:
 
 
 def _is_locked(path: Path) -> bool:
-    """By another process."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""`verify`: numbered messages of every kind through a running cluster, and what became of each.
+"""`verify`: sends numbered messages of every kind through a running cluster, and reports the outcome of each.
 
-`evenq verify` is its face. For histories of all operations see `evenq.testing.checker`: it finds more, and needs to be
-notified of every fault; here the brokers are watched, and may be killed from outside meanwhile.
+`evenq verify` is its command. `evenq.testing.checker` checks histories of all operations: it finds more, but must be
+notified of every fault. Here the brokers are watched, and may be killed from outside.
 """
 
 from evenq.verify.plan import Kind, Plan

@@ -1,6 +1,6 @@
-"""Members of one kind's group: receive, write down, acknowledge; they go on until they are stopped.
+"""Members of one kind's group: they receive, record and acknowledge until they are stopped.
 
-An acknowledgement is tried again until it is answered or the message has been given to another member.
+An ack is retried until it is answered or the message was given to another member.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from evenq.verify.plan import Kind, Plan
 from evenq.verify.producing import number_of
 from evenq.verify.tally import Arrival, Tally
 
-__all__ = ["Consumer", "Receiver"]
-
 Consumer = aio.SimpleConsumer | aio.LiteSimpleConsumer
 
 BATCH: Final = 32
@@ -28,8 +26,6 @@ PAUSE_MS: Final = 200
 
 
 class Receiver:
-    """All members of one group."""
-
     def __init__(self, plan: Plan, kind: Kind, tally: Tally, *, clock: Clock) -> None:
         self._plan = plan
         self._kind = kind
@@ -38,7 +34,7 @@ class Receiver:
         self._stopping = False
 
     def stories(self, consumers: list[Consumer]) -> list[Callable[[], Awaitable[None]]]:
-        """What runs side by side: a loop for each member."""
+        """Returns a loop for each member, to run concurrently."""
 
         def story(consumer: Consumer) -> Callable[[], Awaitable[None]]:
             async def run() -> None:
@@ -50,7 +46,7 @@ class Receiver:
         return [story(consumer) for consumer in consumers]
 
     def stop(self) -> None:
-        """Finish what is in hand, then end."""
+        """Makes the loops end after their current messages."""
         self._stopping = True
 
     async def _once(self, consumer: Consumer) -> None:
@@ -69,7 +65,7 @@ class Receiver:
             *(self._settle(consumer, message, arrival) for message, arrival in zip(messages, arrivals, strict=True))
         )
         if self._kind is Kind.PRIORITY:
-            await self._clock.sleep_ms(PAUSE_MS)  # let some gather, so that there is something to put in order
+            await self._clock.sleep_ms(PAUSE_MS)  # let messages gather, so that there is an order to check
 
     async def _settle(self, consumer: Consumer, message: ReceivedMessage, arrival: Arrival) -> None:
         while True:
@@ -87,7 +83,7 @@ class Receiver:
 
     def _arrival(self, message: ReceivedMessage, now_ms: int) -> Arrival:
         queue = message.queue
-        # A message of a lite topic comes through any broker, so the one that gave it does not say where it is.
+        # Any broker delivers a message of a lite topic, so the broker is not part of its place.
         at = queue.broker_name if message.lite_topic is None else message.lite_topic
         return Arrival(
             number=number_of(message.body),
@@ -97,7 +93,7 @@ class Receiver:
         )
 
     def _judge_priorities(self, messages: list[ReceivedMessage]) -> None:
-        """First deliveries within one answer come highest first."""
+        """Checks that the first deliveries within one answer are in order of priority, the highest first."""
         fresh = [message for message in messages if message.delivery_attempt == 1]
         for before, after in itertools.pairwise(fresh):
             if (before.priority or 0) < (after.priority or 0):

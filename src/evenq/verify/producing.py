@@ -1,7 +1,7 @@
-"""Senders: they number what they send, and try again until they are answered. Each kind has its own way.
+"""Senders: they number messages, and retry until they get an answer.
 
-A try of the SDK has tries of its own; when they all fail, the same message with the same id is sent again, so that the
-broker can see that it has it. A half message is not sent twice: its checker rolls it back.
+An attempt of the SDK has its own retries. When all fail, the same message with the same id is sent again, so that the
+broker can recognize it. A half message is not sent twice: its checker rolls it back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from evenq.runtime.clock import Clock
 from evenq.verify.plan import Kind, Plan
 from evenq.verify.tally import Tally
 
-__all__ = ["PRIORITIES", "Sender", "number_of", "streams_of"]
-
 HOPELESS: Final = (BadRequest, Forbidden, Unauthorized)
 PAUSE_FIRST_MS: Final = 50
 PAUSE_MAX_MS: Final = 1_000
@@ -30,19 +28,16 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionResolution.COMMIT, TransactionResolution.
 
 
 def number_of(body: bytes) -> int:
-    """The number of a message; -1 for a body that is none of ours."""
+    """Returns the number of a message; -1 for a foreign body."""
     head, _, _ = body.partition(b" ")
     return int(head) if head.isdigit() else -1
 
 
 def streams_of(plan: Plan) -> list[str]:
-    """The message groups, and lite topics, of a plan."""
     return [f"stream-{number}" for number in range(plan.streams)]
 
 
 class Sender:
-    """Sends one kind until its time is over."""
-
     def __init__(self, plan: Plan, kind: Kind, topic: str, tally: Tally, *, clock: Clock, rng: random.Random) -> None:
         self._plan = plan
         self._kind = kind
@@ -55,16 +50,14 @@ class Sender:
         self._producer: aio.Producer
 
     def stories(self, producer: aio.Producer, *, stop_ms: int, give_up_ms: int) -> list[Callable[[], Awaitable[None]]]:
-        """What runs side by side. Sending ends at `stop_ms`; what is not answered by then is tried until
-        `give_up_ms` (both monotonic).
-        """
+        """Returns concurrent loops that send until `stop_ms` and retry until `give_up_ms` (both monotonic)."""
         self._producer, self._stop_ms, self._give_up_ms = producer, stop_ms, give_up_ms
         if self._kind in SEQUENCES:
             return [self._story(name, self._plan.streams) for name in streams_of(self._plan)]
         return [self._story("", SENDERS) for _ in range(SENDERS)]
 
     async def check(self, message: ReceivedMessage) -> TransactionResolution:
-        """The broker asks about an open transaction."""
+        """Answers a broker's check of an open transaction."""
         expected = self._tally.decision(number_of(message.body))
         return UNKNOWN if expected is None else COMMIT if expected else ROLLBACK
 
@@ -76,7 +69,9 @@ class Sender:
                 if now_ms < due_ms:
                     await self._clock.sleep_ms(min(due_ms, self._stop_ms) - now_ms)
                     continue
-                due_ms = max(due_ms + pause_ms, now_ms - 1_000)  # after an outage: catch up a second, not all of it
+                due_ms = max(
+                    due_ms + pause_ms, now_ms - 1_000
+                )  # after an outage: send at most one second's messages in addition
                 await (self._transaction() if self._kind is Kind.TRANSACTION else self._one(stream))
 
         return run
@@ -100,7 +95,7 @@ class Sender:
             self._tally.refused(number, str(error))
 
     async def _transaction(self) -> None:
-        """Of ten: six committed, two rolled back, two left to the checker, which commits the one and not the other."""
+        """Commits six of ten, rolls two back, and leaves two to the checker, which commits one of them."""
         number = self._tally.begin(expected=None)
         self._tally.tried(number)
         try:
@@ -120,12 +115,12 @@ class Sender:
 
     async def _end(self, number: int, transaction: AsyncTransaction, end: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._surely(end)  # if no broker answers, the checker is asked
+            await self._surely(end)  # if no broker answers, the checker decides
         except HOPELESS as error:
             self._tally.refused(number, f"end of transaction {transaction.transaction_id}: {error}")
 
     async def _surely(self, attempt: Callable[[], Awaitable[None]]) -> bool:
-        """Try until it is answered or too late. Raises what no other try can change."""
+        """Retries until there is an answer or `give_up_ms`. Raises errors that a retry cannot solve."""
         pause_ms = PAUSE_FIRST_MS
         while True:
             try:

@@ -1,7 +1,7 @@
-"""A whole verification: makes topics and groups, sends, receives, waits for the rest, judges, cleans up.
+"""A whole verification: creates topics and groups, sends, receives, waits for the rest, checks, cleans up.
 
-`verify` is all that others call. Everything it makes carries the same random suffix, and is removed at the end, also
-after Ctrl-C; a broker that is away then is waited for.
+`verify` is the only entry point. All topics and groups have the same random suffix and are deleted at the end, also
+after Ctrl-C; for that, it waits for a broker that is away.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,27 +29,25 @@ from evenq.verify.outages import Outages
 from evenq.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.verify.producing import PRIORITIES, Sender, streams_of
 from evenq.verify.tally import Result, Tally
-from evenq.verify.watching import BrokerWatcher
-from evenq.wire.addresses import TLS, address_for
-
-__all__ = ["Moment", "Verdict", "verify"]
+from evenq.wire.addresses import BROKER_HEADER, TLS, address_for, meant_broker
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 log = logging.getLogger(__name__)
-
 PREFIX: Final = "evenq-verify"
-GRACE_MS: Final = 30_000  # for sends that are open when the time is over
-QUIET_MS: Final = 1_500  # after the last message: time for repeats to show
+GRACE_MS: Final = 30_000  # for sends that are open when the time has ended
+QUIET_MS: Final = 1_500  # after the last message: time for repeats to arrive
 CLEANUP_MS: Final = 30_000
 LOOK_MS: Final = 100
 QUEUES: Final = 4
+PERIOD_MS: Final = 200
+TIMEOUT_MS: Final = 2_000
+PATH: Final = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Where a verification is, for a progress bar."""
-
     phase: str
-    """sending, waiting or cleaning up."""
+    """`sending`, `waiting` or `cleaning up`."""
     elapsed_ms: int
     total_ms: int
     sent: int
@@ -58,28 +56,24 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found."""
-
     results: list[Result]
     run: str
     """The random suffix of topics and groups."""
     seconds: float
     outages: int
-    """How often a broker was away."""
+    """Number of outages of brokers."""
     outage_ms_max: int
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """True if every promise was kept."""
         return not any(result.broken for result in self.results)
 
 
 async def verify(
     plan: Plan, *, clock: Clock, rng: random.Random, progress: Callable[[Moment], None] = lambda _: None
 ) -> Verdict:
-    """Run one verification. Raises ConnectionFailed if the cluster is not there at the start, and whatever refuses
-    its topics.
-    """
+    """Runs one verification. Raises ConnectionFailed without a cluster, and errors that refuse its topics."""
     return await _Run(plan, clock, rng, progress).run()
 
 
@@ -97,17 +91,16 @@ class _Run:
         self._begun_ms = clock.monotonic_ms()
 
     async def run(self) -> Verdict:
-        """From the first topic to the last."""
         async with (
             aio.Admin(endpoint=self._plan.endpoint, timeout_ms=self._plan.timeout_ms) as admin,
             self._net() as net,
         ):
             brokers = {broker.name: self._reached(broker) for broker in await admin.list_brokers() if broker.addresses}
             if not brokers:
-                raise ConnectionFailed(f"{self._plan.endpoint} knows of no broker; start one, for example `evenq up`")
+                raise ConnectionFailed(f"{self._plan.endpoint} has no brokers; start one, for example `evenq up`")
             try:
                 for kind in self._plan.kinds:
-                    queues = PRIORITIES if kind is Kind.PRIORITY else QUEUES  # a level for each
+                    queues = PRIORITIES if kind is Kind.PRIORITY else QUEUES  # one queue for each priority
                     await admin.create_topic(self._place(kind), queues=queues, message_type=MESSAGE_TYPES[kind])
                     await admin.create_group(
                         self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000
@@ -177,7 +170,7 @@ class _Run:
         _raise_failures(tasks)
 
     async def _drain(self, members: list[asyncio.Task[None]]) -> None:
-        """Until all came, and a moment more; at most as long as planned."""
+        """Waits until all messages arrived and QUIET_MS passed, or `drain_seconds`."""
         begun_ms = self._clock.monotonic_ms()
         empty_ms = begun_ms
         while (now_ms := self._clock.monotonic_ms()) < begun_ms + self._plan.drain_seconds * 1_000:
@@ -222,18 +215,18 @@ class _Run:
         points = access_points(self._plan.endpoint)
         if points.one_address:
             return address_for(broker.name, points.addresses[0])
-        # An address that speaks as the access point does: TLS, or plain text.
+        # An address with TLS, or without, as the access point.
         tls = ClientContext.of(None, None, endpoint=self._plan.endpoint).tls is not None
         fitting = (address for address in broker.addresses if address.startswith(TLS) == tls)
         return next(fitting, broker.addresses[0])
 
     def _place(self, kind: Kind) -> str:
-        """Name of the kind's topic, and of its group."""
+        """Returns the name of the kind's topic and group."""
         return f"{PREFIX}-{kind}-{self._name}"
 
     def _consumer(self, kind: Kind) -> Consumer:
         name = self._place(kind)
-        if kind is Kind.LITE:  # every member wants all of them: they share each one's messages
+        if kind is Kind.LITE:  # every member subscribes to all of them
             return aio.LiteSimpleConsumer(
                 group=name, topic=name, lite_topics=streams_of(self._plan), endpoint=self._plan.endpoint
             )
@@ -268,3 +261,49 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
+
+
+class BrokerWatcher:
+    """Checks every broker five times a second, notes when one is away, and then queries its current address."""
+
+    def __init__(
+        self,
+        net: Net,
+        broker: str,
+        address: str,
+        outages: Outages,
+        *,
+        clock: Clock,
+        client_id: str,
+        find: Callable[[str], Awaitable[str]],
+    ) -> None:
+        """`find` returns the current address of a broker by its name; empty if no broker knows it."""
+        self._net = net
+        self._broker = broker
+        self._outages = outages
+        self._clock = clock
+        self._find = find
+        self._headers = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON"}
+        self._go_to(address)
+
+    def _go_to(self, address: str) -> None:
+        self._address, meant = meant_broker(address)
+        self._headers.pop(BROKER_HEADER, None)
+        if meant:
+            self._headers[BROKER_HEADER] = meant
+
+    async def run(self) -> None:
+        request = service_pb2.HeartbeatRequest(client_type=definition_pb2.PRODUCER).SerializeToString()
+        seen_ms = self._clock.now_ms()
+        while True:
+            try:
+                await self._net.unary(self._address, PATH, request, timeout_ms=TIMEOUT_MS, metadata=self._headers)
+            except Error:
+                self._outages.away(self._broker, since_ms=seen_ms)
+                with suppress(Error):
+                    if address := await self._find(self._broker):
+                        self._go_to(address)
+            else:
+                seen_ms = self._clock.now_ms()
+                self._outages.back(self._broker, seen_ms)
+            await self._clock.sleep_ms(PERIOD_MS)

@@ -1,8 +1,8 @@
-"""The books of one kind: what was sent, what came, and what is wrong with it. Pure; times come in as arguments.
+"""Counts of one kind: sent and received messages, and what is wrong with them. Pure; times are arguments.
 
-Only answers count: a message is *sent* when its send was answered OK. Of each repeat the reason is counted. A place is
-broker, queue and offset: the same number at another place is a second stored copy, because its send was tried again.
-Called by `producing` and `consuming`; `result` makes one row of the table.
+Only answers count: a message is *sent* when its send was answered OK. Each repeat has a reason. A place is broker,
+queue and offset: the same number at another place is a second stored copy, because its send was retried. `producing`
+and `consuming` call it; `result` is one row of the table.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from enum import StrEnum
 from evenq.verify.outages import Outages
 from evenq.verify.plan import Kind
 
-__all__ = ["Arrival", "Repeat", "Result", "Tally"]
-
-EARLY_MS = 50  # clocks of two machines differ; what is earlier than that is too early
+EARLY_MS = 50  # tolerance for the difference of two machines' clocks
 EXAMPLES_MAX = 20
 
 
 class Repeat(StrEnum):
-    """Why a message came again."""
+    """Reason of a redelivery."""
 
     RESENT = "resent"
-    """Its send was tried again after an unclear end, and both were stored."""
+    """Its send was retried after an unclear end, and both were stored."""
     OUTAGE = "outage"
-    """A broker was away between the deliveries, and no acknowledgement had been answered."""
+    """A broker was away between the deliveries, and no ack had been answered."""
     TIMEOUT = "timeout"
-    """Its invisible time was over before an acknowledgement was answered."""
+    """Its invisible time had ended before an ack was answered."""
     AFTER_ACK = "after_ack"
-    """Its acknowledgement had been answered OK: never allowed."""
+    """Its ack had been answered OK: never allowed."""
     UNEXPLAINED = "unexplained"
     """None of these: never allowed."""
 
@@ -40,13 +38,11 @@ WRONG_REPEATS = (Repeat.AFTER_ACK, Repeat.UNEXPLAINED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One delivery."""
-
     number: int
     place: str
     """Broker, queue id and offset."""
     now_ms: int
-    """When it was received; the same clock as everywhere here."""
+    """Time of receiving."""
     until_ms: int
     """End of its invisible time."""
 
@@ -63,63 +59,59 @@ class _Sent:
         self.tries = 0
         self.received = False
         self.copies: dict[str, _Copy] | None = None
-        """By place; those that were received and are not acknowledged."""
+        """By place: copies that were received and are not acknowledged."""
         self.settled: tuple[int, ...] = ()
-        """Hashes of the places of those that were acknowledged; smaller than the places."""
+        """Hashes of the places of acknowledged copies; smaller than the places."""
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A stored copy as the group saw it last."""
-
     at_ms: int
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One row. Times are ms; None where the kind has none."""
+    """One row. Times are ms; None if the kind has no such value."""
 
     kind: Kind
     sent: int
     expected: int
     """Sent, and not rolled back."""
     received: int
-    """Different messages that came."""
+    """Different messages that were received."""
     lost: int
-    """Sent, expected, and never came."""
+    """Sent, expected, and never received."""
     unsure: int
-    """Not known whether they are stored: no answer until the end. They may have come or not."""
+    """Unknown whether stored: no answer until the end. They may have been received or not."""
     refused: int
     repeats: dict[Repeat, int]
     reordered: int | None
     early: int | None
     late: int | None
-    """Beyond the tolerance although every broker was there."""
+    """Beyond the tolerance although no broker was away."""
     excused: int | None
-    """Late because a broker was away at their time; of lite topics: out of order because a broker was away between
-    sending and coming, so that their lite topic moved."""
+    """Late because a broker was away; of lite topics: out of order because the lite topic moved meanwhile."""
     late_p50_ms: int | None
     late_p99_ms: int | None
     leaked: int | None
-    """Of transactions: came although rolled back, or before the commit."""
+    """Transactions: received although rolled back, or before the commit."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def repeated(self) -> int:
-        """Deliveries beyond the first."""
         return sum(self.repeats.values())
 
     @property
     def broken(self) -> bool:
-        """Whether a promise was broken."""
+        """True if a promise was broken."""
         wrong = sum(self.repeats.get(reason, 0) for reason in WRONG_REPEATS)
         counts = (self.lost, self.refused, wrong, self.reordered, self.early, self.late, self.leaked)
         return any(counts) or not self.sent
 
 
 class Tally:
-    """All messages of one kind. Memory: about 250 bytes a message that is done."""
+    """All messages of one kind. Memory: about 250 bytes per finished message."""
 
     def __init__(self, kind: Kind, *, outages: Outages, tolerance_ms: int) -> None:
         self.kind = kind
@@ -136,49 +128,46 @@ class Tally:
         self._problems: deque[str] = deque(maxlen=EXAMPLES_MAX)
 
     def begin(self, *, stream: str = "", begun_ms: int = 0, due_ms: int = 0, expected: bool | None = True) -> int:
-        """A new message; returns its number. Numbers of a stream grow, and must be sent in that order."""
+        """Adds a message; returns its number. Numbers of a stream grow, and must be sent in that order."""
         self._messages.append(_Sent(stream, begun_ms if self.kind is Kind.LITE else 0, due_ms, expected))
         return len(self._messages) - 1
 
     def tried(self, number: int) -> None:
-        """One more try to send it begins."""
         self._messages[number].tries += 1
 
     def stored(self, number: int) -> None:
-        """Its send was answered OK."""
         message = self._messages[number]
         message.state = "stored"
         self.sent += 1
         self._expect(message, 1)
 
     def unsure(self, number: int) -> None:
-        """Its send was given up without an answer."""
         self._messages[number].state = "unsure"
 
     def refused(self, number: int, why: str) -> None:
-        """The server will never take it."""
+        """Notes that the server will never accept it."""
         self._messages[number].state = "refused"
         self._wrong("refused", f"{number} was refused: {why}")
 
     def decided(self, number: int, *, expected: bool) -> None:
-        """A transaction is about to be committed (`expected`) or rolled back."""
+        """Notes that a transaction will be committed (`expected`) or rolled back."""
         message = self._messages[number]
         message.expected = expected
         if message.state == "stored":
             self._expect(message, 1)
 
     def decision(self, number: int) -> bool | None:
-        """What `decided` received; None: nothing yet, or the number is unknown."""
+        """Returns the value given to `decided`; None if there is none, or the number is unknown."""
         return self._messages[number].expected if 0 <= number < len(self._messages) else None
 
     def arrived(self, arrival: Arrival) -> None:
-        """A member received a message, in the order of receiving."""
+        """Notes a delivery; called in the order of receiving."""
         if not 0 <= arrival.number < len(self._messages):
             self._wrong("leaked", f"{arrival.number} at {arrival.place} was never sent")
             return
         message = self._messages[arrival.number]
         if not message.expected:
-            why = "its commit" if message.expected is None else "it was rolled back;"
+            why = "its commit" if message.expected is None else "although it was rolled back"
             self._wrong("leaked", f"{arrival.number} came {'before ' if message.expected is None else ''}{why}")
         if message.received:
             self._repeats[self._again(message, arrival)] += 1
@@ -189,7 +178,6 @@ class Tally:
         message.copies[arrival.place] = _Copy(arrival.now_ms, arrival.until_ms)
 
     def acked(self, arrival: Arrival) -> None:
-        """The acknowledgement of this delivery was answered OK."""
         message = self._messages[arrival.number]
         if message.copies is not None and arrival.place in message.copies:
             del message.copies[arrival.place]
@@ -197,7 +185,7 @@ class Tally:
             message.copies = message.copies or None
 
     def out_of_turn(self, text: str) -> None:
-        """Something came before what should have come first (priorities)."""
+        """Notes a message that was received before one of higher priority."""
         self._wrong("reordered", text)
 
     @property
@@ -206,7 +194,6 @@ class Tally:
         return self._expected
 
     def result(self) -> Result:
-        """The row."""
         lost = [
             n for n, one in enumerate(self._messages) if one.state == "stored" and one.expected and not one.received
         ]
@@ -253,7 +240,7 @@ class Tally:
         if arrival.number >= highest:
             self._highest[message.stream] = arrival.number
         elif self.kind is Kind.LITE and self._outages.touched(message.begun_ms, arrival.now_ms):
-            self._counts["excused"] += 1  # contract 5.6: it moved meanwhile, and what is stored stays where it is
+            self._counts["excused"] += 1  # contract 5.6: the lite topic moved meanwhile, its stored messages did not
         else:
             self._wrong("reordered", f"{arrival.number} of {message.stream} came after {highest}")
 
@@ -282,7 +269,7 @@ class Tally:
             return Repeat.TIMEOUT
         else:
             reason = Repeat.UNEXPLAINED
-        self._problems.append(f"{arrival.number} came again at {arrival.place} ({reason})")
+        self._problems.append(f"{arrival.number} was redelivered at {arrival.place} ({reason})")
         return reason
 
     def _wrong(self, count: str, text: str) -> None:

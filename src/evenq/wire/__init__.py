@@ -1,1 +1,1 @@
-"""The wire: generated stubs, conversion between model and protobuf, errors and codes, and the gRPC client seam."""
+"""The wire: generated stubs, conversion between model and protobuf, errors and codes, and the client side of gRPC."""

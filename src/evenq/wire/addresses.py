@@ -1,7 +1,6 @@
-"""Addresses as people write them: `host:port`, with `evenqs://` in front for TLS or `evenq://` for plain text; several
-with `;` or `,` between.
+"""The only parser of addresses: `host:port`, after `evenqs://` for TLS or `evenq://` for plain text.
 
-The only parser of them: `Net`s, the SDK, the command line and the servers' settings use it.
+Nets, SDK, command line and servers' settings use it. `;` or `,` separate several addresses.
 """
 
 from __future__ import annotations
@@ -10,34 +9,20 @@ from typing import NamedTuple
 
 from evenq.errors import IllegalAccessPoint
 
-__all__ = [
-    "BROKER_HEADER",
-    "PLAIN",
-    "TLS",
-    "Target",
-    "address_for",
-    "host_and_port",
-    "meant_broker",
-    "split_addresses",
-    "target_of",
-]
-
 TLS, PLAIN = "evenqs://", "evenq://"
 BROKER_HEADER = "x-evenq-broker"
-"""Header of a call to an address that leads to any broker: the name of the broker that the call is for."""
+"""Header of a call to an address that may lead to any broker: the name of the intended broker."""
 
 
 class Target(NamedTuple):
-    """One address."""
-
     target: str
-    """`host:port`, an IPv6 host in brackets, as gRPC takes it."""
+    """`host:port`, an IPv6 host in brackets, as in gRPC."""
     tls: bool | None
-    """What its scheme says; None: it has none."""
+    """True or False by the scheme; None: without a scheme."""
 
 
 def target_of(address: str) -> Target:
-    """Read one address. Raises IllegalAccessPoint."""
+    """Parses one address. Raises IllegalAccessPoint."""
     rest, tls = address.strip(), None
     for scheme, secure in ((TLS, True), (PLAIN, False)):
         if rest[: len(scheme)].lower() == scheme:
@@ -58,25 +43,23 @@ def target_of(address: str) -> Target:
 
 
 def host_and_port(target: str) -> tuple[str, int]:
-    """Of a `Target.target`; the host without brackets."""
+    """Splits a `Target.target`; the host is without brackets."""
     host, _, port = target.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def address_for(broker_name: str, address: str) -> str:
-    """How a client writes an address that leads to any broker, for calls to one of them; `address` may be empty, for
-    its access point.
-    """
+    """Returns an address that leads to any broker, marked for calls to one of them; `address` may be empty."""
     return f"{address}#{broker_name}"
 
 
 def meant_broker(address: str) -> tuple[str, str]:
-    """The address alone, and the broker that is meant; empty if the address is the broker's own."""
+    """Returns the address alone and the name of the intended broker; empty if the address is the broker's own."""
     alone, _, broker_name = address.partition("#")
     return alone, broker_name
 
 
 def split_addresses(text: str) -> list[str]:
-    """`a:1;b:2` or `a:1,b:2` as a list without blanks and repeats."""
+    """Returns `a:1;b:2` or `a:1,b:2` as a list without blanks and duplicates."""
     parts = (part.strip() for part in text.replace(";", ",").split(","))
     return list(dict.fromkeys(part for part in parts if part))

@@ -1,8 +1,6 @@
-"""Calls from a thread that waits for the answer, over channels of grpcio: what `GrpcNet.blocking` makes where
-`evenq.wire.blocking_net` does not do, because the user chose options for gRPC's channels.
+"""Calls from a thread that waits for the answer, over channels of grpcio, with `GrpcNet`'s options, TLS and errors.
 
-The same channel options and the same TLS as `GrpcNet`, per address and with files that may change.
-Always true: errors are those of `GrpcNet`.
+`GrpcNet.blocking` uses it instead of `evenq.wire.blocking_net` if the user set options of gRPC's channels.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from evenq.wire.tls import Hints
 from evenq.wire.tls_channels import TlsChannels
 from evenq.wire.tls_diagnosis import explain, worth_asking
 
-__all__ = ["GrpcBlockingNet"]
-
 EXPLAINED_MS = 2_000
 _PLAIN = -1
 _monotonic_ms = SystemClock().monotonic_ms
@@ -37,16 +33,14 @@ class _Link:
     def __init__(self, target: str, channel: grpc.Channel, version: int) -> None:
         self.target = target
         self.channel = channel
-        self.version = version
-        """Of the TLS files that the channel was made with; -1: plain text."""
-        self.used_ms = _monotonic_ms()
-        """When the last call began."""
+        self.version = version  # version of the TLS files of the channel; -1: plain text
+        self.used_ms = _monotonic_ms()  # when the last call began
         self.calls: dict[str, Any] = {}
 
 
 class GrpcBlockingNet:
-    """Thread-safe; calls do not wait for each other. One channel per address, made on first use; of `channels_max` the
-    least recently used one without a running call makes room.
+    """Thread-safe; calls do not wait for each other. One channel per address, made on first use. Above `channels_max`
+    the least recently used channel without a running call is closed.
     """
 
     def __init__(
@@ -59,9 +53,7 @@ class GrpcBlockingNet:
         channels_max: int,
         sign: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        """`encrypted`: whether addresses without a scheme are called with TLS. `sign`: makes further headers of each
-        call.
-        """
+        """`encrypted`: TLS for addresses without a scheme. `sign`: makes additional headers of each call."""
         self._tls = tls
         self._encrypted = encrypted
         self._hints = hints
@@ -70,7 +62,7 @@ class GrpcBlockingNet:
         self.sign = sign
         self._links: dict[str, _Link] = {}
         self._retired: deque[tuple[int, grpc.Channel]] = deque()
-        """Channels of TLS files that were changed, and when the last call over them has ended, ms."""
+        """Channels of replaced TLS files, and the time when the last call over them has ended, ms."""
         self._longest_ms = 0
         self._explained: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
@@ -80,7 +72,7 @@ class GrpcBlockingNet:
     def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Sequence[tuple[str, str]]
     ) -> bytes:
-        """One request, one answer; waits at most `timeout_ms`. Raises as `GrpcNet.unary`."""
+        """Sends one request and returns one answer; waits at most `timeout_ms`. Raises as `GrpcNet.unary`."""
         link = self._links.get(address)
         if link is None or (link.version != _PLAIN and link.version != self._tls().version):
             link = self._renew(address, link)
@@ -100,10 +92,10 @@ class GrpcBlockingNet:
         return response
 
     def look_after(self) -> None:
-        """Channels look after themselves."""
+        """Does nothing: channels maintain themselves."""
 
     def close(self) -> None:
-        """End all channels; running calls are cancelled."""
+        """Closes all channels; running calls are cancelled."""
         with self._lock:
             self._closed = True
             channels = [*(link.channel for link in self._links.values()), *(channel for _, channel in self._retired)]
@@ -118,7 +110,7 @@ class GrpcBlockingNet:
         made = self._open(address)
         with self._lock:
             closed = self._closed
-            link = self._links.get(address)  # of two threads one makes it for both
+            link = self._links.get(address)  # if two threads make it, one is used
             if link is None and not closed and (len(self._links) < self._channels_max or self._make_room()):
                 link = self._links[address] = made
         if link is not made:
@@ -127,19 +119,19 @@ class GrpcBlockingNet:
             raise shutting_down(address)
         if link is None:
             raise errors.TooManyRequests(
-                f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
+                f"calls run to {self._channels_max} addresses at the same time, the maximum; wait for one to end"
             )
         return link
 
     def _make_room(self) -> bool:
-        """With the lock held; False: calls may run on all channels."""
+        """Frees a place, with the lock held; False: calls may run on all channels."""
         now_ms = _monotonic_ms()
         address, idle = min(self._links.items(), key=lambda item: item[1].used_ms)
-        # Channels do not count their calls, so age decides: no call began within the longest time limit, none runs.
+        # Channels do not count calls. If no call began within the longest time limit, none is running.
         if now_ms - idle.used_ms <= self._longest_ms:
             return False
         del self._links[address]
-        self._retired.append((now_ms + 2 * self._longest_ms, idle.channel))  # a call may just have found it
+        self._retired.append((now_ms + 2 * self._longest_ms, idle.channel))  # a thread may be about to use it
         return True
 
     def _open(self, address: str) -> _Link:
@@ -156,12 +148,12 @@ class GrpcBlockingNet:
         return _Link(target, channel, version)
 
     def _retire(self, address: str, link: _Link) -> None:
-        """Let running calls end on the old channel; the next call makes a new one."""
+        """Closes the channel after its running calls; the next call makes a new one."""
         now_ms, ended = _monotonic_ms(), []
         with self._lock:
             if self._links.get(address) is link:
                 del self._links[address]
-                # Twice: once for the thread that took the channel and has not called yet, once for its call.
+                # Twice: for a thread that has the channel and did not call yet, and for its call.
                 self._retired.append((now_ms + 2 * self._longest_ms, link.channel))
             while self._retired and self._retired[0][0] <= now_ms:
                 ended.append(self._retired.popleft()[1])
@@ -174,7 +166,7 @@ class GrpcBlockingNet:
             return known
         secure = link.version != _PLAIN
         reason = self._explain(link.target, secure=secure)
-        if secure:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
+        if secure:  # a new authority, or a new certificate of the pinned server, may be the fix
             tls = self._tls()
             tls.look(_monotonic_ms())
             tls.forget(link.target)

@@ -1,11 +1,11 @@
-"""Calls from a thread that waits for the answer: the twin of `GrpcNet` for the hot path of the sync face.
+"""Calls from a thread that waits for the answer, over plain sockets: the counterpart of `GrpcNet` for the sync client.
 
-A hop to the loop's thread and back costs more than a call, and a call over grpcio three times as much as one over a
-socket (decision 38). `GrpcNet.blocking` and `SignedNet.blocking` make it, with the same TLS, per address and with files
-that may change. Only single calls: streams, and all that may wait long, belong to the loop.
-Always true: errors are those of `GrpcNet`; a connection serves one call at a time; connections are bounded, and a
-thread that finds none waits no longer than its call may last; a call is made a second time only if the server cannot
-have done anything of the first. Forked children begin without connections.
+Switching to the loop's thread and back costs more than a call, and a call over grpcio three times as much as one over a
+socket (decision 38). `GrpcNet.blocking` and `SignedNet.blocking` make it, with the same TLS. Only for short single
+calls: streams and calls that may wait long belong to the loop.
+Always true: errors are those of `GrpcNet`; a connection serves one call at a time. Connections are bounded, and a
+thread waits for one no longer than its call may last. A call is repeated only if the server cannot have executed it.
+Forked children begin without connections.
 """
 
 from __future__ import annotations
@@ -29,17 +29,13 @@ from evenq.wire.tls import Hints
 from evenq.wire.tls_channels import SecureSocket, TlsChannels
 from evenq.wire.tls_diagnosis import explain
 
-__all__ = ["BlockingNet"]
-
-CONNECTIONS_MAX = 32
-"""Most threads that call one address at the same time; further ones wait."""
+CONNECTIONS_MAX = 32  # most threads that call one address at the same time; others wait
 IDLE_MS = 30_000
-"""An unused connection is closed after this time, before servers check whether its client is still there."""
+"""An unused connection is closed after this time, before servers check that its client is alive."""
 QUIET_MS = 250
-"""A connection that was used within this time is not looked after: its next call does."""
+"""Connections used within this time are not maintained by `look_after`: their next call does it."""
 EXPLAINED_MS = 2_000
-HEADERS_MAX = 256
-"""Header blocks that are kept for one address; all are made anew when there are more."""
+HEADERS_MAX = 256  # most cached header blocks of one address; when exceeded, all are made again
 TRIES = 2
 CLOCKS_DIFFER_MS = 50
 _monotonic_ms = SystemClock().monotonic_ms
@@ -55,20 +51,17 @@ class _Pool:
         self.target = target
         self.encrypted = encrypted
         self.headers: dict[tuple[str, int, _Metadata], EncodedHeaders] = {}
-        self.idle: deque[BlockingSocket] = deque()
-        """Newest last; taken and given back without a lock."""
-        self.open = 0
-        """Connections, idle ones and those that are being made among them; changed with `changed` held."""
+        self.idle: deque[BlockingSocket] = deque()  # newest last; taken and returned without a lock
+        self.open = 0  # all connections, also those that are idle or being made; changed with `changed` held
         self.changed = threading.Condition()
-        self.waiting = 0
-        """Threads that wait for a connection."""
+        self.waiting = 0  # threads that wait for a connection
         self.used_ms = 0
         self.closed = False
 
 
 class BlockingNet:
-    """Thread-safe; calls do not wait for each other. At most `addresses_max` addresses have connections; the least
-    recently used one without a running call makes room.
+    """Thread-safe; calls do not wait for each other. At most `addresses_max` addresses have connections. Above that the
+    connections to the least recently used address without a running call are closed.
     """
 
     def __init__(
@@ -80,9 +73,9 @@ class BlockingNet:
         addresses_max: int = 256,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """`encrypted`: whether addresses without a scheme are called with TLS. `connections_max`: to one address."""
+        """`encrypted`: TLS for addresses without a scheme. `connections_max`: to one address."""
         self.sign: Callable[[], Mapping[str, str]] | None = None
-        """Makes further headers of each call."""
+        """Function that makes additional headers of each call."""
         self._tls = tls
         self._encrypted = encrypted
         self._hints = hints
@@ -98,8 +91,9 @@ class BlockingNet:
     def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Sequence[tuple[str, str]]
     ) -> bytes:
-        """One request, one answer; waits at most `timeout_ms`, but for the look-up of a name. Raises as
-        `GrpcNet.unary`.
+        """Sends one request and returns one answer. Waits at most `timeout_ms` after the name is resolved.
+
+        Raises as `GrpcNet.unary`.
         """
         now_ms = _monotonic_ms()
         until_ms = now_ms + timeout_ms
@@ -130,18 +124,18 @@ class BlockingNet:
             core = connection.core
             status, message, refused = core.status, core.message, core.refused
             details, trailers = core.details, core.trailers
-            # Read before it is given back: the next thread's call overwrites `core`.
+            # Read before the connection is returned: the next thread's call overwrites `core`.
             self._give_back(pool, connection)
             if not status:
                 return message if type(message) is bytes else bytes(message)
             if not (refused and attempt > 1):
                 break
         if status == Status.CANCELLED and _monotonic_ms() >= until_ms - CLOCKS_DIFFER_MS:
-            raise late(pool.target, method, timeout_ms)  # the server's clock was a little faster
+            raise late(pool.target, method, timeout_ms)  # the server's clock was slightly faster
         raise call_error(status, details, trailers, address=pool.target, method=method, timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """End all connections; those of running calls when the calls end."""
+        """Closes all connections; those of running calls when the calls end."""
         with self._lock:
             self._closed = True
             pools = list(self._pools.values())
@@ -158,7 +152,7 @@ class BlockingNet:
         with self._lock:
             if self._closed:
                 raise shutting_down(address)
-            pool = self._pools.get(address)  # of two threads one makes it for both
+            pool = self._pools.get(address)  # if two threads make it, one is used
             if pool is None:
                 if len(self._pools) >= self._addresses_max:
                     spare = self._make_room()
@@ -172,7 +166,7 @@ class BlockingNet:
             if pool.open == len(pool.idle) and not pool.waiting:
                 return self._pools.pop(address)
         raise errors.TooManyRequests(
-            f"calls run to {self._addresses_max} addresses at once, the maximum; wait for one to end"
+            f"calls run to {self._addresses_max} addresses at the same time, the maximum; wait for one to end"
         )
 
     def _make_headers(self, pool: _Pool, key: tuple[str, int, _Metadata]) -> EncodedHeaders:
@@ -191,11 +185,11 @@ class BlockingNet:
     # ------------------------------------------------------------------------------------------------ connections
 
     def _take(self, pool: _Pool, address: str, method: str, until_ms: int) -> BlockingSocket:
-        """A connection that stands, for this thread alone."""
+        """Returns an open connection for this thread alone."""
         version = self._tls().version if pool.encrypted else PLAIN
         while True:
             try:
-                # The newest: old ones become idle and are closed by `look_after`. A deque's pop needs no lock.
+                # The newest: old ones become idle and are closed by `look_after`. The pop of a deque needs no lock.
                 connection = pool.idle.pop()
             except IndexError:
                 waited = self._wait(pool, address, method, until_ms)
@@ -203,8 +197,8 @@ class BlockingNet:
                     break
                 connection = waited
             try:
-                # Looked at before the request is written: what goes into a connection that the server left would be
-                # lost, and whether it was read is not known.
+                # Checked before the request is written: after a write into a closed connection it is unknown whether
+                # the server read the request.
                 if connection.version == version and connection.is_fresh():
                     return connection
             except BaseException:
@@ -218,15 +212,15 @@ class BlockingNet:
             raise
 
     def _wait(self, pool: _Pool, address: str, method: str, until_ms: int) -> BlockingSocket | None:
-        """Wait until one is idle, or may be made: None, and its place is taken."""
+        """Waits for an idle connection; None: the caller may make one, which is already counted."""
         with pool.changed:
-            pool.waiting += 1  # before the look: who gives one back looks at it afterwards
+            pool.waiting += 1  # before the check: a thread that returns a connection reads it afterwards
             try:
                 while True:
                     if pool.closed:
                         raise shutting_down(address)
                     if pool.idle:
-                        with contextlib.suppress(IndexError):  # a thread that came by may be faster
+                        with contextlib.suppress(IndexError):  # another thread may take it first
                             return pool.idle.pop()
                     if pool.open < self._connections_max:
                         pool.open += 1
@@ -234,7 +228,7 @@ class BlockingNet:
                     left_ms = until_ms - _monotonic_ms()
                     if left_ms <= 0:
                         raise errors.TooManyRequests(
-                            f"{self._connections_max} calls to {pool.target} run at once, the maximum, and none ended "
+                            f"{self._connections_max} calls to {pool.target} are running, the maximum, and none ended "
                             f"in time for {method.rpartition('/')[2]}; use fewer threads"
                         )
                     pool.changed.wait(left_ms / 1000)
@@ -250,12 +244,13 @@ class BlockingNet:
         if pool.waiting:
             with pool.changed:
                 pool.changed.notify()
-        if pool.closed:  # meanwhile
+        if pool.closed:  # by another thread in the meantime
             _empty(pool)
 
     def look_after(self) -> None:
-        """Answer what servers asked on connections that no call uses, and close those that a server leaves or that
-        no call needs. Does not wait; call it about once a second: else a server that stops waits for an answer.
+        """Answers servers on unused connections, and closes those that the server left or that are idle for long.
+
+        Does not wait. Call it about once a second, so that a stopping server is answered.
         """
         now_ms = _monotonic_ms()
         for pool in list(self._pools.values()):
@@ -265,7 +260,7 @@ class BlockingNet:
                 except IndexError:
                     break
                 quiet_ms = now_ms - connection.used_ms
-                if quiet_ms < QUIET_MS:  # those behind it were used still later
+                if quiet_ms < QUIET_MS:  # the following ones were used even later
                     pool.idle.appendleft(connection)
                     break
                 if quiet_ms < IDLE_MS and connection.is_fresh():
@@ -280,7 +275,6 @@ class BlockingNet:
         self._leave(pool)
 
     def _leave(self, pool: _Pool) -> None:
-        """One connection less."""
         with pool.changed:
             pool.open -= 1
             pool.changed.notify()
@@ -296,7 +290,7 @@ class BlockingNet:
         except Unreachable as error:
             reason = self._explain(target, secure=pool.encrypted) if error.listens else ""
             if error.listens and pool.encrypted:
-                # A new authority, or a new certificate of the server that is pinned, ends the trouble.
+                # A new authority, or a new certificate of the pinned server, may be the fix.
                 tls = self._tls()
                 tls.look(_monotonic_ms())
                 tls.forget(target)
@@ -305,7 +299,7 @@ class BlockingNet:
             raise no_answer(target, method, str(error)) from error
         if connection.core.leaving:
             connection.close()
-            raise no_answer(target, method, "the server takes no calls")
+            raise no_answer(target, method, "the server accepts no calls")
         return connection
 
     def _secure(self, pool: _Pool) -> SecureSocket | None:
@@ -330,18 +324,17 @@ class BlockingNet:
             return reason
 
     def begin_anew(self) -> None:
-        """In a forked child: the connections are the parent's, and locks may be held by threads that are not here."""
+        """Resets a forked child: connections belong to the parent, and threads that are not here may hold locks."""
         pools, self._pools = list(self._pools.values()), {}
         self._lock, self._explaining = threading.Lock(), threading.Lock()
         for pool in pools:
-            # Closed without a farewell: the socket is the parent's too, and what the child wrote would end the
-            # parent's call.
+            # Only closed: the parent owns the socket too, and output of the child would end the parent's call.
             for connection in pool.idle:
                 connection.close()
 
 
 def _empty(pool: _Pool) -> None:
-    """Close a pool: its idle connections now, others when they are given back."""
+    """Closes a pool: its idle connections now, others when they are returned."""
     with pool.changed:
         pool.closed = True
         pool.changed.notify_all()

@@ -1,9 +1,9 @@
-"""One connection to a server for calls from threads: a plain blocking socket, TLS if wanted, HTTP/2 above.
+"""One connection to a server for calls from threads: a plain blocking socket, optional TLS, and HTTP/2.
 
-Made and kept by `evenq.wire.blocking_net`; owned by one thread at a time. The kernel's own time limits (SO_RCVTIMEO,
-SO_SNDTIMEO) bound each wait, because a time-out of Python's sockets costs a system call more for each read and write.
-TLS goes through memory, so that one way of reading serves both.
-Always true: no call waits longer than its time; after any error the connection is of no more use.
+Made and kept by `evenq.wire.blocking_net`; owned by one thread at a time. The kernel's time limits (SO_RCVTIMEO,
+SO_SNDTIMEO) bound each wait, because a time-out of Python's sockets adds a system call to each read and write. TLS
+works in memory, so the same code reads both.
+Always true: no call waits longer than its time limit; after any error the connection is unusable.
 """
 
 from __future__ import annotations
@@ -18,79 +18,71 @@ from typing import Self
 
 from evenq.runtime.clock import SystemClock
 from evenq.wire.addresses import host_and_port
-from evenq.wire.http2.calling import Calling
 from evenq.wire.http2.codes import ConnectionFault
 from evenq.wire.http2.frames import EncodedHeaders
+from evenq.wire.http2.unary import UnaryConnection
 from evenq.wire.tls_channels import SecureSocket
 
-__all__ = ["BlockingSocket", "Lost", "Unreachable"]
-
 RECEIVE_BYTES = 64 << 10
-PLACES_MAX = 8
-"""Addresses of one name that are tried."""
+PLACES_MAX = 8  # most addresses of one name that are tried
 CONNECT_MS = 1_000
-"""For a connection to come about, all addresses of the name together, as gRPC takes it for the loop's net: behind an
-address that no host has any more nothing refuses.
-"""
+"""Time to connect, for all addresses of the name together, as in the loop's net: an unused address rejects nothing."""
 LOOKS_MAX = 16
-"""Reads of what came while nothing was called; a server that says more is not worth a call."""
+"""Most reads of pending input between calls; a server that sends more is not worth a call."""
 SLACK_MS = 20
-"""By so much a wait may outlast its call before the kernel gets a new limit."""
+"""A wait may last this much longer than its call before the kernel's limit is set again."""
 PLAIN = -1
 DEAD_AFTER_S = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 2))
-"""Finds a dead peer behind NAT, as gRPC's pings do for the loop's net."""
+"""Detects a dead peer behind NAT, as gRPC's pings do for the loop's net."""
 _TIME = struct.Struct("@ll")
 _monotonic_ms = SystemClock().monotonic_ms
 
 
 class Unreachable(Exception):
-    """No connection came about; nothing was sent."""
+    """A connection could not be made; nothing was sent."""
 
     def __init__(self, reason: str, *, listens: bool = False) -> None:
         super().__init__(reason)
-        self.listens = listens
-        """Somebody listens there, and does not speak as we do: it may be TLS."""
+        self.listens = listens  # a server listens but does not speak as expected; TLS may be the reason
 
 
 class Lost(Exception):
-    """The connection ended before the call did."""
+    """The end of a connection before the end of its call."""
 
     def __init__(self, reason: str, *, undone: bool = False) -> None:
         super().__init__(reason)
-        self.undone = undone
-        """The server cannot have done anything of it: it never had the whole request."""
+        self.undone = undone  # the server cannot have executed the call: it never had the whole request
 
 
 class BlockingSocket:
-    """A connection that greeted; for one call after another."""
+    """A connection whose handshake is complete; for one call after another."""
 
     __slots__ = ("_armed_ms", "_cipher", "_poll", "_socket", "core", "used_ms", "version")
 
     def __init__(self, connected: socket.socket, secure: SecureSocket | None) -> None:
         self.core = self._new_core()
         self.version = PLAIN if secure is None else secure.version
-        """Of the TLS files that it was made with; -1: plain text."""
-        self.used_ms = 0
-        """When its last call ended; for its owner."""
+        """Version of the TLS files that it was made with; -1: plain text."""
+        self.used_ms = 0  # when its last call ended; set by the owner
         self._socket = connected
         self._cipher = None if secure is None else _Cipher(secure)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._armed_ms = -1
 
-    def _new_core(self) -> Calling:
-        return Calling()
+    def _new_core(self) -> UnaryConnection:
+        return UnaryConnection()
 
     @classmethod
     def open(cls, target: str, secure: SecureSocket | None, *, until_ms: int) -> Self:
-        """Connect to `host:port`, shake hands, and wait until the server greeted. Raises Unreachable."""
+        """Connects to `host:port`, makes TLS, and waits for the server's SETTINGS. Raises Unreachable."""
         connected = _connect(target, until_ms)
         try:
             made = cls(connected, secure)
             made._greet(until_ms)
         except TimeoutError:
             connected.close()
-            raise Unreachable("it listens and says nothing in time") from None
+            raise Unreachable("it listens and sends nothing in time") from None
         except (Lost, ConnectionFault) as error:
             connected.close()
             raise Unreachable(str(error), listens=True) from error
@@ -100,15 +92,15 @@ class BlockingSocket:
         return made
 
     def call(self, headers: EncodedHeaders, message: bytes, *, timeout_ms: int, until_ms: int) -> None:
-        """Make one call; its outcome is in `core`. Raises TimeoutError, Lost, ConnectionFault."""
+        """Makes one call; its outcome is in `core`. Raises TimeoutError, Lost, ConnectionFault."""
         core = self.core
-        # Calls of one kind have one time limit: the kernel keeps it, and most calls set none.
+        # Calls of one kind have the same time limit, so the kernel's limit seldom changes.
         if timeout_ms != self._armed_ms:
             self._arm(timeout_ms)
         try:
             self._write(core.begin(headers, message), until_ms)
         except Lost as error:
-            # A server may answer and close before it read all (too large, no room): its answer is then in our buffer.
+            # A server may answer and close before it has read all, as for a large request: the answer is then received.
             if not self._answered_early():
                 raise Lost(str(error), undone=True) from error
             return
@@ -129,12 +121,12 @@ class BlockingSocket:
             self._arm_what_is_left(until_ms)
 
     def is_fresh(self) -> bool:
-        """Read what came since the last call; False: the server went, or takes no further call."""
+        """Processes pending input; False: the server closed the connection, or accepts no further call."""
         core = self.core
         for _ in range(LOOKS_MAX):
             if core.leaving:
                 return False
-            # Polled first: a read that would block costs an exception, and between calls nothing comes as a rule.
+            # Polled first: a read that would block costs an exception, and between calls usually nothing arrives.
             if not self._poll.poll(0):
                 return True
             try:
@@ -147,7 +139,7 @@ class BlockingSocket:
         return False
 
     def give_up(self) -> None:
-        """End it; the server is notified that no caller waits for the answer, if that can be done at once."""
+        """Ends the connection; cancels the call at the server if that needs no waiting."""
         farewell = self.core.give_up()
         if farewell:
             with contextlib.suppress(Lost, TimeoutError):
@@ -155,7 +147,6 @@ class BlockingSocket:
         self.close()
 
     def close(self) -> None:
-        """End it."""
         self._socket.close()
 
     # ---------------------------------------------------------------------------------------------------- the start
@@ -195,7 +186,7 @@ class BlockingSocket:
                 sent += self._socket.send(rest[sent:])
         except BlockingIOError:
             raise TimeoutError from None
-        except TimeoutError as error:  # the kernel's, of a peer that acknowledges nothing, has a number
+        except TimeoutError as error:  # the kernel's error, for a peer that acknowledges nothing, has a number
             if error.errno is None:
                 raise
             raise Lost(_words(error)) from error
@@ -203,7 +194,7 @@ class BlockingSocket:
             raise Lost(_words(error)) from error
 
     def _write_at_once(self, data: bytes) -> bool:
-        """Write without waiting; False: not all of it could be."""
+        """Writes without waiting; False: not everything was written."""
         if self._cipher is not None:
             data = self._cipher.encrypt(data)
         try:
@@ -227,7 +218,7 @@ class BlockingSocket:
         return data
 
     def _receive_into(self, rooms: Sequence[memoryview]) -> int:
-        """Fill all of it; less only if the time or the connection ends meanwhile."""
+        """Fills all buffers; less only if the time or the connection ends meanwhile."""
         try:
             size: int = self._socket.recvmsg_into(rooms, 0, socket.MSG_WAITALL)[0]
         except BlockingIOError:
@@ -239,7 +230,7 @@ class BlockingSocket:
         return size
 
     def _answered_early(self) -> bool:
-        """The server closed while we wrote: did it answer before?"""
+        """Returns whether the server answered before it closed the connection during our write."""
         core = self.core
         core.leaving = True
         try:
@@ -257,7 +248,7 @@ class BlockingSocket:
             self._arm(left_ms)
 
     def _arm(self, wait_ms: int) -> None:
-        """Bound each wait. 0 would mean for ever."""
+        """Bounds each wait. The kernel reads 0 as no limit."""
         wait_ms = max(1, wait_ms)
         limit = _TIME.pack(wait_ms // 1000, wait_ms % 1000 * 1000)
         try:
@@ -269,7 +260,7 @@ class BlockingSocket:
 
 
 class _Cipher:
-    """TLS through memory."""
+    """TLS in memory."""
 
     __slots__ = ("_incoming", "_object", "_outgoing")
 
@@ -277,11 +268,11 @@ class _Cipher:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
             self._object = secure.context.wrap_bio(self._incoming, self._outgoing, server_hostname=secure.server_name)
-        except ValueError as error:  # of a name that cannot be one, also UnicodeError
+        except ValueError as error:  # not a valid host name; also UnicodeError
             raise Lost(f"{secure.server_name!r} cannot be the name of a host: {error}") from error
 
     def shake(self, data: bytes) -> bool:
-        """One step of the handshake; True: it is over. `take` has what must be sent."""
+        """Makes one step of the handshake; True: it is complete. `take` returns the output."""
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -306,7 +297,7 @@ class _Cipher:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """What is readable of it; may be nothing."""
+        """Returns the decrypted part of the input; may be empty."""
         incoming, read = self._incoming, self._object.read
         incoming.write(data)
         parts: list[bytes] = []
@@ -333,7 +324,7 @@ def _connect(target: str, until_ms: int) -> socket.socket:
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:PLACES_MAX]
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
+        raise Unreachable(f"the name {host} cannot be resolved: {_words(error)}") from error
     until_ms = min(until_ms, _monotonic_ms() + CONNECT_MS)
     reason = "there was no time left to connect"
     for number, (family, kind, protocol, _, address) in enumerate(places):
@@ -343,10 +334,10 @@ def _connect(target: str, until_ms: int) -> socket.socket:
         connected: socket.socket | None = None
         try:
             connected = socket.socket(family, kind, protocol)
-            # The time that is left is shared out: one silent address must not use up that of the others.
+            # The remaining time is divided among the addresses: one that is silent must not use all of it.
             connected.settimeout(left_ms / 1000 / (len(places) - number))
             connected.connect(address)
-            # Blocking from here on: the kernel's own time limits bound the waits (decision 38).
+            # Blocking from here: the kernel's time limits bound the waits (decision 38).
             connected.settimeout(None)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

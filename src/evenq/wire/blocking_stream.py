@@ -1,9 +1,9 @@
-"""A connection for calls from threads whose answers are many messages: the twin of `blocking_socket` for streams.
+"""A connection for calls from threads whose answers are many messages; `blocking_socket` is for single answers.
 
 Used by the Spark source, whose workers do nothing else while they read (decision 49). The thread that takes the
-messages reads the socket, so no thread fetches ahead: what the server sends meanwhile waits in the kernel's buffers, up
-to the windows of `CallLimits`. Always true: as of `BlockingSocket`; a message may be looked at until the next one is
-asked for, or longer if a caller still holds a view of it: then its memory is not used again.
+messages reads the socket. Nothing is prefetched: data waits in the kernel's buffers, up to the windows of `CallLimits`.
+Always true: as for `BlockingSocket`; the memory of a message is used again after the next message is requested, unless
+the caller still holds a view of it.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenq.wire.blocking_socket import BlockingSocket, Lost
-from evenq.wire.http2.calling import Calling
 from evenq.wire.http2.frames import EncodedHeaders
-from evenq.wire.http2.streaming import Streaming
-
-__all__ = ["StreamSocket"]
+from evenq.wire.http2.streaming import StreamConnection
+from evenq.wire.http2.unary import UnaryConnection
 
 
 class StreamSocket(BlockingSocket):
-    """A connection that greeted; for one stream after another."""
+    """A connection whose handshake is complete; for one stream after another."""
 
     __slots__ = ("streaming",)
 
-    def _new_core(self) -> Calling:
-        self.streaming = Streaming()
+    def _new_core(self) -> UnaryConnection:
+        self.streaming = StreamConnection()
         return self.streaming
 
     def messages(
         self, headers: EncodedHeaders, request: bytes, *, timeout_ms: int, until_ms: int
     ) -> Iterator[memoryview]:
-        """Make one call: its messages as they come. How it ended is in `core`. Raises TimeoutError, Lost and
-        ConnectionFault; the connection is of no more use then, nor if not all was taken.
+        """Makes one call and returns its messages as they arrive; its outcome is in `core`.
+
+        The connection is unusable after TimeoutError, Lost or ConnectionFault, or if messages were left unread.
         """
         core = self.streaming
         self._arm(timeout_ms)
@@ -49,7 +48,7 @@ class StreamSocket(BlockingSocket):
                 except Lost:
                     if core.running:
                         raise
-                    # The stream has ended, so what was not written is not missed; the connection takes no other call.
+                    # The stream has ended, so the server needs no more; the connection takes no other call.
                     core.leaving = True
             while core.messages:
                 yield core.messages.popleft()

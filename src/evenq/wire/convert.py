@@ -1,25 +1,18 @@
-"""Between plain numbers and protobuf's time fields.
+"""Conversion between integers of milliseconds, used everywhere else, and protobuf's time fields.
 
-Called where a message is filled or read; protobuf times stop here, everywhere else a time is an integer count of
-milliseconds. Our messages live in a private descriptor pool (`stubs/pool.py`), so a `Timestamp` or `Duration` from
-`google.protobuf` cannot be put into them. It need not be: a field of message type exists as soon as it is touched, and
-is filled in place.
+Our messages live in a private descriptor pool (`stubs/pool.py`), so a `Timestamp` or `Duration` from `google.protobuf`
+cannot be put into them. Instead the field is filled in place; protobuf creates it on first access:
 
     set_ms(message.system_properties.born_timestamp, now_ms)
     ms_of(message.system_properties.born_timestamp)
 
-Reading does not make a field present; an absent one reads as 0, so ask `HasField` where that matters. The parameters
-are protocols, therefore the functions also take the classes of protobuf's default pool.
+Reading does not make a field present, and an absent one reads as 0: check `HasField` where that matters. The parameters
+are protocols, so the classes of protobuf's default pool work too.
 """
 
 from typing import Protocol
 
 from evenq.errors import BadRequest
-
-__all__ = [
-    "NANOS_MAX", "SecondsAndNanos", "TimeField", "duration_ms_of", "ms_of", "requested_ms_of", "set_duration_ms",
-    "set_ms",
-]  # fmt: skip
 
 NANOS_PER_MS = 1_000_000
 NANOS_MAX = 999_999_999
@@ -27,7 +20,7 @@ SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799  # google.protobuf.T
 
 
 class SecondsAndNanos(Protocol):
-    """A `Timestamp` or a `Duration` of any pool, to be read."""
+    """A readable `Timestamp` or `Duration` of any pool."""
 
     @property
     def seconds(self) -> int: ...
@@ -36,7 +29,7 @@ class SecondsAndNanos(Protocol):
 
 
 class TimeField(Protocol):
-    """A field of type `Timestamp` or `Duration`, to be filled in place."""
+    """A field of type `Timestamp` or `Duration` that is filled in place."""
 
     seconds: int
     nanos: int
@@ -45,20 +38,19 @@ class TimeField(Protocol):
 
 
 def set_ms(timestamp: TimeField, ms: int) -> None:
-    """Set a Timestamp field to `ms` since the epoch. The field is present afterwards, also for 0."""
-    seconds, rest = divmod(ms, 1000)  # the rest is never negative, which is the rule for a Timestamp
+    """Sets a Timestamp field to `ms` since the epoch. The field is present afterwards, also for 0."""
+    seconds, rest = divmod(ms, 1000)  # a Timestamp requires that the rest is not negative
     _fill(timestamp, seconds, rest)
 
 
 def ms_of(timestamp: SecondsAndNanos) -> int:
-    """Milliseconds since the epoch, rounded down. 0 if the field is absent."""
+    """Returns milliseconds since the epoch, rounded down. 0 if the field is absent."""
     return timestamp.seconds * 1000 + timestamp.nanos // NANOS_PER_MS
 
 
 def requested_ms_of(timestamp: SecondsAndNanos, name: str, error: type[BadRequest] = BadRequest) -> int:
-    """`ms_of` for a time that a caller sent in the field `name`.
-
-    Raises `error` for a value that protobuf does not allow: Java and Spark fail on it wherever they read it.
+    """Returns `ms_of` for the field `name` of a caller. Raises `error` for a time that is not valid in protobuf:
+    Java and Spark fail wherever they read it.
     """
     seconds, nanos = timestamp.seconds, timestamp.nanos
     if not (0 <= nanos <= NANOS_MAX and SECONDS_MIN <= seconds <= SECONDS_MAX):
@@ -70,14 +62,14 @@ def requested_ms_of(timestamp: SecondsAndNanos, name: str, error: type[BadReques
 
 
 def set_duration_ms(duration: TimeField, ms: int) -> None:
-    """Set a Duration field to `ms`. The field is present afterwards, also for 0."""
+    """Sets a Duration field to `ms`. The field is present afterwards, also for 0."""
     seconds, rest = divmod(abs(ms), 1000)
     sign = -1 if ms < 0 else 1  # both parts of a Duration have the same sign
     _fill(duration, sign * seconds, sign * rest)
 
 
 def duration_ms_of(duration: SecondsAndNanos) -> int:
-    """Milliseconds, rounded towards zero. 0 if the field is absent."""
+    """Returns milliseconds, rounded towards zero. 0 if the field is absent."""
     nanos = duration.seconds * 1_000_000_000 + duration.nanos
     return nanos // NANOS_PER_MS if nanos >= 0 else -(-nanos // NANOS_PER_MS)
 

@@ -1,10 +1,10 @@
-"""A call with messages both ways over a connection of its own, on the loop: the client's end of links between brokers.
+"""A call with messages in both directions over its own connection, on the loop: the client's end of broker links.
 
-`GrpcNet.duplex` makes it. Over grpc.aio each message of such a call costs a task's turns and two crossings to gRPC's
-thread (decision 70); here a message that is sent is in the kernel's buffer before the turn ends, and wakes no thread.
-Always true: nothing waits but the begin, which `OPEN_MS` bounds; what is kept of messages to send is one message and
-`WRITE_BYTES`, of messages that came `READ_BYTES` and a window; each call has a new connection, for which the name in
-the address is looked up anew; errors are those of `GrpcNet`.
+`GrpcNet.duplex` makes it. Over grpc.aio each message of such a call costs several turns of the loop and two crossings
+to gRPC's thread (decision 70). Here a sent message is in the kernel's buffer before the turn ends, and wakes no thread.
+Always true: only the opening waits, at most `OPEN_MS`. Buffered are at most one message and `WRITE_BYTES` to send, and
+`READ_BYTES` and a window of received messages. Each call has a new connection and resolves the name anew. Errors are
+those of `GrpcNet`.
 """
 
 from __future__ import annotations
@@ -22,30 +22,25 @@ from evenq.wire.addresses import host_and_port
 from evenq.wire.blocking_socket import CONNECT_MS, DEAD_AFTER_S, PLACES_MAX, Lost, Unreachable
 from evenq.wire.call_errors import call_error, no_answer
 from evenq.wire.http2.answers import request_headers
-from evenq.wire.http2.calling import CallLimits
 from evenq.wire.http2.codes import ConnectionFault
-from evenq.wire.http2.duplex import DuplexStreaming
+from evenq.wire.http2.duplex import DuplexConnection
 from evenq.wire.http2.frames import EncodedHeaders
+from evenq.wire.http2.unary import CallLimits
 from evenq.wire.tls_channels import SecureSocket
 
-__all__ = ["DuplexCall"]
-
-OPEN_MS = 4_000
-"""For the name, the connection, TLS and the server's greeting together."""
+OPEN_MS = 4_000  # for name resolution, connection, TLS and the server's SETTINGS together
 WRITE_BYTES = 256 << 10
-"""While more than this waits for the kernel there is no room for the next message."""
-READ_BYTES = 256 << 10
-"""Of messages that were not taken; beyond it the socket is not read."""
-MESSAGE_COST = 128
-"""What a message counts for beside its bytes."""
+"""While more than this waits for the kernel, there is no room for the next message."""
+READ_BYTES = 256 << 10  # limit of messages that were not taken; beyond it the socket is not read
+MESSAGE_COST = 128  # added to the bytes of each message, for its objects
 JOINED_BYTES = 32 << 10
-"""Output up to here leaves as one piece; of more, the pieces are not copied."""
+"""Output up to this size is joined before it is written; larger output is not copied."""
 LIMITS = CallLimits(answer_bytes_max=4 << 20, stream_window_bytes=1 << 20, connection_window_bytes=2 << 20)
 _monotonic_ms = SystemClock().monotonic_ms
 
 
 class DuplexCall:
-    """See the module; `evenq.runtime.duplex.Duplex` says what each part promises."""
+    """The call; `evenq.runtime.duplex.Duplex` documents its methods."""
 
     def __init__(
         self,
@@ -57,8 +52,8 @@ class DuplexCall:
         why: Callable[[], Awaitable[str]],
         limits: CallLimits = LIMITS,
     ) -> None:
-        """`target`: `host:port`. `secure`: what TLS is spoken with, asked when the call begins; None = plain text.
-        `why`: asked when something listens there and no connection came about; what it says is raised as TlsFailed.
+        """`target`: `host:port`. `secure`: called when the call begins, returns the TLS context; None = plain text.
+        `why`: called when a listening server gives no connection; its text, if any, is raised as TlsFailed.
         """
         self.on_room: Callable[[], None] = lambda: None
         self._target, self._method, self._metadata = target, method, metadata
@@ -67,20 +62,17 @@ class DuplexCall:
 
     @property
     def has_room(self) -> bool:
-        """See Duplex."""
         return self._connection is not None and self._connection.has_room
 
     def send(self, message: bytes) -> None:
-        """See Duplex."""
         assert self._connection is not None, "nothing is sent without room"
         self._connection.send(message)
 
     async def answers(self) -> AsyncGenerator[bytes, None]:
-        """See Duplex."""
+        scheme = "http" if self._secure is None else "https"
         headers = request_headers(
-            self._method, scheme="http" if self._secure is None else "https", authority=self._target,
-            timeout_ms=None, metadata=self._metadata.items(),
-        )  # fmt: skip
+            self._method, scheme=scheme, authority=self._target, timeout_ms=None, metadata=self._metadata.items()
+        )
         connection = await self._open()
         try:
             connection.begin(headers, self.on_room)
@@ -104,7 +96,7 @@ class DuplexCall:
             )
 
     async def _open(self) -> _DuplexSocket:
-        """A connection whose server has greeted. Raises ConnectionFailed, TlsFailed."""
+        """Returns a connection whose server has sent its SETTINGS. Raises ConnectionFailed, TlsFailed."""
         try:
             async with asyncio.timeout(OPEN_MS / 1000):
                 secure = None if self._secure is None else await self._secure()
@@ -119,31 +111,25 @@ class DuplexCall:
 
 
 class _DuplexSocket(asyncio.Protocol):
-    """The socket and what is spoken on it."""
-
     def __init__(self, limits: CallLimits) -> None:
         loop = asyncio.get_running_loop()
-        self.core = DuplexStreaming(limits)
+        self.core = DuplexConnection(limits)
         self.greeted: asyncio.Future[None] = loop.create_future()
-        self.lost = ""
-        """Why it ended before the call did; empty: it did not."""
+        self.lost = ""  # why the connection ended before the call; empty: it did not
         self._begun = False
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._on_room: Callable[[], None] = lambda: None
         self._waiter: asyncio.Future[None] | None = None
-        self._full = False
-        """The transport holds more than `WRITE_BYTES`."""
-        self._kept_bytes = 0
-        """Of messages that were not taken."""
-        self._deaf = False
-        """The socket is not read."""
+        self._full = False  # the transport holds more than `WRITE_BYTES`
+        self._kept_bytes = 0  # size of messages that were not taken, with `MESSAGE_COST` for each
+        self._deaf = False  # reading from the socket is paused
 
     # ----------------------------------------------------------------------------------------------- for the call
 
     @property
     def over(self) -> bool:
-        """Nothing comes any more but what is in `core.messages`."""
+        """True if no more messages arrive; those in `core.messages` remain."""
         return bool(self.lost) or not self.core.running
 
     @property
@@ -162,7 +148,7 @@ class _DuplexSocket(asyncio.Protocol):
         self._flush()
 
     def next(self) -> bytes:
-        """The oldest message that was not taken."""
+        """Returns the oldest message that was not taken."""
         message = bytes(self.core.messages.popleft())
         self._kept_bytes -= len(message) + MESSAGE_COST
         if self._deaf and self._kept_bytes <= READ_BYTES and self._transport is not None:
@@ -171,7 +157,7 @@ class _DuplexSocket(asyncio.Protocol):
         return message
 
     async def news(self) -> None:
-        """Wait for a message, or the end."""
+        """Waits for a message, or the end."""
         waiter = self._waiter = self._loop.create_future()
         try:
             await waiter
@@ -179,7 +165,7 @@ class _DuplexSocket(asyncio.Protocol):
             self._waiter = None
 
     def close(self) -> None:
-        """End it; what the kernel does not take at once is not sent."""
+        """Ends the connection; output that the kernel does not accept immediately is not sent."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -193,7 +179,7 @@ class _DuplexSocket(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------------ of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._flush()
 
@@ -222,7 +208,7 @@ class _DuplexSocket(asyncio.Protocol):
         self._lose("the server closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose("the server closed the connection" if exc is None else _words(exc))
+        self._lose("the server closed the connection" if exc is None else error_words(exc))
 
     def pause_writing(self) -> None:
         self._full = True
@@ -249,8 +235,8 @@ class _DuplexSocket(asyncio.Protocol):
             transport.writelines(parts)
 
     def _lose(self, reason: str) -> None:
-        """It is of no more use."""
-        # The end of a connection after the end of the call is no loss.
+        """Aborts the connection, and wakes the waiting caller with `reason`."""
+        # After the end of the call the connection is not needed.
         if self.core.running or not self._begun:
             self.lost = self.lost or reason
         if not self.greeted.done():
@@ -266,9 +252,9 @@ class _DuplexSocket(asyncio.Protocol):
 
 
 async def _connect(target: str, secure: SecureSocket | None, limits: CallLimits) -> _DuplexSocket:
-    """Raises Unreachable."""
+    """Returns a new connection. Raises Unreachable."""
     loop = asyncio.get_running_loop()
-    plain = await _reach(target)
+    plain = await reach(target)
     connection: _DuplexSocket | None = None
     try:
         options: dict[str, Any] = {}
@@ -280,10 +266,10 @@ async def _connect(target: str, secure: SecureSocket | None, limits: CallLimits)
             raise Lost("the server does not agree on HTTP/2 (ALPN)")
         await connection.greeted
         if connection.core.leaving:
-            raise Unreachable("the server takes no calls")
-    except (Lost, OSError, ValueError) as error:  # ValueError: of a name that cannot be one
+            raise Unreachable("the server accepts no calls")
+    except (Lost, OSError, ValueError) as error:  # ValueError: not a valid host name
         _drop(connection, plain)
-        raise Unreachable(_words(error), listens=True) from error
+        raise Unreachable(error_words(error), listens=True) from error
     except BaseException:
         _drop(connection, plain)
         raise
@@ -297,17 +283,17 @@ def _drop(connection: _DuplexSocket | None, plain: socket.socket) -> None:
         connection.close()
 
 
-async def _reach(target: str) -> socket.socket:
-    """A connection to the first of the name's addresses that takes one, within CONNECT_MS."""
+async def reach(target: str) -> socket.socket:
+    """Connects to the first address of the name that accepts, within CONNECT_MS in total."""
     loop = asyncio.get_running_loop()
     host, port = host_and_port(target)
     try:
         places = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[:PLACES_MAX]
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
-    until_ms, reason = _monotonic_ms() + CONNECT_MS, "the name leads nowhere"
+        raise Unreachable(f"the name {host} cannot be resolved: {error_words(error)}") from error
+    until_ms, reason = _monotonic_ms() + CONNECT_MS, "the name has no address"
     for number, (family, kind, protocol, _, address) in enumerate(places):
-        # What is left is shared by the addresses that are left: one that swallows packets must not take all of it.
+        # The remaining time is divided among the remaining addresses: one that drops packets must not use all of it.
         left_ms = max(1, until_ms - _monotonic_ms()) / (len(places) - number)
         connected = socket.socket(family, kind, protocol)
         try:
@@ -324,7 +310,7 @@ async def _reach(target: str) -> socket.socket:
             reason = f"cannot connect to {address[0]}: no answer in time"
         except OSError as error:
             connected.close()
-            reason = f"cannot connect to {address[0]}: {_words(error)}"
+            reason = f"cannot connect to {address[0]}: {error_words(error)}"
         except BaseException:
             connected.close()
             raise
@@ -333,9 +319,10 @@ async def _reach(target: str) -> socket.socket:
     raise Unreachable(reason)
 
 
-def _words(error: BaseException) -> str:
+def error_words(error: BaseException) -> str:
+    """Returns the reason of a failed connection, without the error's class and number."""
     if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
         return str(error) or type(error).__name__
-    if error.errno is not None and error.errno > 0:  # asyncio's own words name no cause
+    if error.errno is not None and error.errno > 0:  # asyncio's own text names no cause
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

@@ -1,12 +1,11 @@
-"""The network over gRPC: `GrpcNet` is the `Net` that real programs and the SDK are given.
+"""The network over gRPC: `GrpcNet` is the `Net` of real programs and the SDK.
 
-One channel per address, made on first use, at most `channels_max`; bytes go in and out as they are. An address may
-begin with `evenqs://` (TLS) or `evenq://` (plain text); others go as the net was made. When the files of TLS change,
-the next call goes over a new channel, and the old one ends with its last call. A call that fails below the protocol
-raises `ConnectionFailed` (`TlsFailed` where the cause is TLS), `RequestTimeout` or `Unauthorized` as
-`evenq.runtime.net` promises, besides `Unsupported` (the server has no such method), `PayloadTooLarge` and
-`TooManyRequests`. A stream whose frames hold no status is ended by our server with the trailer `evenq-code`; it is
-raised here as the error it was there.
+One channel per address, made on first use, at most `channels_max`; requests and answers are bytes. An address may begin
+with `evenqs://` (TLS) or `evenq://` (plain text); others use the default of the net. When the TLS files change, the
+next call uses a new channel, and the old one is closed after its last call.
+A failed call raises the errors of `evenq.runtime.net` (`TlsFailed` instead of `ConnectionFailed` if TLS is the cause),
+`Unsupported` (the server has no such method), `PayloadTooLarge` or `TooManyRequests`. An evenq server ends a stream
+whose frames hold no status with the trailer `evenq-code`, which becomes the error that the server raised.
 """
 
 from __future__ import annotations
@@ -32,32 +31,30 @@ from evenq.wire.tls import CLIENT_HINTS, Tls
 from evenq.wire.tls_channels import Secure, SecureSocket, TlsChannels
 from evenq.wire.tls_diagnosis import explain, worth_asking
 
-__all__ = ["GrpcNet"]
-
 CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
-    ("grpc.max_receive_message_length", -1),  # the servers bound what they send; a batch of messages may pass 4 MiB
+    ("grpc.max_receive_message_length", -1),  # the servers bound their answers; a batch of messages may exceed 4 MiB
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 16 << 10),
-    ("grpc.keepalive_time_ms", 30_000),  # finds a dead peer behind NAT
+    ("grpc.keepalive_time_ms", 30_000),  # detects a dead peer behind NAT
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is back at once, not after gRPC's 1 s .. 120 s
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found soon, not after gRPC's 1 s .. 120 s
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.dns_min_time_between_resolutions_ms", 500),  # a pod's name comes a moment after it was first asked for
-    ("grpc.enable_retries", 0),  # callers retry by class of error; gRPC would do so behind their back
+    ("grpc.dns_min_time_between_resolutions_ms", 500),  # a pod's name may be published just after the first look-up
+    ("grpc.enable_retries", 0),  # callers retry by class of error; gRPC must not retry as well
     ("grpc.service_config_disable_resolution", 1),  # no TXT look-ups
-    ("grpc.enable_http_proxy", 0),  # peers are near; a proxy of the environment is not for them
+    ("grpc.enable_http_proxy", 0),  # servers are near; a proxy of the environment is not meant for them
     ("grpc.use_local_subchannel_pool", 1),  # two nets in one process share nothing
 )
 
 
 BLOCKING_OVER: Literal["sockets", "grpcio"] = "sockets"
-"""What carries calls from threads; grpcio in any case for a net that has options for gRPC's channels."""
+"""Transport of calls from threads; always grpcio for a net with options for gRPC's channels."""
 _monotonic_ms = SystemClock().monotonic_ms
 _EXPLAINED_MS = 2_000
-"""How long one explanation of a failure is used for all calls to its address: a probe costs two connections."""
+"""How long one explanation of a failure serves all calls to its address: a probe makes up to two connections."""
 
 
 class _Peer:
@@ -66,13 +63,11 @@ class _Peer:
     __slots__ = ("bidi", "channel", "in_flight", "retired", "streams", "target", "unaries", "version")
 
     def __init__(self, target: str, channel: Any, version: int) -> None:
-        # The published types of a channel ask for (de)serialisers that we do not want.
+        # The published types of a channel require (de)serialisers, which are not used here.
         self.target = target
         self.channel = channel
-        self.version = version
-        """Of the TLS files that the channel was made with; -1: plain text."""
-        self.retired = False
-        """True: closed by the last call that ends."""
+        self.version = version  # version of the TLS files of the channel; -1: plain text
+        self.retired = False  # True: the last call that ends closes the channel
         self.in_flight = 0
         self.unaries: dict[str, Any] = {}
         self.streams: dict[str, Any] = {}
@@ -91,15 +86,15 @@ class GrpcNet:
         channels_max: int = 256,
         error_table: ErrorTable = call_error,
     ) -> None:
-        """`tls`: how TLS is spoken; None = with the system's authorities and no certificate. `encrypted`: whether
-        addresses without a scheme are called with TLS; None = if `tls` is given. `channels_max`: addresses held open
-        at once; the least recently used one without a running call makes room. `error_table`: what each status of
-        gRPC means; another one for servers that are not ours. Raises SettingsError for TLS files that make no sense.
+        """`tls`: None = the system's authorities and no certificate. `encrypted`: TLS for addresses without a scheme;
+        None = if `tls` is given. `channels_max`: open addresses; above it the least recently used one without a running
+        call is closed. `error_table`: meaning of gRPC's statuses; another one for servers that are not evenq's. Raises
+        SettingsError for TLS files that are not valid.
         """
         self._encrypted = tls is not None if encrypted is None else encrypted
         self._hints = tls.hints if tls is not None else CLIENT_HINTS
         self._tls = None if tls is None else TlsChannels(tls, now_ms=_monotonic_ms)
-        # Of one option given twice gRPC takes the first.
+        # If an option occurs twice, gRPC uses the first one.
         self._options = tuple({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
         self._channels_max = channels_max
         self._error_table = error_table
@@ -111,7 +106,7 @@ class GrpcNet:
     async def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
     ) -> bytes:
-        """One request, one answer; waits at most `timeout_ms`."""
+        """Sends one request and returns one answer; waits at most `timeout_ms`."""
         peer = await self._peer(address)
         call = peer.unaries.get(method)
         if call is None:
@@ -142,7 +137,7 @@ class GrpcNet:
         timeout_ms: int | None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Open a stream; `aclose()` of the iterator (or the end of its task) cancels the call. None = no time limit."""
+        """Opens a stream; `aclose()` of the iterator, or the end of its task, cancels the call. None = no limit."""
         peer = await self._peer(address)
         kwargs: dict[str, Any] = {
             "timeout": None if timeout_ms is None else timeout_ms / 1000,
@@ -152,8 +147,7 @@ class GrpcNet:
         call: Any = None
         try:
             opener: Any
-            # A single request is a `unary_stream` call: grpc.aio would otherwise run a task for the iterator of one
-            # message.
+            # A single request is a `unary_stream` call: grpc.aio would otherwise run a task for its iterator.
             if isinstance(requests, bytes):
                 opener = peer.streams.get(method)
                 if opener is None:
@@ -174,34 +168,35 @@ class GrpcNet:
         finally:
             peer.in_flight -= 1
             if call is not None:
-                # A generator may be closed at a `yield`: gRPC goes on receiving until the call is cancelled. After the
-                # end it does nothing.
+                # A generator may be closed at a `yield`: gRPC receives until the call is cancelled. After the end this
+                # does nothing.
                 call.cancel()
-                call = None  # the error's traceback has this frame; see `_without_call`
+                call = None  # the error's traceback contains this frame; see `_without_call`
             if peer.retired:
                 await self._end(peer)
 
     def duplex(self, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> DuplexCall:
-        """A call with messages both ways, over a connection of its own; see `evenq.runtime.duplex.Duplex`."""
+        """Returns a call with messages in both directions (`evenq.runtime.duplex`), over its own connection."""
         target, scheme = target_of(address)
         encrypted = self._encrypted if scheme is None else scheme
         return DuplexCall(
-            target, method, metadata=dict(metadata or {}),
+            target,
+            method,
+            metadata=dict(metadata or {}),
             secure=(lambda: self._secure_socket(target)) if encrypted else None,
             why=lambda: self._why_not(target, encrypted=encrypted),
-        )  # fmt: skip
+        )
 
     async def renew(self, address: str) -> None:
-        """Let the next call to the address make a new connection, to what its name leads to by then; calls that run end
-        on the old one. For callers that know better than gRPC that a connection is dead: a machine that vanished
-        without a word is noticed by gRPC after 40 s only.
+        """Makes the next call to the address use a new connection, with its name resolved again; running calls keep the
+        old one. For callers that detect a dead connection earlier than gRPC, which needs 40 s for a lost machine.
         """
         peer = self._peers.get(address)
         if peer is not None:
             await self._retire(address, peer)
 
     def blocking(self) -> BlockingCalls:
-        """For calls from threads; another set of connections, closed by itself."""
+        """Returns the net for calls from threads: other connections, which the caller closes."""
         if BLOCKING_OVER == "sockets" and self._options == CHANNEL_OPTIONS:
             return BlockingNet(
                 tls=self._channels, encrypted=self._encrypted, hints=self._hints, addresses_max=self._channels_max
@@ -215,7 +210,7 @@ class GrpcNet:
         )
 
     async def close(self) -> None:
-        """End all channels; running calls are cancelled."""
+        """Closes all channels; running calls are cancelled."""
         self._closed = True
         peers = [*self._peers.values(), *self._retired]
         self._peers.clear()
@@ -238,7 +233,7 @@ class GrpcNet:
         target, scheme = target_of(address)
         secure = await self._secure(target) if (self._encrypted if scheme is None else scheme) else None
         made = self._peers.get(address)
-        if made is not None:  # by another call, while this one waited for a certificate
+        if made is not None:  # by another call, while this one fetched a certificate
             return made
         spare = self._make_room() if len(self._peers) >= self._channels_max else None
         if secure is not None:
@@ -252,7 +247,7 @@ class GrpcNet:
         return peer
 
     def _channels(self) -> TlsChannels:
-        if self._tls is None:  # an address asked for it
+        if self._tls is None:  # the first address with evenqs://
             self._tls = TlsChannels(Tls(), now_ms=_monotonic_ms)
         return self._tls
 
@@ -267,7 +262,7 @@ class GrpcNet:
             raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
 
     async def _secure_socket(self, target: str) -> SecureSocket:
-        """What a connection of a duplex call is secured with."""
+        """Returns the TLS parameters of a duplex call's connection."""
         channels = self._channels()
         if not channels.tls.insecure:
             return channels.secure_socket(target)
@@ -278,16 +273,16 @@ class GrpcNet:
             raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
 
     async def _why_not(self, target: str, *, encrypted: bool) -> str:
-        """Why a duplex call has no connection although something listens; empty if TLS is not the reason."""
+        """Returns why a duplex call has no connection although a server listens; empty if TLS is not the reason."""
         reason = await self._explain(target, encrypted=encrypted)
-        if encrypted:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
+        if encrypted:  # a new authority, or a new certificate of the pinned server, may be the fix
             channels = self._channels()
             channels.look(_monotonic_ms())
             channels.forget(target)
         return reason
 
     async def _retire(self, address: str, peer: _Peer) -> None:
-        """Let running calls end on the old channel; the next call makes a new one."""
+        """Closes the channel after its running calls; the next call makes a new one."""
         if self._peers.get(address) is peer:
             del self._peers[address]
         peer.retired = True
@@ -303,11 +298,11 @@ class GrpcNet:
         self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
         known = grpc_call_error(error, peer.target, method, timeout_ms, table=self._error_table)
-        # A probe costs two connections, so only errors are explained behind which TLS may stand.
+        # A probe costs up to two connections, so only errors that TLS may have caused are explained.
         if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
         reason = await self._explain(peer.target, encrypted=peer.version >= 0)
-        if peer.version >= 0:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
+        if peer.version >= 0:  # a new authority, or a new certificate of the pinned server, may be the fix
             channels = self._channels()
             channels.look(_monotonic_ms())
             channels.forget(peer.target)
@@ -324,7 +319,7 @@ class GrpcNet:
             files = self._channels().files if encrypted else None
             asking = spawn(asyncio.to_thread(explain, target, files, self._hints), name="TLS diagnosis")
             self._explained[target] = now_ms, asking
-        # One probe for all callers: the one that is cancelled must not cancel it for the others.
+        # One probe for all callers: a cancelled caller must not cancel it for the others.
         return await asyncio.shield(asking)
 
     def _make_room(self) -> _Peer:
@@ -332,13 +327,13 @@ class GrpcNet:
             if not peer.in_flight:
                 return self._peers.pop(address)
         raise errors.TooManyRequests(
-            f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
+            f"calls run to {self._channels_max} addresses at the same time, the maximum; wait for one to end"
         )
 
 
 def _without_call(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-    """The same, without the frames of the call that failed: a call that somebody keeps, with its error, keeps its
-    channel, and gRPC connects on for a channel that was closed.
+    """Returns the error without the frames of the failed call: they would keep the call and its channel alive, and gRPC
+    connects again for a channel that was closed.
     """
     link: BaseException | None = error
     while link is not None:
@@ -348,8 +343,6 @@ def _without_call(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
 
 
 def _is_cancelled() -> bool:
-    """True: this task is cancelled. Else gRPC ended a call whose request iterator failed or whose channel was closed,
-    and the task goes on.
-    """
+    """Returns whether this task is cancelled. If not, gRPC ended a call (failed iterator, or closed channel)."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

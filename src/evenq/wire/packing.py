@@ -1,8 +1,8 @@
-"""Compressed bodies on their way from a producer to the broker, which unpacks them (wire contract 5.3).
+"""Compression of bodies between a producer and the broker, which decompresses them (wire contract 5.3).
 
-The protocol has one word, GZIP, that its SDKs read differently; so a body is delivered as IDENTITY, and packing saves
-the way to the broker. lz4 and zstd have numbers of our own, which only a broker of ours reads; both need
-`evenq[compression]`. What is unpacked is bounded before it is made.
+The protocol has one value, GZIP, which its SDKs decode differently. So a body is delivered as IDENTITY, and compression
+only saves traffic to the broker. lz4 and zstd have numbers that only evenq reads, and need `evenq[compression]`.
+Always true: decompression never produces more than one byte above the limit.
 """
 
 from __future__ import annotations
@@ -12,31 +12,29 @@ from typing import Any
 
 from evenq.errors import BadRequest, BodyTooLarge, MessageCorrupted, Unsupported
 
-__all__ = ["GZIP", "IDENTITY", "LZ4", "METHODS", "ZSTD", "check_method", "pack", "unpack"]
-
 IDENTITY, GZIP = 1, 2
 LZ4, ZSTD = 64, 65
 METHODS = {"zlib": GZIP, "lz4": LZ4, "zstd": ZSTD}
 """Names for users, and `body_encoding` of system properties."""
 
 _NAMES = {number: name for name, number in METHODS.items()}
-_ANY_HEADER = 47  # zlib reads a gzip or a zlib header by itself
+_ANY_HEADER = 47  # zlib detects a gzip or a zlib header
 _ZLIB_LEVEL = 5  # RocketMQ 4.9 producer, compress level
 _ZSTD_LEVEL = 3
-_WINDOW_MAX = 64 << 20  # of a zstd frame: memory of one unpacking
-MEMBERS_MAX = 128  # each costs a copy of the rest; 64 KiB members, as block gzip writes them, fill 8 MiB
+_WINDOW_MAX = 64 << 20  # of a zstd frame: memory of one decompression
+MEMBERS_MAX = 128  # each member costs a copy of the rest; 64 KiB members, as of block gzip, fill 8 MiB
 
 
 def check_method(name: str) -> None:
-    """Raises BadRequest for an unknown method, Unsupported if its library is not installed. Empty: none."""
+    """Raises BadRequest for an unknown method, Unsupported if its library is not installed. Empty: no compression."""
     if name and name not in METHODS:
-        raise BadRequest(f"compression is {name!r}, it is one of {', '.join(METHODS)}, or empty for none")
+        raise BadRequest(f"compression is {name!r}; it must be one of {', '.join(METHODS)}, or empty for none")
     if name:
         pack(name, b"")
 
 
 def pack(name: str, body: bytes) -> tuple[bytes, int]:
-    """The packed body and its encoding; the body as it is if packing gains nothing."""
+    """Returns the compressed body and its encoding; the body unchanged if compression gains nothing."""
     match name:
         case "zlib":
             packed = zlib.compress(body, _ZLIB_LEVEL)
@@ -48,9 +46,7 @@ def pack(name: str, body: bytes) -> tuple[bytes, int]:
 
 
 def unpack(encoding: int, body: bytes, bytes_max: int) -> bytes:
-    """The body as it was. Raises BodyTooLarge (over `bytes_max`; no more is ever made), and MessageCorrupted, also if
-    the library is not installed here.
-    """
+    """Returns the original body. Raises BodyTooLarge over `bytes_max`, MessageCorrupted also without the library."""
     name = _NAMES.get(encoding)
     if name is None:
         raise MessageCorrupted(f"the body has the unknown encoding {encoding}; use IDENTITY or GZIP")
@@ -58,18 +54,18 @@ def unpack(encoding: int, body: bytes, bytes_max: int) -> bytes:
         plain, whole = _unpacked(name, body, bytes_max)
     except (BodyTooLarge, MessageCorrupted):
         raise
-    except Exception as error:  # each library has errors of its own, without a common class
-        raise MessageCorrupted(f"the body is said to be compressed but does not unpack: {error}") from error
+    except Exception as error:  # the libraries' errors have no common class
+        raise MessageCorrupted(f"the body is marked as compressed but does not decompress: {error}") from error
     if len(plain) > bytes_max:
-        raise BodyTooLarge(f"the unpacked body is larger than {bytes_max} bytes, the limit; send less at once")
+        raise BodyTooLarge(f"the decompressed body is larger than {bytes_max} bytes, the limit; send smaller bodies")
     if not whole:
-        raise MessageCorrupted("the body is said to be compressed but does not unpack: its end is missing")
+        raise MessageCorrupted("the body is marked as compressed but does not decompress: its end is missing")
     return plain
 
 
 def _unpacked(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    """At most one byte more than allowed, and whether the end was reached. A body may be several members (gzip) or
-    frames (lz4, zstd) one after another, as `cat a.gz b.gz` makes them.
+    """Returns at most one byte more than allowed, and whether the end was reached. A body may have several members
+    (gzip) or frames (lz4, zstd), as `cat a.gz b.gz` makes them.
     """
     parts: list[bytes] = []
     size = 0
@@ -80,12 +76,12 @@ def _unpacked(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
         if size > bytes_max or not whole:
             return b"".join(parts), whole
     if body:
-        raise MessageCorrupted(f"the compressed body has more than {MEMBERS_MAX} members; compress it as one")
+        raise MessageCorrupted(f"the compressed body has more than {MEMBERS_MAX} members; compress it as one member")
     return b"".join(parts), True
 
 
 def _first_member(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool, bytes]:
-    """The first member, at most one byte more than allowed; whether its end was reached; and what follows it."""
+    """Returns the first member, at most one byte more than allowed; whether its end was reached; and the rest."""
     match name:
         case "zlib":
             inflater = zlib.decompressobj(_ANY_HEADER)
@@ -96,8 +92,7 @@ def _first_member(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool, 
             return part, bool(unpacker.eof), unpacker.unused_data or b""
         case _:
             unzstd = _library("zstandard", name).ZstdDecompressor(max_window_size=_WINDOW_MAX)
-            # The size that a frame declares can be a lie, and only this way of reading is bounded; it does not tell
-            # where the frame ends.
+            # Only this way of reading is bounded: the size in a frame may be false. It does not report the frame's end.
             with unzstd.stream_reader(body) as reader:
                 part = reader.read(bytes_max + 1)
             if len(part) > bytes_max:

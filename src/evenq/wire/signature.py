@@ -1,8 +1,8 @@
-"""How calls are signed (wire contract 2.2): `MQv2-HMAC-SHA1 Credential=…, SignedHeaders=x-mq-date-time, Signature=…`.
+"""Signatures of calls (wire contract 2.2): `MQv2-HMAC-SHA1 Credential=…, SignedHeaders=x-mq-date-time, Signature=…`.
 
 The signature is HMAC-SHA1 with the secret key over the exact bytes of the header `x-mq-date-time`; nothing else of a
-call is signed. Pure: servers read and compare here, the SDK and servers that call each other write here. Always true:
-a secret is never in a text that Python makes of its objects, and signatures are compared in constant time.
+call is signed. Servers verify here; the SDK and servers that call each other sign here. Always true: a secret never
+appears in the text of an object, and signatures are compared in constant time.
 """
 
 from __future__ import annotations
@@ -13,34 +13,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn
 
-__all__ = [
-    "ALGORITHM",
-    "AUTHORIZATION",
-    "DATE_TIME",
-    "SESSION_TOKEN",
-    "AuthorizationHeader",
-    "Secret",
-    "authorization",
-    "date_time",
-    "fits",
-    "moment_ms",
-    "read_claim",
-    "sign",
-]
-
 ALGORITHM = "MQv2-HMAC-SHA1"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 SESSION_TOKEN = "x-mq-session-token"  # noqa: S105  the name of a header
-HEADER_MAX = 1_024
-"""Most characters of an `authorization` header that is looked at."""
+HEADER_MAX = 1_024  # most characters of an `authorization` header that is parsed
 DATE_MAX = 64
-"""Most characters of `x-mq-date-time`: what is hashed for a stranger is short."""
+"""Most characters of `x-mq-date-time`, so that unauthenticated callers cannot cause long hashing."""
 _HEX_DIGITS = 40
 
 
 class Secret:
-    """A secret key. Its text is `***`; only `reveal` gives it away, and it is not pickled."""
+    """A secret key. Its text is `***`; only `reveal` returns the key, and pickling is not possible."""
 
     __slots__ = ("_value",)
 
@@ -48,7 +32,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> bytes:
-        """The key itself, UTF-8."""
+        """Returns the key, UTF-8."""
         return self._value.encode()
 
     def __repr__(self) -> str:
@@ -63,7 +47,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(self.reveal(), other.reveal())
 
-    __hash__ = None  # type: ignore[assignment]  # not a key of tables
+    __hash__ = None  # type: ignore[assignment]  # not a key of dicts
 
     def __bool__(self) -> bool:
         return bool(self._value)
@@ -71,33 +55,32 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationHeader:
-    """What an `authorization` header says."""
+    """Parsed content of an `authorization` header."""
 
     user: str
     """The credential up to its first `/`; Go appends `//Rocketmq`, C++ `/region/RocketMQ`."""
     signature: str
-    """As it came: upper case from Java, C++, C# and Node.js, lower case from Go, Python and Rust."""
+    """As received: upper case from Java, C++, C# and Node.js, lower case from Go, Python and Rust."""
 
 
 def sign(secret: Secret, date: str) -> str:
-    """The signature of a date-time header, 40 upper-case hex digits."""
+    """Returns the signature of a date-time header, 40 upper-case hex digits."""
     return hmac.new(secret.reveal(), date.encode(), hashlib.sha1).hexdigest().upper()
 
 
 def authorization(user: str, secret: Secret, date: str) -> str:
-    """The whole header value."""
     return f"{ALGORITHM} Credential={user}, SignedHeaders={DATE_TIME}, Signature={sign(secret, date)}"
 
 
 def read_claim(header: str) -> AuthorizationHeader | None:
-    """Parse a header; None for one that is not of this form. The parts may come in any order."""
+    """Parses a header, with its parts in any order; None if it does not have this form."""
     algorithm, _, rest = header.partition(" ")
     if algorithm != ALGORITHM or len(header) > HEADER_MAX:
         return None
     parts: dict[str, str] = {}
     for part in rest.split(","):
         name, _, value = part.strip().partition("=")
-        # Given twice, the header could be read in two ways: guard and log might see different users.
+        # A part given twice could be read in two ways: guard and log might see different users.
         if name in parts:
             return None
         parts[name] = value
@@ -109,17 +92,17 @@ def read_claim(header: str) -> AuthorizationHeader | None:
 
 
 def fits(claim: AuthorizationHeader, secret: Secret, date: str) -> bool:
-    """Is the signature right? In constant time, in either case of hex digits."""
+    """Returns whether the signature is right, in constant time; hex digits may have either case."""
     return hmac.compare_digest(claim.signature.upper().encode(), sign(secret, date).encode())
 
 
 def date_time(now_ms: int) -> str:
-    """The header of a moment, `yyyyMMddTHHmmssZ`, in UTC as its Z says."""
+    """Returns the header of a time, `yyyyMMddTHHmmssZ`, in UTC as its Z states."""
     return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def moment_ms(date: str) -> int | None:
-    """The moment that a header names, ms since the epoch, its Z believed; None if it is in no known form.
+    """Returns the time in a header, ms since the epoch, read as UTC; None for an unknown form.
 
     Java, Go, Python and C# write local time before the Z; Rust writes RFC 3339.
     """

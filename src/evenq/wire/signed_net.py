@@ -1,7 +1,7 @@
-"""A `Net` that signs every call: `SignedNet` around any other one.
+"""A `Net` that signs every call of another one.
 
-Clients sign with the user's keys, servers with those of the internal user when they call each other. A signature
-covers the time of day in whole seconds, so one is made per second and not per call.
+Clients sign with the user's keys; servers that call each other, with those of the internal user. A signature covers the
+time in whole seconds, so one is made per second and not per call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from evenq.runtime.net import BlockingCalls, Net
 from evenq.wire.credentials import Credentials
 from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
 
-__all__ = ["SignedNet", "Signer"]
-
 
 class Signer:
-    """Makes the headers of one user's calls."""
+    """Maker of the headers of one user's calls."""
 
     def __init__(self, user: str, secret: Secret, *, clock: Clock, session_token: str = "") -> None:
         self._clock = clock
@@ -28,25 +26,24 @@ class Signer:
 
     @classmethod
     def of(cls, credentials: Credentials, clock: Clock) -> Self:
-        """For a client's keys."""
+        """Returns a signer with a client's keys."""
         secret = Secret(credentials.secret_key)
         return cls(credentials.access_key, secret, clock=clock, session_token=credentials.security_token)
 
     def change(self, user: str, secret: Secret) -> None:
-        """Sign with this from now on."""
         self._user, self._secret = user, secret
         self._second = -1
         self._headers: dict[str, str] = {}
 
     def headers(self) -> Mapping[str, str]:
-        """`authorization`, `x-mq-date-time` and, with a token, `x-mq-session-token`."""
+        """Returns `authorization`, `x-mq-date-time` and, with a token, `x-mq-session-token`."""
         now_ms = self._clock.now_ms()
         if now_ms // 1000 != self._second:
             date = date_time(now_ms)
             headers = {DATE_TIME: date, AUTHORIZATION: authorization(self._user, self._secret, date)}
             if self._session_token:
                 headers[SESSION_TOKEN] = self._session_token
-            self._headers = headers  # whole, for other threads sign by it, too
+            self._headers = headers  # replaced as a whole, because other threads read it
             self._second = now_ms // 1000
         return self._headers
 
@@ -61,7 +58,6 @@ class SignedNet:
     async def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
     ) -> bytes:
-        """One request, one answer."""
         headers = {**(metadata or {}), **self._signer.headers()}
         return await self._net.unary(address, method, request, timeout_ms=timeout_ms, metadata=headers)
 
@@ -74,23 +70,23 @@ class SignedNet:
         timeout_ms: int | None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[bytes]:
-        """A stream; signed once, when it is opened."""
+        """Opens a stream; signed once."""
         headers = {**(metadata or {}), **self._signer.headers()}
         return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
 
     def duplex(self, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> Duplex:
-        """A call with messages both ways; signed once, when it is made."""
+        """Returns a call with messages in both directions; signed once, when it is made."""
         headers = {**(metadata or {}), **self._signer.headers()}
         return open_duplex(self._net, address, method, metadata=headers)
 
     async def renew(self, address: str) -> None:
-        """Let the next call to the address make a new connection; nothing happens in a net without connections."""
+        """Makes the next call to the address use a new connection, in a net that has connections."""
         renew = getattr(self._net, "renew", None)
         if renew is not None:
             await renew(address)
 
     def blocking(self) -> BlockingCalls | None:
-        """For calls from threads, signed as well; None: the net below has no such."""
+        """Returns the signed net for calls from threads; None: the net below has none."""
         make = getattr(self._net, "blocking", None)
         if make is None:
             return None
@@ -99,5 +95,4 @@ class SignedNet:
         return net
 
     async def close(self) -> None:
-        """Close the net below."""
         await self._net.close()

@@ -1,8 +1,8 @@
-"""The one table between the classes of `evenq.errors` and the codes of `apache.rocketmq.v2.Code`.
+"""The only table between the classes of `evenq.errors` and the codes of `apache.rocketmq.v2.Code`.
 
-Servers call `status_of` to answer, clients call `error_of` on what came back. The codes themselves stand at the
-classes; here is which class a code means, which errors must not be shown to a stranger, which codes are never sent,
-and what Rust's SDK gets instead of the codes that it does not know (wire contract 10).
+Servers call `status_of` for answers, clients call `error_of` on received codes. The classes define their codes. Here
+are: the class of each code, errors that must not be shown to callers, codes that are never sent, and replacements for
+codes that Rust's SDK does not support (wire contract 10).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CLASS_OF_CODE: dict[int, type[errors.Error]] = {
         errors.Unsupported,
     )
 }
-"""What a client raises for a code. `StoreFull` shares 42900 with `TooManyRequests` and arrives as the latter."""
+"""Class that a client raises for a code. `StoreFull` shares 42900 with `TooManyRequests` and arrives as the latter."""
 
 NEVER_SENT = frozenset(
     {
@@ -75,7 +75,7 @@ NEVER_SENT = frozenset(
         30000,  # MULTIPLE_RESULTS are not errors: handlers write them
         40018,  # ILLEGAL_POLLING_TIME: a short deadline makes a short poll (wire contract 9.3)
         40200,  # PAYMENT_REQUIRED: reserved
-        43100,  # REQUEST_HEADER_FIELDS_TOO_LARGE: gRPC itself refuses
+        43100,  # REQUEST_HEADER_FIELDS_TOO_LARGE: gRPC itself rejects them
         50000,  # INTERNAL_ERROR: reserved, 50001 is sent
         50402,  # SLAVE_PERSISTENCE_TIMEOUT waits for replicas
         50501,  # VERSION_UNSUPPORTED: reserved
@@ -93,7 +93,7 @@ INTERNAL: tuple[type[errors.Error], ...] = (
     errors.PortInUse,
     errors.InvalidTransition,
 )
-"""Errors whose text names files, ports or histories: a caller gets InternalError with an id, the log the text."""
+"""Errors whose text names files, ports or histories: the caller gets InternalError with an id, the log has the text."""
 
 RUST_KNOWS = {
     40019: 40000,
@@ -104,10 +104,10 @@ RUST_KNOWS = {
     42901: 42900,
     42902: 42900,
 }
-"""Rust's SDK 5.0.0 panics on codes that its older proto lacks, so it gets an older one of the same family."""
+"""Rust's SDK 5.0.0 panics on codes that its older proto lacks; it gets an older code of the same family."""
 
 _NO_LITE_NAMES = frozenset({"DOTNET", "HTTP"})
-"""Languages whose SDKs call ILLEGAL_LITE_TOPIC unsupported: C# and Node.js (wire contract 3.14)."""
+"""Languages whose SDKs report ILLEGAL_LITE_TOPIC as unsupported: C# and Node.js (wire contract 3.14)."""
 
 _FAMILIES: tuple[tuple[int, int, type[errors.Error]], ...] = (
     (40000, 40100, errors.BadRequest),
@@ -126,20 +126,20 @@ _FAMILIES: tuple[tuple[int, int, type[errors.Error]], ...] = (
 
 
 def code_for(code: int, language: str = "") -> int:
-    """The code that a client of this language (`RpcContext.language`) understands in place of `code`."""
+    """Returns the code that a client of this language (`RpcContext.language`) supports in place of `code`."""
     if code == errors.IllegalLiteTopic.code and language in _NO_LITE_NAMES:
         return errors.BadRequest.code
     return RUST_KNOWS.get(code, code) if language == "RUST" else code
 
 
 def status_of(error: errors.Error, language: str = "") -> definition_pb2.Status:
-    """What to answer for an error. `language` is `RpcContext.language`; it matters for RUST only."""
+    """Returns the status of an answer for an error. `language` is `RpcContext.language`."""
     code = cast("definition_pb2.Code.ValueType", code_for(error.code, language))
     return definition_pb2.Status(code=code, message=error.message)
 
 
 def error_of(code: int, message: str) -> errors.Error:
-    """What to raise for an answer that is not OK. A code that no class has becomes the class of its family."""
+    """Returns the error for an answer that is not OK; for a code without a class, that of its family."""
     kind = CLASS_OF_CODE.get(code)
     if kind is not None:
         return kind(message)
@@ -150,6 +150,6 @@ def error_of(code: int, message: str) -> errors.Error:
 
 
 def check(status: definition_pb2.Status) -> None:
-    """Raise the error that the status stands for, if it does. OK and MULTIPLE_RESULTS pass."""
+    """Raises the error of a status. OK and MULTIPLE_RESULTS pass."""
     if status.code not in {20000, 30000}:
         raise error_of(status.code, status.message)

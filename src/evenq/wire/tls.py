@@ -1,8 +1,7 @@
-"""TLS as a client of a server uses it: `Tls` says what is trusted and shown, `TlsFiles` reads the files and notices
-when they change.
+"""TLS of a client: `Tls` contains what is trusted and presented, `TlsFiles` reads the files and detects their changes.
 
 The SDK and the command line make a `Tls` from arguments and `EVENQ_TLS_*`, servers from their setting `tls` for calls
-to each other. Always true: files that make no sense never replace ones that did.
+to each other. Always true: files that are not valid never replace valid ones.
 """
 
 from __future__ import annotations
@@ -18,30 +17,18 @@ from typing import NamedTuple, Self
 from evenq.errors import SettingsError
 from evenq.runtime.private_files import warn_of_readers
 
-__all__ = [
-    "CLIENT_HINTS",
-    "SERVER_HINTS",
-    "Hints",
-    "Pem",
-    "Tls",
-    "TlsFiles",
-    "read_authorities",
-    "read_pair",
-    "stamp_of",
-]
-
 log = logging.getLogger(__name__)
 
 CA_VARIABLE, NAME_VARIABLE, INSECURE_VARIABLE = "EVENQ_TLS_CA", "EVENQ_TLS_SERVER_NAME", "EVENQ_TLS_INSECURE"
 CERTIFICATE_VARIABLE, KEY_VARIABLE = "EVENQ_TLS_CERTIFICATE", "EVENQ_TLS_KEY"
 FILE_BYTES_MAX = 4 << 20
 _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
-"""How OpenSSL finds a certificate in a folder; other files there are the same ones by other names."""
+"""Name by which OpenSSL finds a certificate in a folder; the other files there are links to the same certificates."""
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 class Hints(NamedTuple):
-    """How errors call the settings, so that the sentence names what its reader can change."""
+    """Names of the settings in errors, so that an error names what its reader can change."""
 
     ca: str
     certificate: str
@@ -69,22 +56,22 @@ SERVER_HINTS = Hints(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a client speaks TLS. All paths are PEM files, read again when they change. Raises SettingsError."""
+    """Settings of a client's TLS. All paths are PEM files, read again when they change. Raises SettingsError."""
 
     ca: str | Path = ""
-    """Authorities that servers' certificates must be signed by; empty = the system's."""
+    """Authorities that must have signed servers' certificates; empty = the system's."""
     certificate: str | Path = ""
-    """The client's own certificate chain, for servers that want one; with `key`."""
+    """The client's own certificate chain, for servers that require one; with `key`."""
     key: str | Path = ""
     """Its private key, without a password."""
     server_name: str = ""
-    """Name that the server's certificate must carry; empty = the host that is dialled."""
+    """Name that the server's certificate must contain; empty = the host of the address."""
     insecure: bool = False
-    """True: trust the certificate that the server shows at the first connection, whatever its signer and its
-    name. For tests: a man in the middle is not noticed. An expired certificate is still refused.
+    """True: trust the certificate that the server presents at the first connection, whatever its signer and name.
+    For tests: a man in the middle is not detected. An expired certificate is still rejected.
     """
     hints: Hints = field(default=CLIENT_HINTS, repr=False, compare=False)
-    """How errors name these settings."""
+    """Names of these settings in errors."""
 
     def __post_init__(self) -> None:
         if bool(str(self.certificate)) != bool(str(self.key)):
@@ -95,7 +82,7 @@ class Tls:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Self | None:
-        """What `EVENQ_TLS_*` say; None if none of them is set. Raises SettingsError."""
+        """Returns the settings of `EVENQ_TLS_*`; None if none of them is set. Raises SettingsError."""
         ca, certificate, key, name, insecure = (
             environ.get(variable, "").strip()
             for variable in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, INSECURE_VARIABLE)
@@ -115,7 +102,7 @@ class Pem:
     """Contents of a `Tls`'s files."""
 
     ca: bytes | None
-    """None: the system's authorities cannot be named, gRPC's own are taken."""
+    """None: the system's authorities cannot be found, so gRPC uses its own."""
     certificate: bytes | None
     key: bytes | None = field(repr=False)
 
@@ -124,25 +111,23 @@ class TlsFiles:
     """The files of one `Tls`."""
 
     def __init__(self, tls: Tls) -> None:
-        """Raises SettingsError for files that cannot be read or make no sense."""
+        """Raises SettingsError for files that cannot be read or are not valid."""
         self.tls = tls
         self._paths = [Path(path) for path in (tls.ca, tls.certificate, tls.key) if str(path)]
         self._stamp = self._look()
         self.pem = self._read()
 
     def refresh(self) -> bool:
-        """Look whether the files changed; True: `pem` is new. Files that make no sense are logged, once, and change
-        nothing.
-        """
+        """Checks whether the files changed; True: `pem` is new. Invalid files are logged once and change nothing."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
-        # Kept also if the files make no sense, so they are logged once and not at each look.
+        # Kept also for invalid files, so they are logged once and not at each check.
         self._stamp = stamp
         try:
             pem = self._read()
         except SettingsError as error:
-            log.warning("the changed TLS files are not used, the ones before are: %s", error)
+            log.warning("the changed TLS files are not used, the previous ones are: %s", error)
             return False
         if pem == self.pem:
             return False
@@ -159,32 +144,32 @@ class TlsFiles:
 
 
 def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
-    """Contents of a certificate's and its key's file, checked to belong together. Raises SettingsError."""
-    for _ in range(3):  # the files may be changed between two looks; then the pair is read again
+    """Returns the contents of both files, checked to belong together. Raises SettingsError."""
+    for _ in range(3):  # the files may change between the reads and the check; then the pair is read again
         try:
             pair = _content(certificate), _content(key)
             warn_of_readers(key)
-            # Without `password` OpenSSL would ask for one at the terminal.
+            # Without `password` OpenSSL prompts for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
             raise SettingsError(
-                f"certificate {certificate} and key {key} do not serve TLS ({error}): they must be PEM, belong "
+                f"certificate {certificate} and key {key} cannot be used for TLS ({error}): they must be PEM, belong "
                 "together, and the key must have no password"
             ) from error
         except OSError as error:
             raise _unreadable(error) from error
         if pair == (_content(certificate), _content(key)):
             return pair
-    raise SettingsError(f"certificate {certificate} and key {key} change all the time; write them once")
+    raise SettingsError(f"certificate {certificate} and key {key} change continuously; write them once")
 
 
 def read_authorities(path: Path) -> bytes:
-    """Content of a file of authorities' certificates. Raises SettingsError if there is none in it."""
+    """Returns the content of a file of authorities' certificates. Raises SettingsError if it contains none."""
     content = _content(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
-        raise SettingsError(f"{path} holds no certificates of an authority ({error}); give a PEM file") from error
+        raise SettingsError(f"{path} contains no certificates of an authority ({error}); give a PEM file") from error
     return content
 
 
@@ -204,7 +189,7 @@ def _unreadable(error: OSError) -> SettingsError:
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file, also behind a link that is moved to another one; None: it cannot be looked at."""
+    """Returns a value that changes with the file, also if a link to it is moved; None: the file is not accessible."""
     try:
         status = path.stat()
     except OSError:
@@ -213,7 +198,7 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _system_authorities() -> bytes | None:
-    """What OpenSSL trusts: its file or, where it has none, as Pythons that are built elsewhere, its folder."""
+    """Returns the authorities that OpenSSL trusts: its file, or its folder if it has no file, as some Python builds."""
     paths = ssl.get_default_verify_paths()  # also what SSL_CERT_FILE and SSL_CERT_DIR name
     files = [Path(paths.cafile)] if paths.cafile else []
     try:

@@ -1,8 +1,8 @@
-"""Why a connection to a server that listens fails: one sentence that names the fix.
+"""The reason why a connection to a listening server fails: one sentence that names the fix.
 
-gRPC tells "failed to connect to all addresses ... Socket closed" for most mistakes with TLS. After such a failure the
-net asks here, which shakes hands once more with Python's `ssl`, whose errors can be distinguished. Blocks for
-`PROBE_MS` at most; called in a thread.
+gRPC reports "failed to connect to all addresses ... Socket closed" for most mistakes with TLS. After such a failure the
+net calls `explain`, which makes another handshake with Python's `ssl`, whose errors can be distinguished. Blocks for
+about `PROBE_MS` per handshake; called in a thread.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from evenq.wire.addresses import host_and_port
 from evenq.wire.tls import CLIENT_HINTS, Hints, TlsFiles
 from evenq.wire.tls_channels import client_context, handshake, names_of
 
-__all__ = ["explain", "worth_asking"]
-
 PROBE_MS = 1_000
-ANSWER_MS = 300
-"""A server that misses a client's certificate says so after the handshake."""
+ANSWER_MS = 300  # a server that misses a client's certificate reports it after the handshake
 _PLAIN_ANSWERS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
 _EXPIRED, _TOO_EARLY = 10, 9  # of OpenSSL's X509_V_ERR_*
 _NAME_CODES = frozenset({62, 64})
 
 
 def worth_asking(reason: str, target: str) -> bool:
-    """True if gRPC's `reason` of a failed call to `target` may be TLS: something listens, and no connection came about.
+    """Returns whether TLS may be the reason of a failed call: a server listens, and the connection failed.
 
-    The reason is that of one address. A name has several: of `localhost` the IPv6 one refuses, and at the other one
-    a server listens.
+    gRPC's `reason` is that of one address. A name has several: the IPv6 address of `localhost` may refuse while a
+    server listens at the other one.
     """
     if "failed to connect to all addresses" not in reason or "imeout" in reason:
         return False
@@ -44,10 +41,10 @@ def _is_ip(host: str) -> bool:
 
 
 def explain(target: str, files: TlsFiles | None, hints: Hints = CLIENT_HINTS) -> str:
-    """Why a client with `files` (None: plain text) cannot talk to `host:port`; empty if TLS is not the reason."""
+    """Returns why a client with `files` (None: plain text) cannot use `host:port`; empty if TLS is not the reason."""
     try:
         return _plain(target, hints) if files is None else _encrypted(target, files, hints)
-    except OSError:  # the server listens no more, or it fell silent
+    except OSError:  # the server does not listen any more, or sends nothing
         return ""
 
 
@@ -76,7 +73,7 @@ def _encrypted(target: str, files: TlsFiles, hints: Hints) -> str:
         if (error.reason or "") in _PLAIN_ANSWERS:
             return (
                 f"{target} speaks plain text and this side TLS; give the server's TLS port, or {hints.speak_plain} in "
-                "front of the address, by which everything travels readable"
+                "front of the address; then all data is sent unencrypted"
             )
         return _own_certificate(target, files, hints) if "ALERT" in (error.reason or "") else ""
     return "" if answered else _own_certificate(target, files, hints)
@@ -90,18 +87,18 @@ def _certificate(target: str, name: str, files: TlsFiles, hints: Hints, error: s
         return f"{subject} is not valid yet; compare the clocks of both machines"
     if error.verify_code in _NAME_CODES or "match" in error.verify_message:
         return (
-            f"{subject} is for {_listed(target, files)}, not for {name!r}; dial one of these names, or give "
+            f"{subject} is for {_listed(target, files)}, not for {name!r}; use one of these names, or give "
             f"{hints.server_name}"
         )
     trusted = str(files.tls.ca) or "the system's authorities"
-    return f"{subject} is not signed by {trusted} ({error.verify_message}); give the authority that did as {hints.ca}"
+    return f"{subject} is not signed by {trusted} ({error.verify_message}); give its authority as {hints.ca}"
 
 
 def _own_certificate(target: str, files: TlsFiles, hints: Hints) -> str:
     if files.pem.certificate is None:
-        return f"{target} wants a certificate of this side, which has none; give {hints.certificate}"
+        return f"{target} requires a certificate of this side, which has none; give {hints.certificate}"
     return (
-        f"{target} refuses the certificate {files.tls.certificate} of this side: it has expired, or is not signed by "
+        f"{target} rejects the certificate {files.tls.certificate} of this side: it has expired, or is not signed by "
         f"the authority that the server's tls.client_ca names; give others as {hints.certificate}"
     )
 
@@ -115,7 +112,7 @@ def _listed(target: str, files: TlsFiles) -> str:
 
 
 def _shake(target: str, context: ssl.SSLContext, name: str) -> bool:
-    """Shake hands; True if the server goes on to talk. Raises ssl.SSLError, OSError."""
+    """Makes a handshake; True if the server keeps the connection. Raises ssl.SSLError, OSError."""
     with handshake(target, context, timeout_ms=PROBE_MS, name=name) as secured:
         secured.settimeout(ANSWER_MS / 1000)
         try:

@@ -8,8 +8,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["CHART", "environment", "find", "pods", "refusal", "render", "standing"]
-
 CHART = Path(__file__).resolve().parents[3] / "helm" / "evenq"
 
 

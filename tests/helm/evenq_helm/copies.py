@@ -11,8 +11,6 @@ from typing import Any
 from evenq_helm.kubernetes import CHART, Kubernetes, values
 from evenq_helm.stream import Stream, make_producer
 
-__all__ = ["Copies", "installed_copies"]
-
 METRICS = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:5557/metrics', timeout=10).read().decode())"
 
 

@@ -13,8 +13,6 @@ from evenq.testing.checker import check
 from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 from evenq_helm.kubernetes import REGISTRY, TAG, Kubernetes
 
-__all__ = ["ENDPOINT", "MEMBERS", "Desk", "explain", "make_pods", "sizes"]
-
 ENDPOINT = "evenq.default.svc.cluster.local:8081"
 MEMBERS = ("ada", "bea", "cem")
 
@@ -62,7 +60,7 @@ class Desk:
         kubernetes.run(*kubernetes.evenq("topic", "create", topic, "--queues", str(queues)))
         kubernetes.run(*kubernetes.evenq("group", "create", group, "--strategy", strategy))
         self._kubernetes = kubernetes
-        self._demo = ("python", "-m", "evenq.cli.demo")
+        self._demo = ("python", "-m", "flight_demo")
         self._target = ("--endpoint", ENDPOINT, "--topic", topic)
         self._members: dict[str, subprocess.Popen[str]] = {}
         self._followers: list[threading.Thread] = []

@@ -14,11 +14,9 @@ from typing import Any
 
 from evenq.runtime.clock import SystemClock
 
-__all__ = ["CHART", "IMAGES", "NODE", "REGISTRY", "TAG", "Kubernetes", "installed", "values", "wait_until"]
-
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm" / "evenq"
-IMAGES = ("nameserver", "broker", "rebalancer", "demo")
+IMAGES = ("nameserver", "broker", "rebalancer", "console", "demo")
 REGISTRY, TAG = "localhost/evenq", "test"
 NODE = "10.10.0.1"  # the node's own address, where node ports are
 DEMO_USER = {"allow": [{"resource": "topic:*", "actions": ["*"]}, {"resource": "group:*", "actions": ["*"]},

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from evenq_helm.kubernetes import ROOT, Kubernetes, wait_until
 
-__all__ = ["Outside"]
-
 TOLD = """
 import asyncio, json, os, sys
 from evenq.runtime.clock import SystemClock

@@ -18,8 +18,6 @@ from typing import Any
 
 from evenq_helm.kubernetes import ROOT, Kubernetes, wait_until
 
-__all__ = ["RATE", "SDKS", "SENDERS", "Figures", "Loaded", "loaded"]
-
 SDKS = ("official", "ours")
 SENDERS = 8
 """Threads of each producer, as in `load_peer.py`."""

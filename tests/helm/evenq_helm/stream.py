@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from evenq_helm.desk import pod
 from evenq_helm.kubernetes import Kubernetes, wait_until
 
-__all__ = ["Outcome", "Stream", "make_producer"]
-
 SEND = """
 import json, os, sys, time
 import evenq

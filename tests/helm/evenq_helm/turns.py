@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Room", "shared"]
-
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:

@@ -10,13 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import evenq
 from evenq_live.process import Process
-
-__all__ = ["Crew", "spread"]
 
 WAIT_S = 60.0
 LOOK_S = 0.05
 QUIET_S = 2.0
+
+
+def topic_of_crew(queues: int) -> Callable[[evenq.Admin], None]:
+    """What the cluster of a test has from the beginning: the topic `stream`, read by the group `crew`."""
+
+    def prepare(admin: evenq.Admin) -> None:
+        admin.create_topic("stream", queues=queues)
+        admin.create_group("crew", strategy="STICKY", start_from="FIRST")
+
+    return prepare
 
 
 class Crew:

@@ -12,8 +12,6 @@ from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.testing.checker import AnomalyKind, Report, check
 from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 
-__all__ = ["delivered_bodies", "judge", "longest_silence_ms"]
-
 LOSSES = (AnomalyKind.LOST, AnomalyKind.UNSEEN)
 REPEATS = (AnomalyKind.DUPLICATE_GRACEFUL, AnomalyKind.DUPLICATE_AFTER_ACK)
 

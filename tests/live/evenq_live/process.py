@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HERE", "Process"]
-
 HERE = Path(__file__).resolve().parent.parent
 
 

@@ -14,8 +14,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Op, Recorder
 from evenq_live.member import text_of
 
-__all__ = ["Stream"]
-
 TICK_S = 0.01
 PATIENCE_S = 60.0
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-__all__ = ["block", "place"]
-
 
 def place(queue_id: int, broker: str = "a", topic: str = "t") -> common_pb2.Queue:
     """A queue on the wire."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["BytesInHand"]
-
 
 class BytesInHand:
     """See the module."""

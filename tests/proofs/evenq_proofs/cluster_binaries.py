@@ -11,13 +11,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-__all__ = ["BUILD_SECONDS", "Program", "program_path", "wait_for"]
+from evenq_proofs.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD_SECONDS = 1_800
@@ -40,14 +39,6 @@ def program_path(name: str) -> str:
             pytest.fail(f"{why}; a whole run must have it")
         pytest.skip(why)
     return found
-
-
-def wait_for(state: Callable[[], bool], what: str, *, seconds: float = 40) -> None:
-    """Until it is so. Raises AssertionError."""
-    end = time.monotonic() + seconds
-    while not state():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
 
 
 class Program:
@@ -78,7 +69,7 @@ class Program:
     def pause(self) -> None:
         """It keeps its connections and answers nothing; returns when all its threads stand."""
         self._signal(signal.SIGSTOP)
-        wait_for(self._stands, "the program stops")
+        until(self._stands, "the program stops")
 
     def resume(self) -> None:
         """After `pause`."""

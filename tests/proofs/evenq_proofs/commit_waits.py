@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["CommitWaits", "Waited"]
-
 WAITS_MAX = 100_000
 
 

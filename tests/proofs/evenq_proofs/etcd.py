@@ -13,9 +13,8 @@ from pathlib import Path
 
 from evenq.runtime.closing import Closing
 from evenq.testing.free_ports import FreePorts
-from evenq_proofs.cluster_binaries import Program, program_path, wait_for
-
-__all__ = ["Etcd"]
+from evenq_proofs.cluster_binaries import Program, program_path
+from evenq_proofs.waiting import until
 
 
 class Etcd(Closing):
@@ -59,7 +58,7 @@ class Etcd(Closing):
 
     def wait_healthy(self, member: int = 0) -> None:
         """Until the member knows a leader."""
-        wait_for(lambda: self._is_healthy(member), f"etcd at {self.urls[member]}: {self.members[member].log()}")
+        until(lambda: self._is_healthy(member), f"etcd at {self.urls[member]}: {self.members[member].log()}")
 
     def gateway(self, call: str, fields: dict[str, object], *, token: str = "") -> dict[str, object]:
         """A call by etcd's JSON gateway; bytes are base64."""

@@ -12,8 +12,7 @@ from collections.abc import AsyncGenerator
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import registry_pb2
-
-__all__ = ["FakeRegistry"]
+from evenq_proofs.rpcs import fake_rpc
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
@@ -39,32 +38,14 @@ class FakeRegistry:
         """The calls, ready to be served."""
         service, access = "/evenq.v1.Registry/", Access(Resource.CLUSTER, Action.INTERNAL)
         return [
-            Rpc(
-                method=service + "Register",
-                kind=CallKind.UNARY,
-                handler=self._register,
-                response=registry_pb2.RegisterResponse,
-                access=access,
-            ),
-            Rpc(
-                method=service + "Heartbeat",
-                kind=CallKind.UNARY,
-                handler=self._heartbeat,
-                response=registry_pb2.RegistryHeartbeatResponse,
-                access=access,
-            ),
-            Rpc(
-                method=service + "Unregister",
-                kind=CallKind.UNARY,
-                handler=self._unregister,
-                response=registry_pb2.UnregisterResponse,
-                access=access,
-            ),
-            Rpc(
-                method=service + "WatchRoutes",
+            fake_rpc(service + "Register", self._register, registry_pb2.RegisterResponse, access=access),
+            fake_rpc(service + "Heartbeat", self._heartbeat, registry_pb2.RegistryHeartbeatResponse, access=access),
+            fake_rpc(service + "Unregister", self._unregister, registry_pb2.UnregisterResponse, access=access),
+            fake_rpc(
+                service + "WatchRoutes",
+                self._watch,
+                registry_pb2.RouteEvent,
                 kind=CallKind.SERVER_STREAM,
-                handler=self._watch,
-                response=registry_pb2.RouteEvent,
                 access=access,
             ),
         ]

@@ -18,8 +18,6 @@ from typing import Final
 from evenq.store.io.disk import File
 from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
 
-__all__ = ["FaultDisk", "FaultFile", "Keep"]
-
 SECTOR_BYTES: Final = 512
 BLOCK_BYTES: Final = 4_096
 """What a system reads and writes at once: a lost sector takes its block along."""
@@ -234,3 +232,10 @@ def _set(names: dict[str, MemoryFile], name: str, file: MemoryFile | None) -> No
         names.pop(name, None)
     else:
         names[name] = file
+
+
+def image_of(disk: FaultDisk) -> FaultDisk:
+    """Everything that was written, as another process would find it now; `disk` stays in use."""
+    image = disk.crash(Keep.ALL, random.Random(0))
+    disk.dead = False
+    return image

@@ -8,8 +8,6 @@ import socket
 import threading
 from collections import deque
 
-__all__ = ["Forward"]
-
 
 class Forward:
     """One forwarded port; close it when the test ends."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from evenq.testing.history import Delivery, Event, Op
 
-__all__ = ["good_history"]
-
 _Actor = Generator[None, None, None]
 _INVISIBLE_MS = 400
 _ATTEMPTS_MAX = 2

@@ -21,8 +21,6 @@ from urllib.parse import parse_qs, urlsplit
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.closing import Closing
 
-__all__ = ["LeaseApi", "kubeconfig_of", "writes_of"]
-
 HISTORY_MAX = 2_000
 """Writes that watches can begin behind; older ones have to read again."""
 

@@ -20,8 +20,6 @@ from evenq.serving.auth.namespaces import resolved
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import status_of
 
-__all__ = ["LoopNet"]
-
 
 class _Host:
     def __init__(self, rpcs: Iterable[Rpc], listener: Listener) -> None:

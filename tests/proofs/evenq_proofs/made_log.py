@@ -19,8 +19,6 @@ from evenq.store.log.record import (
 )
 from evenq.store.log.segment import path_of
 
-__all__ = ["MadeLog", "made_log", "put_log"]
-
 
 @dataclass(frozen=True, slots=True)
 class MadeLog:

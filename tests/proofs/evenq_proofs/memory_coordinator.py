@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 
 from evenq_broker.core.replication.record import GroupRecord, Seen
 
-__all__ = ["MemoryCoordinator", "SharedRecord"]
-
 
 class SharedRecord:
     """What they share. Used on one loop."""

@@ -17,17 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "BUILD_SECONDS",
-    "JAVA_FLAGS",
-    "NotInstalled",
-    "cache_of",
-    "go_peer",
-    "java_classpath",
-    "java_peer",
-    "python_peer",
-]
-
 COMPAT: Final = Path(__file__).resolve().parents[2] / "compat"
 BUILD_SECONDS: Final = 600
 JAVA_MIN: Final = 17

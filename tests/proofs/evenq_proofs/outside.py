@@ -12,8 +12,6 @@ from evenq.testing.free_ports import FreePorts
 from evenq.testing.local_cluster import LocalCluster
 from evenq_proofs.forward import Forward
 
-__all__ = ["Outside", "outside"]
-
 NOWHERE = 1
 BROKERS = 3
 

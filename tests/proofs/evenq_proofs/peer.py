@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Peer", "wait_for_all"]
-
 
 class Peer:
     """One client process and what it said."""

@@ -18,8 +18,6 @@ import pyspark
 
 from evenq_proofs.spark_classes import class_archive
 
-__all__ = ["make_classes", "quick_spark", "spark_home"]
-
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _DEFAULTS = {
     "spark.ui.enabled": "false",

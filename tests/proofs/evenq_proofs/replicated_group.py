@@ -19,11 +19,6 @@ from evenq.testing import LocalCluster
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
 
-__all__ = [
-    "FAST", "FAULTS", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address",
-    "in_sync", "leader_of", "listens", "members_of", "number_of", "play_fault", "readiness",
-]  # fmt: skip
-
 _PREFIX = "EVENQ_BROKER_"
 
 FAST = {
@@ -75,37 +70,43 @@ class OneAddress:
         leader.pause(without=[Path(f"{self._record}.lock")])
 
 
+def nodes_at_one_address(ports: FreePorts, folder: Path, **settings: str) -> list[Node]:
+    """Three copies of a broker as a release of the chart has them, not started."""
+    port, links, page = (ports.take() for _ in range(3))
+    hosts = [f"127.0.0.{number + 1}" for number in range(3)]
+    members = ",".join(f"{number}={host}:{links}" for number, host in enumerate(hosts))
+    nodes = []
+    for number, host in enumerate(hosts):
+        own = {
+            "HOST": host,
+            "PORT": str(port),
+            "METRICS_PORT": str(page),
+            "BROKER_NAME": "broker-a",
+            "ADVERTISE": f"{host}:{port},any-copy={hosts[1]}:{port}",
+            "STORE__PATH": str(folder / f"copy-{number}"),
+            "STORE__DISK_FREE_MIN_BYTES": "0",
+            "STORE__DISK_USED_MAX_RATIO": "1",
+            "REPLICATION__MEMBERS": members,
+            "REPLICATION__BROKER_ID": str(number),
+            "REPLICATION__RECORD": f"file:{folder / 'record'}",
+            "REPLICATION__FORWARD_CLIENTS": "true",
+            **FAST,
+            **settings,
+        }
+        node = Node(
+            "evenq_broker", name=f"copy-{number}", port=port, metrics_port=page, peer_port=links, host=host,
+            log_path=folder / f"copy-{number}.log", environment={_PREFIX + key: one for key, one in own.items()},
+        )  # fmt: skip
+        nodes.append(node)
+    return nodes
+
+
 @contextmanager
 def group_at_one_address(folder: Path, **settings: str) -> Iterator[OneAddress]:
-    """As a release of the chart has it: copies that follow lead clients on, and routes name one address for all."""
+    """Copies that follow lead clients on, and routes name one address for all."""
     with ExitStack() as stack:
-        ports = stack.enter_context(FreePorts())
-        port, links, page = (ports.take() for _ in range(3))
-        hosts = [f"127.0.0.{number + 1}" for number in range(3)]
-        members = ",".join(f"{number}={host}:{links}" for number, host in enumerate(hosts))
-        nodes = []
-        for number, host in enumerate(hosts):
-            own = {
-                "HOST": host,
-                "PORT": str(port),
-                "METRICS_PORT": str(page),
-                "BROKER_NAME": "broker-a",
-                "ADVERTISE": f"{host}:{port},any-copy={hosts[1]}:{port}",
-                "STORE__PATH": str(folder / f"copy-{number}"),
-                "STORE__DISK_FREE_MIN_BYTES": "0",
-                "STORE__DISK_USED_MAX_RATIO": "1",
-                "REPLICATION__MEMBERS": members,
-                "REPLICATION__BROKER_ID": str(number),
-                "REPLICATION__RECORD": f"file:{folder / 'record'}",
-                "REPLICATION__FORWARD_CLIENTS": "true",
-                **FAST,
-                **settings,
-            }
-            node = Node(
-                "evenq_broker", name=f"copy-{number}", port=port, metrics_port=page, peer_port=links, host=host,
-                log_path=folder / f"copy-{number}.log", environment={_PREFIX + key: one for key, one in own.items()},
-            )  # fmt: skip
-            nodes.append(node)
+        nodes = nodes_at_one_address(stack.enter_context(FreePorts()), folder, **settings)
+        for node in nodes:
             node.start()
             stack.callback(node.kill)
         for node in nodes:

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pyspark
 
-__all__ = ["class_archive"]
-
 FOLDER = Path(__file__).resolve().parents[3] / "build"
 MADE_WITHIN_S = 900
 """On a machine that does other things as well; a calm one needs twenty seconds."""

@@ -6,8 +6,6 @@ import os
 
 from evenq.testing.checker import Tolerances
 
-__all__ = ["tolerances"]
-
 
 def tolerances() -> Tolerances:
     """The checker's own, with EVENQ_TEST_RECOVERY_MS for the time from a fault to the next success: pytest gives a busy machine

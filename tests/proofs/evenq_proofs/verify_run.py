@@ -13,8 +13,6 @@ from evenq import Admin
 from evenq.errors import Error
 from evenq.verify import Kind
 
-__all__ = ["verified_while"]
-
 
 def begun(admin: Admin) -> bool:
     """Whether the command has made its groups: before that it would take a dead cluster for none."""

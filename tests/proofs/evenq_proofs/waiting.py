@@ -8,8 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-__all__ = ["until", "until_async"]
-
 Result = TypeVar("Result")
 LOOK_S = 0.02
 

@@ -13,8 +13,6 @@ from evenq_sim.world import GROUP, TOPIC, Node
 if TYPE_CHECKING:
     from evenq_sim.lifecycles import LifecycleWorld
 
-__all__ = ["undead", "while_away"]
-
 NOTICED_MS = 500
 """The brokers that are there miss the one that ended by then."""
 LATER = "they delete it when they are back"

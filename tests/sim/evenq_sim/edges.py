@@ -15,7 +15,7 @@ from evenq_proofs.sim import ProcessClock, SimNet, SimProcess
 
 from evenq.errors import ConnectionFailed
 from evenq.model import PLAIN_LISTENER
-from evenq.serving.front.edges import Edges
+from evenq.serving.front.port_openers import PortOpeners
 from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
 
 
@@ -93,7 +93,7 @@ def copied(disk: MemoryDisk) -> MemoryDisk:
     return fresh
 
 
-def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
+def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> PortOpeners:
     """How a server of this process opens its ports: on the world's network."""
 
     async def open_grpc_server(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
@@ -105,7 +105,7 @@ def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
         return SimPage()
 
     process_clock = clock
-    return Edges(open_grpc_server=open_grpc_server, open_page=open_page)
+    return PortOpeners(open_grpc_server=open_grpc_server, open_page=open_page)
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from evenq_sim.scenario import Plan, Step
 
-__all__ = ["AWAY", "AWAY_SCENES", "LIFECYCLES", "SCENES", "STAGED", "LifecyclePlan", "Scene", "lifecycle_plan"]
-
 LIFECYCLES = 2_000_000
 """From this seed on plans are those of this module."""
 STAGED = 3_000_000

@@ -22,7 +22,7 @@ from evenq_proofs.sim.lifecycle_checks import LifecycleEnding, Run, Sent, judge_
 from evenq_proofs.sim.loop import ProcessClock
 
 from evenq.allocation import by_name
-from evenq.client.loops.consumers.pushing import Pushing, PushPlan
+from evenq.client.loops.consumers.pushing import PushLoop, PushPlan
 from evenq.client.options import PushOptions
 from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import RpcConsumerCalls
@@ -33,6 +33,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
 from evenq_sim.away import LATER, undead, while_away
+from evenq_sim.hand_outs import HandOuts
 from evenq_sim.lifecycle_plan import LifecyclePlan
 from evenq_sim.lite_reader import LiteReader
 from evenq_sim.open_faults import known
@@ -40,8 +41,6 @@ from evenq_sim.places import StoragePlaces
 from evenq_sim.staged_query import StagedQuery
 from evenq_sim.v2_clients import PushMember, V2Calls, address_of
 from evenq_sim.world import GROUP, TOPIC, Node, World
-
-__all__ = ["LifecycleWorld"]
 
 ADMIN = "/evenq.v1.Admin/"
 BOUND_MS = 45_000
@@ -83,6 +82,7 @@ class LifecycleWorld(World):
         """With `from_last`: when the members of the group's present life had all queues; 0: not yet."""
         self.queues = plan.queues
         self.places = StoragePlaces(self.topic_uid)
+        self.hand_outs = HandOuts()
         self.net._seen = self._seen
         self.busy_until_ms = 0.0
         """Until then producers hurry: what goes wrong around a change goes wrong within milliseconds."""
@@ -110,6 +110,7 @@ class LifecycleWorld(World):
     def _seen(self, server: SimProcess, caller: str, method: str, request: bytes, answer: bytes | None) -> None:
         self.watching.seen(server, caller, method, request, answer)
         self.places.seen(server, method, request, answer)
+        self.hand_outs.seen(server.host, caller, method, request, answer)
 
     def topic_uid(self, process: SimProcess) -> str:
         """Of the topic at a broker; empty: it is not there."""
@@ -184,7 +185,7 @@ class LifecycleWorld(World):
             listen=lambda given: self.listen(process, clock, given),
         )
 
-    def _own_member(self, process: SimProcess) -> Pushing:
+    def _own_member(self, process: SimProcess) -> PushLoop:
         clock, rng, plan = self.clock_of(process), self._rng(process), self.plan
         net, points = ProcessNet(self.net, process), ";".join(self._access_points(rng, process.host))
         calls = RpcConsumerCalls(net, endpoint=points, client_id=process.host, timeout_ms=1_500)
@@ -209,7 +210,7 @@ class LifecycleWorld(World):
         async def listen(messages: list[ReceivedMessage]) -> object:
             return await self.listen(process, clock, _given(messages))
 
-        return Pushing(
+        return PushLoop(
             calls, plan=push_plan, client_id=process.host, clock=clock, rng=rng, run_listener=listen, tell=None
         )
 
@@ -220,7 +221,9 @@ class LifecycleWorld(World):
         work_ms = self._rng(process).uniform(0, plan.work_ms)
         runs: list[Run] = []
         for body, queue, offset, attempt in given:
-            runs.append(Run(body, process.host, self.group_life, queue, offset, attempt, start_us=self.now_us()))
+            run = Run(body, process.host, self.group_life, queue, offset, attempt, start_us=self.now_us())
+            run.handed_out = self.hand_outs.of(body, queue)
+            runs.append(run)
             self.add(Kind.START, process.host, queue, offset, f"#{body}, attempt {attempt}")
             if body in plan.slow:
                 work_ms = plan.slow_ms
@@ -329,9 +332,10 @@ class LifecycleWorld(World):
                 await self._new_group(lasts_ms)
             case "new broker":
                 names = {node.name for node in self._of("broker")}
-                # One that begins while all others are away cannot know that a group has read its topic before.
+                # One that joins while all others are away does not know them, so deletions there do not wait for them.
+                deletes = any(step.what.startswith(("recreate", "delete")) for step in self.plan.steps)
                 up = any(node.process.running for node in self._of("broker"))
-                if len(names) < BROKERS_MAX and up:
+                if len(names) < BROKERS_MAX and (up or not deletes):
                     name = next(name for name in BROKER_NAMES if name not in names and name not in self.retired)
                     await self._new("broker", name, self._broker)
                     await self.make_topic()
@@ -395,6 +399,7 @@ class LifecycleWorld(World):
     def group_deleted(self) -> None:
         """What listeners get from now on is for another group."""
         self.group_life += 1
+        self.hand_outs.group_deleted()
         # What is in closed queues was for groups of their time: a new one does not read it.
         self.wanted_from_us = 0 if self.plan.from_last else self.now_us() if self.narrowed else -1
         self.add(Kind.FAULT, "operator", text="the group is deleted")
@@ -402,7 +407,13 @@ class LifecycleWorld(World):
     async def _to_node(self, verb: str, node: Node, lasts_ms: int) -> None:
         if node.kind == "member":
             self._cut(node.name)
+            if verb == "kill":
+                self.hand_outs.killed(node.name)
         await super()._to_node(verb, node, lasts_ms)
+
+    async def _start(self, node: Node) -> None:
+        self.hand_outs.started(node.name)
+        await super()._start(node)
 
     # ------------------------------------------------------------------------------------------------ load
 

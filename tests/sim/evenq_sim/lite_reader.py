@@ -15,8 +15,6 @@ from evenq.errors import Error
 from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.tasks import spawn
 
-__all__ = ["LiteReader"]
-
 AGAIN_MS = 500
 
 

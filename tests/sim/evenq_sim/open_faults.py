@@ -11,8 +11,6 @@ from evenq_proofs.sim.checks import Problem
 
 from evenq_sim.lifecycle_plan import LifecyclePlan
 
-__all__ = ["OPEN", "known"]
-
 Fits = Callable[[LifecyclePlan, Problem], bool]
 
 

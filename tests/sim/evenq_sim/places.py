@@ -13,8 +13,6 @@ from evenq_proofs.sim import SimProcess
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
-__all__ = ["StoragePlaces"]
-
 PUBLISH, SEND = "/evenq.v1.Data/Publish", "/apache.rocketmq.v2.MessagingService/SendMessage"
 OK = 20000
 

@@ -12,8 +12,6 @@ from evenq_sim.plants import changes
 from evenq_sim.scenario import plan_of
 from evenq_sim.world import Outcome, World
 
-__all__ = ["run"]
-
 
 def run(seed: int, *, plant: str = "", show_open: bool = False, verbose: bool = False) -> Outcome:
     """Play one seed. `show_open`: also report problems that a known open fault explains."""

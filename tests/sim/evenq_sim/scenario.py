@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-__all__ = ["CHAOS", "FOLLOWING", "GRACEFUL", "Plan", "Step", "plan_of"]
-
 FOLLOWING = 1_000_000
 """From this seed on members follow their group, which has no strategy at first and gets one, and others, on the way."""
 

@@ -16,8 +16,6 @@ from evenq.errors import Error
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 
-__all__ = ["StagedQuery"]
-
 SERVICE = "/evenq.v1.Staging/"
 CALL_MS = 3_000
 PAUSE_MS = 300

@@ -22,8 +22,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-__all__ = ["Listen", "PushMember", "V2Calls"]
-
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CALL_MS = 3_000
 ROUTE_MS, ASSIGNMENT_MS, HEARTBEAT_MS = 5_000, 1_000, 10_000

@@ -13,8 +13,6 @@ from evenq_proofs.sim.history import Kind
 from evenq.model import MessageQueue
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2
 
-__all__ = ["Watching"]
-
 OK, NOTHING_NEW = 20000, 40401
 
 Add = Callable[..., None]

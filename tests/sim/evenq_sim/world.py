@@ -25,19 +25,17 @@ from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.allocation import by_name
-from evenq.client.loops.consumers.pushing import Pushing, PushPlan
+from evenq.client.loops.consumers.pushing import PushLoop, PushPlan
 from evenq.client.options import PushOptions
 from evenq.client.rpc.messages import encode
 from evenq.client.rpc.sessions import RpcConsumerCalls
 from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
-from evenq.serving.front.edges import Edges
+from evenq.serving.front.port_openers import PortOpeners
 from evenq.store.io.memory_disk import MemoryDisk
 from evenq_sim.edges import SimLease, copied, edges_of
 from evenq_sim.scenario import Plan
 from evenq_sim.watching import Watching
-
-__all__ = ["GROUP", "TOPIC", "Node", "Outcome", "World"]
 
 TOPIC, GROUP = "orders", "workers"
 BOUND_MS = 20_000
@@ -317,7 +315,7 @@ class World:
         app.broker.ledger.progress.on_commit = partial(self._committed, process)
         return app
 
-    def _edges_of(self, process: SimProcess) -> Edges:
+    def _edges_of(self, process: SimProcess) -> PortOpeners:
         return edges_of(process, self.net, self.clock_of(process))
 
     async def _prepare(self, node: Node) -> None:
@@ -330,7 +328,7 @@ class World:
         self.members_made += 1
         await self._new("member", f"m{self.members_made}", self._member)
 
-    def _member(self, process: SimProcess) -> Pushing:
+    def _member(self, process: SimProcess) -> PushLoop:
         clock, rng = self.clock_of(process), self._rng(process)
         brokers = [f"{node.name}:8081" for node in self._of("broker")]
         rng.shuffle(brokers)
@@ -366,7 +364,7 @@ class World:
                 self.watching.done(process, str(message.queue), message.queue_offset)
             return True
 
-        return Pushing(calls, plan=plan, client_id=process.host, clock=clock, rng=rng, run_listener=listen, tell=None)
+        return PushLoop(calls, plan=plan, client_id=process.host, clock=clock, rng=rng, run_listener=listen, tell=None)
 
     # ------------------------------------------------------------------------------------------------ load and looks
 

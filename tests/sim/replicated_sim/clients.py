@@ -19,8 +19,6 @@ from evenq.testing.history import Event, Op, Recorder
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from replicated_sim.repeating import GroupReader, RepeatingSender
 
-__all__ = ["MemoryRecorder", "SimClients", "drain"]
-
 DELAY_MS_MAX = 4_000
 PACE_MS = 250
 

@@ -21,8 +21,6 @@ from replicated_sim.scenario import GroupStep
 if TYPE_CHECKING:
     from replicated_sim.world import Copy, GroupWorld
 
-__all__ = ["GroupFaults"]
-
 SAFE_MS = 4_000
 """A write of the record may come this late, and name who is gone by then."""
 HEAL_MS = 60_000
@@ -171,12 +169,12 @@ class GroupFaults:
 
     async def _rot(self, copy: Copy) -> None:
         """Bits turn under running brokers: of one copy, or at the same place of the one that it asks first, too."""
-        rng, app = self._rot_rng, copy.app
+        rng, parts = self._rot_rng, copy.parts
         # One that starts just now has no links yet, over which it would ask for a repair.
-        if app is None or app._driver is None or not copy.alive or not self.may_destroy(copy):
+        if parts is None or not copy.alive or not self.may_destroy(copy):
             self.world.note(NOT_NOW)
             return
-        other = self.world.copies[app._other_copies()[0]]
+        other = self.world.copies[parts.log.others()[0]]
         flip = copy.disk.flip(rng, before=copy.disk.vouched_end())
         self._flip(copy, flip)
         record = self.world.place.record
@@ -188,18 +186,11 @@ class GroupFaults:
 
     async def _lose_sector(self, copy: Copy, lasts_ms: int) -> None:
         """A disk cannot read a place of the log any more, perhaps a second one neither: readers meet it, or a start."""
-        rng, world, app, process = self._sector_rng, self.world, copy.app, copy.process
-        if (
-            app is None
-            or app._driver is None
-            or process is None
-            or copy.busy
-            or not copy.alive
-            or not self.may_destroy(copy)
-        ):
+        rng, world, parts, process = self._sector_rng, self.world, copy.parts, copy.process
+        if parts is None or process is None or copy.busy or not copy.alive or not self.may_destroy(copy):
             world.note(NOT_NOW)
             return
-        other = world.copies[app._other_copies()[0]]
+        other = world.copies[parts.log.others()[0]]
         lost = copy.disk.lose(rng)
         self._flip(copy, lost)
         record = world.place.record
@@ -239,11 +230,11 @@ class GroupFaults:
         await asyncio.gather(*(back(copy) for copy in copies))
 
     async def _hand_over(self, copy: Copy) -> None:
-        world, app, process = self.world, copy.app, copy.process
-        if app is None or process is None or not app._driver or not app.driver.leads:
+        world, parts, process = self.world, copy.parts, copy.process
+        if parts is None or process is None or not parts.driver.leads:
             return
         to = world.rng.choice([one.number for one in world.copies if one is not copy])
-        await ended(process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over"), world.clock)
+        await ended(process.spawn(parts.driver.hand_over(to, within_ms=2_000), name="hand over"), world.clock)
 
     # ------------------------------------------------------------------------------------------------ the network
 

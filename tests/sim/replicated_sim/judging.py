@@ -16,8 +16,6 @@ from replicated_sim.scenario import GroupPlan
 if TYPE_CHECKING:
     from replicated_sim.world import GroupWorld
 
-__all__ = ["GroupOutcome", "judged", "late_again", "unequal"]
-
 TICK_MS = 10
 """Two clocks of one broker tick at different moments."""
 
@@ -72,7 +70,7 @@ def late_again(world: GroupWorld) -> list[str]:
     """
     found = []
     for copy in world.copies:
-        term = copy.app._term if copy.app is not None and copy.alive else None
+        term = copy.term if copy.alive else None
         if term is None or not term.serves:
             continue
         now_ms = term.broker.runtime.now_ms()

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from replicated_sim.faults import GroupFaults
     from replicated_sim.world import Copy
 
-__all__ = ["MOMENTS", "NOT_NOW", "Moments"]
-
 MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynced", "retire", "woken")
 NOT_NOW = "not now"
 WAIT_MS = 8_000
@@ -307,7 +305,7 @@ class Moments:
 
 
 def _has_recorded_all(copy: Copy) -> bool:
-    term = copy.app._term if copy.app is not None else None
+    term = copy.term
     if term is None:
         return True
     journal = term.broker.ledger.journal

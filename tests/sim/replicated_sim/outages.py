@@ -19,8 +19,6 @@ from replicated_sim.scenario import RESTARTED
 if TYPE_CHECKING:
     from replicated_sim.world import Copy, GroupWorld
 
-__all__ = ["SUSPECT_MS", "play_outage"]
-
 LEADER_KILLED = "record, leader killed"
 SUSPECT_MS = 1_500
 """Setting `suspect_ms` of the copies."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from evenq_broker.core.replication.actions import Action
+from evenq_broker.core.replication.copies import Copies
+from evenq_broker.core.replication.election import Election
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import STANDING
+from evenq_broker.core.replication.rules import STANDING, LogView, OwnCopy, RecordView
 from evenq_broker.core.state.records import Op, TopicPut, encode_op
 from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.replication import identity, replica_log
@@ -30,28 +32,26 @@ from evenq.store.log.commit_log import CommitLog
 from evenq.store.log.log_damage import LogScan
 from evenq.store.log.segment import path_of, segment_of
 
-__all__ = ["FOUND_BY", "PLANTS", "planted"]
-
 Change = tuple[Any, str, Any]
 NO_FLOOR = 1
 
 
-def _two_of_them(self: Replica) -> int:
+def _two_of_them(self: Copies) -> int:
     """What any two copies have is committed, no matter which is in sync as the record says."""
-    ends = sorted([self._confirmed_end(), *self.acks.values()])
-    return max(self.hw, ends[-2]) if len(ends) > 1 else self.hw
+    ends = sorted([self.log.confirmed_end(), *self.acks.values()])
+    return max(self.log.hw, ends[-2]) if len(ends) > 1 else self.log.hw
 
 
-def _alone(self: Replica) -> tuple[Pair, ...]:
-    return (self.own_pair,)
+def _alone(self: RecordView) -> tuple[Pair, ...]:
+    return (self.own.pair,)
 
 
-def _nothing_pending(_: Replica) -> tuple[Pair, ...]:
+def _nothing_pending(_: RecordView) -> tuple[Pair, ...]:
     return ()
 
 
-def _whatever_was_said(self: Replica, pair: Pair, _: int) -> None:
-    _CONFIRM(self, pair, self.end)
+def _whatever_was_said(self: Copies, pair: Pair, _: int) -> None:
+    _CONFIRM(self, pair, self.log.end)
 
 
 def _seen_when_written(self: ReplicaLog, store: MessageStore) -> None:
@@ -88,7 +88,7 @@ async def _at_once(*_: Any) -> bool:
     return True
 
 
-def _anybody(self: Replica, record: GroupRecord) -> bool:
+def _anybody(self: OwnCopy, record: GroupRecord) -> bool:
     """Once there are copies; a group that was just founded has one."""
     return _MAY_STAND(self, record) or len(record.isr) > 1
 
@@ -97,32 +97,32 @@ def _nothing_checked(_: Replica) -> None:
     """The broker would stop itself (I3)."""
 
 
-def _never_over(_: Replica, __: int) -> bool:
+def _never_over(_: OwnCopy, __: int) -> bool:
     return False
 
 
-def _cut_at_committed(self: Replica, _: EpochTable, their_end: int) -> int:
+def _cut_at_committed(self: LogView, _: EpochTable, their_end: int) -> int:
     return min(self.hw, their_end)
 
 
-def _written(self: Replica) -> int:
+def _written(self: LogView) -> int:
     return self.end
 
 
-def _any_size(_: Replica, size: int) -> bool:
+def _any_size(_: RecordView, size: int) -> bool:
     return size >= NO_FLOOR
 
 
-def _admits(_: Replica, __: Pair) -> bool:
+def _admits(_: Copies, __: Pair) -> bool:
     return True
 
 
-def _another(self: Replica, record: GroupRecord) -> bool:
+def _another(self: OwnCopy, record: GroupRecord) -> bool:
     """An epoch is entered from a higher one, too."""
-    return record.epoch != max(self.max_epoch, self.persisting)
+    return record.epoch != self.known_epoch
 
 
-def _entered(self: Replica, epoch: int) -> list[Action]:
+def _entered(self: OwnCopy, epoch: int) -> bool:
     self.max_epoch = epoch
     return _PERSISTED(self, epoch)
 
@@ -184,20 +184,20 @@ def _as_it_lies(disk: Disk, segment_bytes: int, start: int, end: int) -> bytes:
         file.close()
 
 
-def _by_the_record_alone(self: Replica, now_ms: int) -> list[Action]:
+def _by_the_record_alone(self: Election, now_ms: int) -> list[Action]:
     """A leader is silent while the record does not change, whether anybody can read or write it or not."""
-    timing, record = self.config.timing, self.record
-    if self.role not in STANDING or record is None:
+    timing, record = self.own.config.timing, self.group.record
+    if self.own.role not in STANDING or record is None:
         return []
-    if record.leader in {NO_LEADER, self.config.broker_id}:
+    if record.leader in {NO_LEADER, self.own.broker_id}:
         return self.stand()
-    quiet_ms = timing.suspect_ms + self.rank * timing.backoff_ms
+    quiet_ms = timing.suspect_ms + self.follower.rank * timing.backoff_ms
     return self.stand() if now_ms - self.sign_ms >= quiet_ms else []
 
 
-_CONFIRM = Replica._confirm
-_MAY_STAND = Replica._may_stand
-_PERSISTED = Replica._persisted
+_CONFIRM = Copies.confirm
+_MAY_STAND = OwnCopy.may_stand
+_PERSISTED = OwnCopy.persisted
 _PERSIST = ReplicaIdentity.persist_epoch
 _LOAD = ReplicaIdentity.load
 _RECORD = Journal.record_encoded
@@ -205,24 +205,24 @@ _ATTACH = ReplicaLog._attach
 _BEGIN_TERM = ReplicaLog._begin_term
 
 _MADE: dict[str, Callable[[], list[Change]]] = {
-    "3015": lambda: [(Replica, "_confirm", _whatever_was_said)],
-    "4771": lambda: [(Replica, "_may_stand", _anybody), (Replica, "_check_leader", _nothing_checked)],
+    "3015": lambda: [(Copies, "confirm", _whatever_was_said)],
+    "4771": lambda: [(OwnCopy, "may_stand", _anybody), (Replica, "_check_leader", _nothing_checked)],
     "4806": lambda: [(Journal, "record_encoded", _said_to_be_safe), (Journal, "safe", _nothing_open)],
-    "5663": lambda: [(Replica, "_pending", _nothing_pending)],
-    "6662": lambda: [(Replica, "_commit_end", _two_of_them)],
-    "7017": lambda: [(Replica, "_commit_pairs", _alone), (Replica, "_meets_floor", _any_size)],
+    "5663": lambda: [(RecordView, "pending", _nothing_pending)],
+    "6662": lambda: [(Copies, "commit_end", _two_of_them)],
+    "7017": lambda: [(RecordView, "commit_pairs", _alone), (RecordView, "meets_floor", _any_size)],
     "7689": lambda: [(ReplicaLog, "_attach", _seen_when_written)],
     "7790": lambda: [(Journal, "record_encoded", _kept_beside), (Journal, "record", _recorded)],
     "9804": lambda: [(Journal, "record", _without_topics)],
     "R3 lower epochs": lambda: [
-        (Replica, "_is_over", _never_over),
-        (Replica, "_begins_epoch", _another),
-        (Replica, "_persisted", _entered),
+        (OwnCopy, "is_over", _never_over),
+        (OwnCopy, "begins_epoch", _another),
+        (OwnCopy, "persisted", _entered),
     ],
     "R3 synced epoch": lambda: [(ReplicaIdentity, "persist_epoch", _forgets_epochs)],
-    "R4 cut": lambda: [(Replica, "_cut_end", _cut_at_committed)],
-    "R5 confirmed": lambda: [(Replica, "_confirmed_end", _written), (replica_log, "AT_ONCE_BYTES", 0)],
-    "R8 admission": lambda: [(Replica, "_is_admissible", _admits)],
+    "R4 cut": lambda: [(LogView, "cut_end", _cut_at_committed)],
+    "R5 confirmed": lambda: [(LogView, "confirmed_end", _written), (replica_log, "AT_ONCE_BYTES", 0)],
+    "R8 admission": lambda: [(Copies, "is_admissible", _admits)],
     "R10 store id": lambda: [(identity, "keeps_identity", lambda *_, **__: True)],
     "R10 replaced disk": lambda: [(ReplicaIdentity, "load", _as_before)],
     "R12 receives": lambda: [(MessageTaker, "_safe", _at_once)],
@@ -232,7 +232,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
         (log_damage, "read_whole_records", _as_it_lies),
         (LogScan, "again", LogScan.pass_over),
     ],
-    "silence": lambda: [(Replica, "_stand_by", _by_the_record_alone)],
+    "silence": lambda: [(Election, "stand_by", _by_the_record_alone)],
     "a stop": lambda: [(ReplicaLog, "_begin_term", _goes_on)],
     "deadlines": lambda: [(Journal, "ahead_ms", lambda _: 0)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
@@ -267,7 +267,7 @@ PLANTS = {
 
 FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (1, 0), "5663": (90, 22), "6662": (4, 1), "7017": (1, 0), "7689": (2, 0),
-    "7790": (0, 1), "9804": (5,), "R3 lower epochs": (16,), "R3 synced epoch": (16,),
+    "7790": (0, 1), "9804": (5,), "R3 lower epochs": (172,), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (45,), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "R12 offsets": (23, 27), "repair": (25, 9), "silence": (2, 0),
     "a stop": (0, 2), "deadlines": (76, 58), "fsync": (0, 4),

@@ -16,8 +16,6 @@ from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
 from evenq_proofs.memory_coordinator import MemoryCoordinator, SharedRecord
 from evenq_proofs.sim import ProcessClock, SimProcess, VirtualLoop
 
-__all__ = ["GroupPlace", "SimCoordinator"]
-
 GIVES_UP_MS = 1_000
 LATE_MS_MAX = 3_000
 STALE_MAX = 16

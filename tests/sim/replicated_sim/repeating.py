@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from evenq_proofs.group_faults.clients import ClientsAtBroker, GroupAnswers
 from evenq_proofs.kill_loop.clients import BROKER, INVISIBLE_MS, TIMEOUT_MS, TOPIC, V2
+from evenq_proofs.v2_requests import ack_request, messages_of, receive_frames, receive_request
 
 from evenq.errors import Error
 from evenq.testing.history import Delivery, HistoryAction, Op, Recorder
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-__all__ = ["LANES", "ORDERED_GROUP", "GroupReader", "RepeatingSender"]
 
 LANES: Final = "lanes"
 """The topic of message groups."""
@@ -132,20 +130,22 @@ class GroupReader(_InTurn):
         await self._read_once(self._rng.choice(WAITS_MS))
 
     async def _read_once(self, wait_ms: int) -> bool:
-        request = service_pb2.ReceiveMessageRequest(batch_size=self._rng.choice((1, 4, 16)))
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = ORDERED_GROUP, LANES, -1
-        request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, "*"
-        set_duration_ms(request.long_polling_timeout, wait_ms)
-        set_duration_ms(request.invisible_duration, INVISIBLE_MS)
+        request = receive_request(
+            ORDERED_GROUP,
+            LANES,
+            queue=-1,
+            poll_ms=wait_ms,
+            invisible_ms=INVISIBLE_MS,
+            tags="*",
+            batch_size=self._rng.choice((1, 4, 16)),
+        )
         number = self._recorder.invoke(
             Op.RECEIVE, process="reader", group=ORDERED_GROUP, topic=LANES, invisible_ms=INVISIBLE_MS
         )
-        stream = self._net.stream(
-            self._address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=TIMEOUT_MS,
-            metadata={"x-mq-client-id": "reader"},
-        )  # fmt: skip
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        messages = [frame.message for frame in frames if frame.HasField("message")]
+        frames = await receive_frames(
+            self._net, self._address, request, timeout_ms=TIMEOUT_MS, metadata={"x-mq-client-id": "reader"}
+        )
+        messages = messages_of(frames)
         if not messages:
             self._recorder.fail(number)
             codes = [frame.status.code for frame in frames if frame.HasField("status")]
@@ -164,8 +164,7 @@ class GroupReader(_InTurn):
             )
             for one in places
         ]
-        request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = ORDERED_GROUP, LANES
+        request = ack_request(ORDERED_GROUP, LANES)
         for message in messages:
             properties = message.system_properties
             request.entries.add(message_id=properties.message_id, receipt_handle=properties.receipt_handle)

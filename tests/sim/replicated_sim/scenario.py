@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-__all__ = ["KINDS", "OUTAGES", "RESTARTED", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "calm_plan", "group_plan"]
-
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
     "strike": 4, "admission": 4, "floor": 3, "succession": 3, "late reader": 3, "unsynced": 3,

@@ -18,8 +18,6 @@ from replicated_sim.judging import unequal
 if TYPE_CHECKING:
     from replicated_sim.world import Copy, GroupWorld
 
-__all__ = ["stop_all"]
-
 ELECTED = (Role.ELECTED, Role.STARTING, Role.READY)
 """What an elected copy is in turn; while it is READY its broker opens, for up to some hundred ms, and serves."""
 ELECTED_MS = 1_000

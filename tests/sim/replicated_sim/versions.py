@@ -12,8 +12,6 @@ from evenq_broker.core.replication.messages import EpochsRequest
 
 from replicated_sim.scenario import GroupPlan
 
-__all__ = ["before"]
-
 
 def _without_epochs(self: Follower) -> EpochsRequest:
     return EpochsRequest(self.request)
@@ -21,4 +19,4 @@ def _without_epochs(self: Follower) -> EpochsRequest:
 
 def before(plan: GroupPlan) -> list[tuple[Any, str, Any]]:
     """What to replace (owner, name, value)."""
-    return [] if plan.compares else [(Follower, "_question", _without_epochs)]
+    return [] if plan.compares else [(Follower, "question", _without_epochs)]

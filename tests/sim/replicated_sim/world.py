@@ -17,11 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evenq_broker.app import BrokerApp
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import InvariantBroken, Role
 from evenq_broker.loops.replication.record_repair import RecordRepair
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.replica.replicated_app import ReplicaMachine, ReplicatedApp
+from evenq_broker.replica.composition import CopyParts
+from evenq_broker.replica.copy_log import ReplicaMachine
+from evenq_broker.replica.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import NameserverSettings
@@ -45,8 +48,6 @@ from replicated_sim.repeating import LANES, ORDERED_GROUP
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 from replicated_sim.stops import stop_all
 from replicated_sim.versions import before
-
-__all__ = ["Copy", "GroupWorld", "run_group", "run_plan"]
 
 COPIES = range(3)
 BOUND_MS = 60_000
@@ -110,22 +111,29 @@ class Copy:
         return self.process is not None and self.process.alive
 
     @property
+    def parts(self) -> CopyParts | None:
+        """Of its newest start, also after its end; None: they were not built yet."""
+        return None if self.app is None else self.app._parts
+
+    @property
+    def term(self) -> BrokerApp | None:
+        """The broker of its present term; None: it does not lead."""
+        return None if self.parts is None else self.parts.term.app
+
+    @property
     def pair(self) -> Pair | None:
         """What it stands for in the record; None: nothing, or not now."""
-        identity = getattr(self.app, "_identity", None)
-        return None if identity is None or not self.alive else Pair(self.number, identity.store_id)
+        return None if self.parts is None or not self.alive else Pair(self.number, self.parts.identity.store_id)
 
     @property
     def role(self) -> Role | None:
         """Of its replica; None without one."""
-        driver = getattr(self.app, "_driver", None)
-        return driver.replica.role if driver is not None and self.alive else None
+        return self.parts.driver.replica.role if self.parts is not None and self.alive else None
 
     @property
     def epoch(self) -> int:
         """Of its replica; -1 without one."""
-        driver = getattr(self.app, "_driver", None)
-        return driver.replica.max_epoch if driver is not None and self.alive else -1
+        return self.parts.driver.replica.max_epoch if self.parts is not None and self.alive else -1
 
 
 class GroupWorld:
@@ -203,9 +211,8 @@ class GroupWorld:
             return
         leader = self.leader
         assert leader is not None
-        assert leader.app is not None
         assert leader.process is not None
-        term = leader.app._term
+        term = leader.term
         assert term is not None
         making = leader.process.spawn(
             term.broker.catalog.create_topic(TOPIC, queues=QUEUES, message_type=MessageType.MIXED), name="topic"
@@ -283,10 +290,9 @@ class GroupWorld:
 
     async def read_at(self, copy: Copy, flip: Flip) -> None:
         """Somebody reads there, and meets the damage."""
-        repair = getattr(copy.app, "_repair", None)
-        if repair is not None and copy.process is not None and copy.alive:
+        if copy.parts is not None and copy.process is not None and copy.alive:
             error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
-            await ended(copy.process.spawn(_mended(repair, error), name="read of damage"), self.clock)
+            await ended(copy.process.spawn(_mended(copy.parts.log.repair, error), name="read of damage"), self.clock)
 
     # ------------------------------------------------------------------------------------------------ looks
 
@@ -302,10 +308,10 @@ class GroupWorld:
         """One serves, all are in sync. Looks at deadlines besides, since it is asked ten times a second."""
         self.problems += [] if self.problems else late_again(self)
         record, leader = self.place.record, self.leader
-        if record is None or leader is None or leader.app is None or leader.app._term is None:
+        if record is None or leader is None or leader.parts is None or leader.term is None:
             return False
         pairs = {copy.pair for copy in self.copies}
-        return not leader.app._why_not_ready() and set(record.isr) == pairs and leader.number == record.leader
+        return not leader.parts.readiness.why_not() and set(record.isr) == pairs and leader.number == record.leader
 
     async def whole(self, *, within_ms: float) -> bool:
         """Wait for it; False: not within this."""
@@ -373,7 +379,7 @@ class GroupWorld:
                 await app.close()
 
     def _is_up(self, copy: Copy) -> bool:
-        return copy.app is not None and copy.app._links is not None and copy.app._page is not None
+        return copy.app is not None and copy.app._page is not None
 
     async def _watch(self, copy: Copy, process: SimProcess, task: asyncio.Task[None]) -> None:
         """A broker that ends by itself is started again."""
@@ -393,7 +399,7 @@ class GroupWorld:
             return None
         self.note(f"{process.name} ended: {type(error).__name__}: {error}")
         # Where the repair went on after the wait for it, it may have ended since, and nothing shows any more.
-        if isinstance(error, StoreCorrupted) and (copy.flipped or "repair from another copy goes on" in str(error)):
+        if isinstance(error, StoreCorrupted) and (copy.flipped or "repair from another copy continues" in str(error)):
             copy.refusals += 1
             if copy.refusals == REFUSALS_MAX:
                 self.note(f"{copy.name} gets an empty disk")

@@ -18,8 +18,6 @@ from evenq_broker.core.replication.rules import LEADING
 from replication_model.walks import ChangingCopies
 from replication_model.world import Log, Node, Rules, World
 
-__all__ = ["Founding", "FoundingWorld"]
-
 ALONE_EPOCH = 1
 """Of all records that a broker writes without copies."""
 CALM_ROUNDS = 40

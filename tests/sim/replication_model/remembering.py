@@ -18,8 +18,6 @@ from evenq_broker.core.replication.rules import Role
 from replication_model.walks import ChangingCopies
 from replication_model.world import MIN_ISR, Node, Rules, Violation, World, Write
 
-__all__ = ["Remembering", "RememberingWorld"]
-
 BLIND_LOOKS_MAX = 40
 CHANGES = 0.2
 """Part of the changes of copies that ChangingCopies makes: where the members change all the time, less is committed."""
@@ -77,7 +75,7 @@ class RememberingWorld(World):
             if isinstance(action, CompareAndSet) and (node.id, node.session) not in self.readers:
                 raise Violation(f"R23: broker {node.id} proposes {action.proposed} and has not read the record")
         replica = node.replica
-        self.followed += replica is not None and replica.seen is None and replica.role is Role.FETCHING
+        self.followed += replica is not None and replica.group.seen is None and replica.role is Role.FETCHING
         super().run(node, actions)
 
 

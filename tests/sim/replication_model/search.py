@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
+from operator import attrgetter
 
-from evenq_broker.core.replication.config import Mode, Timing
-from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
+from evenq_broker.core.replication.replica import PARTS, Replica
 from evenq_broker.core.replication.rules import LEADING, Role
 from evenq_proofs.commit_waits import CommitWaits
 
 from replication_model.world import BROKERS, Node, Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
-LEFT_OUT = {"config", "asked", "calm_ms", "has_room", "roomy", "session", "again_ms", "changed_ms", "leader_ms", "lost_ms", "read_ms", "retried_ms", "sign_ms", "ticked_ms", "number", "request", "heard", "caught_up", "cas", "seen", "acks", "store_id", "own_pair", "drain_ms", "drain_since_ms", "successor", "table", "writing", "queued", "gap_at", "reported", "windows", "nominated", "rank"}  # fmt: skip
-KEPT = tuple(sorted(set(Replica.__mro__[3].__slots__) - LEFT_OUT))  # type: ignore[attr-defined]
+LEFT_OUT = {"config", "pair", "session", "mode", "seen", "cas", "number", "read_ms", "changed_ms", "again_ms", "table", "request", "writing", "queued", "gap_at", "reported", "rank", "has_room", "sign_ms", "leader_ms", "lost_ms", "acks", "heard", "caught_up", "roomy", "windows", "asked", "calm_ms", "drain_since_ms", "drain_ms", "successor", "nominated"}  # fmt: skip
+ANY = Replica(ReplicationConfig(cluster="", broker_id=0, members=()), store_id="", epoch_seen=0, session=0)
+FIELDS = {part: tuple(field.name for field in fields(getattr(ANY, part))) for part in PARTS}
+kept = attrgetter(*(f"{part}.{name}" for part in PARTS for name in FIELDS[part] if name not in {*PARTS, *LEFT_OUT}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,19 @@ def node_copy(node: Node) -> Node:
     new.queue = []
     new.waits = CommitWaits()
     if node.replica is not None:
-        new.replica = copy.copy(node.replica)
+        new.replica = replica_copy(node.replica)
+    return new
+
+
+def replica_copy(replica: Replica) -> Replica:
+    """Copies each part once, so that the copies refer to each other."""
+    new = copy.copy(replica)
+    for part, names in FIELDS.items():
+        old = getattr(replica, part)
+        made = object.__new__(type(old))
+        for name in names:
+            setattr(made, name, getattr(new if name in FIELDS else old, name))
+        setattr(new, part, made)
     return new
 
 
@@ -113,16 +128,15 @@ def _node_key(node: Node) -> tuple[object, ...]:
     mine = (node.store_id, node.synced, node.epoch_seen, tuple(node.log))
     if replica is None:
         return mine
-    cas = replica.cas
-    seen = replica.seen
+    cas = replica.group.cas
     return (
         *mine,
-        tuple(getattr(replica, name) for name in KEPT),
-        None if seen is None else seen.record,
+        kept(replica),
+        replica.record,
         None if cas is None else cas.proposed,
-        frozenset(replica.acks.items()),
-        frozenset((id_, envelope.epoch) for id_, envelope in replica.asked.items()),
-        tuple((id_, window.start) for id_, window in sorted(replica.windows.items())),
+        frozenset(replica.copies.acks.items()),
+        frozenset((id_, envelope.epoch) for id_, envelope in replica.leader.asked.items()),
+        tuple((id_, window.start) for id_, window in sorted(replica.leader.windows.items())),
     )
 
 
@@ -182,17 +196,17 @@ def moves_of(state: State) -> Iterator[tuple[str, tuple[object, ...]]]:
             yield "sync", (id_, len(node.log))
             if len(node.log) - node.synced > 1:
                 yield "sync", (id_, node.synced + 1)
-        if replica.seen != world.history[-1]:
+        if replica.group.seen != world.history[-1]:
             yield "observe", (id_,)
         if is_waiting(world, replica):
             yield "repeat", (id_,)
-        if left.calls and replica.cas is None:
+        if left.calls and replica.group.cas is None:
             if world.record.epoch < left.epochs and replica.role not in LEADING:
                 yield "stand", (id_,)
             if replica.role in LEADING:
                 for wish in wishes_of(replica):
                     yield "propose", (id_, wish)
-        if left.records and replica.may_append():
+        if left.records and replica.leader.may_append():
             yield "append", (id_,)
         if left.kills:
             yield "kill", (id_,)
@@ -208,22 +222,22 @@ def moves_of(state: State) -> Iterator[tuple[str, tuple[object, ...]]]:
 
 def is_waiting(world: World, replica: Replica) -> bool:
     """True if a follower has something to ask of a leader that it can reach."""
-    leader = replica.leader_id()
+    leader = replica.group.leader_id()
     if replica.role not in {Role.TRUNCATING, Role.FETCHING} or leader < 0:
         return False
     other, id_ = world.nodes[leader].replica, replica.config.broker_id
     if other is None or other.role not in LEADING or world.cut & {(id_, leader), (leader, id_)}:
         return False
-    window = other.windows.get(id_)
-    return window is None or window.start != replica.end or window.start < other.end
+    window = other.leader.windows.get(id_)
+    return window is None or window.start != replica.log.end or window.start < other.log.end
 
 
 def wishes_of(replica: Replica) -> list[tuple[object, ...]]:
-    others = [pair for pair in replica._view() if pair != replica.own_pair]
+    others = replica.copies.others()
     wishes = []
     for size in range(len(others) + 1):
         for silent in combinations(others, size):
-            wishes += replica.changes(frozenset(silent))
+            wishes += replica.copies.changes(frozenset(silent))
     return list(dict.fromkeys(wishes))
 
 
@@ -246,6 +260,3 @@ def play(state: State, name: str, arguments: tuple[object, ...]) -> None:
             world.cut = set()
         case _:
             getattr(world, name)(*arguments)
-
-
-__all__ = ["SCOPES", "Result", "Scope", "Search"]

@@ -15,8 +15,6 @@ from evenq_broker.core.replication.rules import LEADING
 from replication_model.walks import HEAL_ROUNDS, ChangingCopies
 from replication_model.world import Log, Node, Rules, Violation, World
 
-__all__ = ["Unclean", "UncleanWorld"]
-
 
 class UncleanWorld(World):
     """See the module."""
@@ -66,7 +64,7 @@ class UncleanWorld(World):
         )
         self.given_up += self.committed[kept:]
         del self.committed[kept:], self.committed_in[kept:]
-        known = 0 if node.replica is None else min(len(has), node.replica.hw)
+        known = 0 if node.replica is None else min(len(has), node.replica.log.hw)
         self.committed_in += [node.log[at].epoch for at in range(kept, known)]
         self.committed += node.log[kept:known]  # committed by an older epoch while nobody led any more: it came along
         self.lost_stores = max(self.lost_stores, len(self.brokers))  # I6: one disk is enough for what is left
@@ -75,20 +73,20 @@ class UncleanWorld(World):
     def _commit(self, node: Node, replica: Replica) -> None:
         """I5, which may be broken once by each unclean election; what older epochs commit is of no account."""
         if replica.max_epoch < self.unclean_epoch:
-            if replica.hw < node.shown and not self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
-                raise Violation(f"I5: broker {node.id} knew {node.shown} committed, now {replica.hw}")
+            if replica.log.hw < node.shown and not self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
+                raise Violation(f"I5: broker {node.id} knew {node.shown} committed, now {replica.log.hw}")
             count = len(self.committed)
             self.given_up += [
-                one for at, one in enumerate(node.log[: replica.hw]) if at >= count or one != self.committed[at]
+                one for at, one in enumerate(node.log[: replica.log.hw]) if at >= count or one != self.committed[at]
             ]
-            node.shown, self.hw_epochs[node.id] = replica.hw, replica.max_epoch
+            node.shown, self.hw_epochs[node.id] = replica.log.hw, replica.max_epoch
             return
-        if replica.hw < node.shown and self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
-            node.shown = replica.hw  # cut, because of an unclean election
+        if replica.log.hw < node.shown and self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
+            node.shown = replica.log.hw  # cut, because of an unclean election
         elif self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
             node.shown = 0  # all of it is compared with what is committed now
         self.hw_epochs[node.id] = replica.max_epoch
-        late = node.log[len(self.committed) : replica.hw]
+        late = node.log[len(self.committed) : replica.log.hw]
         if replica.role not in LEADING and all(one.epoch < self.unclean_epoch for one in late):
             self.committed += late  # the chosen copy went on copying until it heard that it leads: I1 judges whether
             self.committed_in += [one.epoch for one in late]
@@ -128,7 +126,8 @@ class Unclean(ChangingCopies):
         assert isinstance(world, UncleanWorld)
         self.elections = max(self.elections, len(world.record.unclean))
         if self.rng.random() < 0.1:
-            able = [node.id for node in world.nodes if node.replica is not None and not node.replica.why_not_unclean()]
+            alive = ((node.id, node.replica) for node in world.nodes if node.replica is not None)
+            able = [id_ for id_, replica in alive if not replica.election.why_not_unclean()]
             if able:
                 world.stand_unclean(able[int(self.rng.random() * len(able))])
         if self.rng.random() < 0.01:

@@ -197,9 +197,9 @@ class Walk:
     def propose(self) -> None:
         for node in self.world.nodes:
             replica = node.replica
-            if replica is not None and replica.role in LEADING and replica.cas is None:
+            if replica is not None and replica.role in LEADING and replica.group.cas is None:
                 silent = frozenset(pair for pair in replica.record.isr if self.rng.random() < 0.4)  # type: ignore[union-attr]
-                wishes = replica.changes(silent)
+                wishes = replica.copies.changes(silent)
                 if wishes:
                     self.world.propose(node.id, wishes[int(self.rng.random() * len(wishes))])
 
@@ -324,9 +324,9 @@ class FullDisks(Walk):
             world.run(node, replica.disk_measured(has_room=node.id not in self.full))
             if replica.role is Role.DRAINING and chance() < 0.2:
                 world.resume(node.id)
-            elif node.id in self.full and (to := replica.relief(world.now_ms)) != NOTHING:
+            elif node.id in self.full and (to := replica.leader.relief(world.now_ms)) != NOTHING:
                 self.handed += 1
-                world.run(node, replica.drain(world.now_ms, to=to, within_ms=QUICK.lag_ms))
+                world.run(node, replica.leader.drain(world.now_ms, to=to, within_ms=QUICK.lag_ms))
 
 
 class ChangingCopies(Walk):
@@ -360,6 +360,3 @@ class ChangingCopies(Walk):
 def play(seed: int, rules: Rules, steps: int = STEPS) -> Outcome:
     """One walk of one seed."""
     return Walk(seed, rules).play(steps)
-
-
-__all__ = ["ChangingCopies", "FullDisks", "HandingOver", "Outcome", "Walk", "play"]

@@ -7,8 +7,8 @@ a broken one, and a replica that fences itself, is a `Violation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from evenq_broker.core.replication.actions import (
@@ -41,7 +41,7 @@ from evenq_broker.core.replication.record import (
     record_fields,
     record_of,
 )
-from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.replica import PARTS, Replica
 from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 from evenq_proofs.commit_waits import CommitWaits
@@ -79,7 +79,8 @@ WRITES = (PersistEpoch, AppendEpochStart, AppendRecords, Truncate, Reset)
 class Rules:
     """What the world itself does wrong, for mutants of rules that are kept outside the core."""
 
-    replica: type[Replica] = Replica
+    parts: Mapping[type, type] = field(default_factory=dict)
+    """Class of a part of a replica -> the subclass that replaces it."""
     keeps_store_id: bool = False
     """R10: a wiped disk passes for the old one."""
     forgets_epochs: bool = False
@@ -183,9 +184,11 @@ class World:
             CommitWaits(),
         )
         node.writer_epoch = node.epoch_seen
-        node.replica = self.rules.replica(
+        node.replica = Replica(
             self.configs[id_], store_id=node.store_id, epoch_seen=node.epoch_seen, session=node.session
         )
+        for part in (getattr(node.replica, name) for name in PARTS):
+            part.__class__ = self.rules.parts.get(type(part), type(part))
         self.dirty = True
         self.run(node, node.replica.recovered(table_of(node.log), len(node.log), self.now_ms))
 
@@ -280,7 +283,7 @@ class World:
     def append(self, id_: int) -> bool:
         """A client's record, if the broker takes one."""
         node = self.nodes[id_]
-        if node.replica is None or not node.replica.may_append():
+        if node.replica is None or not node.replica.leader.may_append():
             return False
         self.numbers += 1
         node.queue.append(Append(node.replica.max_epoch, self.numbers))
@@ -325,27 +328,27 @@ class World:
     def stand(self, id_: int) -> None:
         node = self.nodes[id_]
         if node.replica is not None:
-            self.run(node, node.replica.stand())
+            self.run(node, node.replica.election.stand())
 
     def propose(self, id_: int, isr: tuple[Pair, ...]) -> None:
         node = self.nodes[id_]
         if node.replica is not None:
-            self.run(node, node.replica.propose(isr))
+            self.run(node, node.replica.leader.propose(isr))
 
     def change_copies(self, id_: int, change: CopyChange) -> None:
         node = self.nodes[id_]
         if node.replica is not None:
-            self.run(node, node.replica.change_copies(change))
+            self.run(node, node.replica.leader.change_copies(change))
 
     def drain(self, id_: int) -> None:
         node = self.nodes[id_]
         if node.replica is not None:
-            self.run(node, node.replica.drain(self.now_ms))
+            self.run(node, node.replica.leader.drain(self.now_ms))
 
     def resume(self, id_: int) -> None:
         node = self.nodes[id_]
         if node.replica is not None:
-            self.run(node, node.replica.resume())
+            self.run(node, node.replica.leader.resume())
 
     def tick(self, id_: int) -> None:
         node = self.nodes[id_]
@@ -365,8 +368,8 @@ class World:
         replica = node.replica
         assert replica is not None
         if self.story is not None:
-            self.story.append(f"  broker {node.id} {replica.role} e{replica.max_epoch} end {replica.end} synced {replica.durable} committed {replica.hw}: {list(actions)}")  # fmt: skip
-        if replica.hw != node.shown:
+            self.story.append(f"  broker {node.id} {replica.role} e{replica.max_epoch} end {replica.log.end} synced {replica.log.durable} committed {replica.log.hw}: {list(actions)}")  # fmt: skip
+        if replica.log.hw != node.shown:
             self._commit(node, replica)
         for action in actions:
             if isinstance(action, Send | SendEpochs):
@@ -398,10 +401,10 @@ class World:
         more = [action]
         while more:
             start, end = more[0].start, min(more[0].end, more[0].start + self.batch_max)
-            envelope = replica.records(more[0], end, tuple(node.log[start:end]))
+            envelope = replica.leader.records(more[0], end, tuple(node.log[start:end]))
             if envelope is not None:
                 self._post(node.id, action.to, envelope)
-            more = replica.more_for(action.to) if end > start else []
+            more = replica.leader.more_for(action.to) if end > start else []
 
     def fenced(self, node: Node, action: Fence) -> None:
         """A replica wants its process to end."""
@@ -423,7 +426,7 @@ class World:
     # Judges.
 
     def _commit(self, node: Node, replica: Replica) -> None:
-        end, before, committed = replica.hw, node.shown, self.committed
+        end, before, committed = replica.log.hw, node.shown, self.committed
         if end < before:
             raise Violation(f"I5: broker {node.id} knew {before} committed, now {end}")
         node.shown = end
@@ -446,8 +449,8 @@ class World:
 
     def _serve(self, node: Node, replica: Replica, epoch: int) -> None:
         earlier = [offset for offset, by in enumerate(self.committed_in) if by < epoch]
-        if earlier and earlier[-1] >= replica.visible_end():
-            raise Violation(f"R11: broker {node.id} shows {replica.visible_end()}, epochs before {epoch} committed {earlier[-1] + 1}")  # fmt: skip
+        if earlier and earlier[-1] >= replica.log.hw:
+            raise Violation(f"R11: broker {node.id} shows {replica.log.hw}, epochs before {epoch} committed {earlier[-1] + 1}")  # fmt: skip
         node.waits.serve(epoch)
 
     def _answer(self, node: Node, tickets: tuple[int, ...]) -> None:
@@ -494,6 +497,3 @@ def table_of(log: list[Log]) -> EpochTable:
     for offset, one in enumerate(log):
         table = table.appended(one.epoch, offset)
     return table
-
-
-__all__ = ["BROKERS", "MIN_ISR", "Append", "Log", "Node", "Rules", "Violation", "World"]

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from tests.spark.chaos.processes import Part, Process
 from tests.spark.chaos.world import JOBS, World, until
 
-__all__ = ["KINDS", "Kill"]
-
 HIT_S = 180.0
 """A machine that starts JVMs all the time may need that long for one batch."""
 POINTS = {

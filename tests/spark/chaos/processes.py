@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-__all__ = ["Part", "Process", "end", "left_by", "parts", "started_at"]
-
 
 class Part(StrEnum):
     """What a process of a Spark application does."""

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow.parquet as pq
 from evenq_proofs.peer import Peer
 from evenq_proofs.quick_spark import spark_home
-from pyspark_evenq import cluster as calls
+from pyspark_evenq.brokers import cluster as calls
 
 import evenq
 from evenq.client.options import ProducerOptions
@@ -36,8 +36,6 @@ from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.processes import Part, Process, end, left_by, parts
 from tests.spark.waiting import seconds_until
-
-__all__ = ["JOBS", "Driver", "Ends", "Place", "Topics", "World", "Writer", "hooked", "until"]
 
 HOOKS = Path(__file__).resolve().parent / "hooks"
 JOBS = ("rows", "copy")

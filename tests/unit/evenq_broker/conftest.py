@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.shares import UsersNow, no_users
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
@@ -19,8 +18,6 @@ from evenq.runtime.clock import FakeClock
 from evenq.serving.auth.users import User, Users
 from evenq.serving.rpc import CallKind, RpcContext
 from evenq.wire.status import check
-
-Story = Callable[["Stage"], Awaitable[None]]
 
 
 class Stage:
@@ -113,6 +110,19 @@ class Stage:
         return found
 
 
+def know(*brokers: Any) -> None:
+    """Let all brokers know each other, as a nameserver would."""
+    views = [
+        RegisteredBroker(
+            name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
+        )
+        for b in brokers
+    ]
+    for broker in brokers:
+        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
+        broker.cluster.routes_changed()
+
+
 def user_of(grants: str) -> User:
     """A user of a users file."""
     found = users_of(u=grants).get("u")
@@ -133,27 +143,12 @@ def users_of(**grants: str) -> Users:
     return Users.parse(text.encode())
 
 
-async def _stage() -> AsyncIterator[Stage]:
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """Ends the brokers that are on it."""
     stage = Stage()
     try:
         yield stage
     finally:
         for broker in stage.brokers:
             await stage.during(broker.close())
-
-
-@pytest.fixture
-def stage() -> AsyncIterator[Stage]:
-    """For `async def` tests."""
-    return _stage()
-
-
-@pytest.fixture
-def run() -> Callable[[Story], None]:
-    """For tests whose story is a function of its own."""
-
-    async def play(story: Story) -> None:
-        async with asynccontextmanager(_stage)() as stage:
-            await story(stage)
-
-    return lambda story: asyncio.run(play(story))

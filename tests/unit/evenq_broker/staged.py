@@ -63,7 +63,7 @@ def _counts(rows: Sequence[Any]) -> bytes:
     return struct.pack(f"<{len(ends)}i", *ends)
 
 
-def stage(
+def stage_rows(
     rows: Any, *, token: str = "a", query: str = "q", batch: int = 0, partition: int = 0, topic: str = "t",
     coordinator: str = "a", sequence: int = 0,
 ) -> Any:  # fmt: skip

@@ -5,15 +5,11 @@ from __future__ import annotations
 from evenq_broker.broker import Broker
 from evenq_broker.loops.delivery.taking import MessageTaker
 
-__all__ = ["taker_of"]
-
 
 def taker_of(broker: Broker) -> MessageTaker:
     """A taker of messages at this broker."""
     return MessageTaker(
-        broker.runtime,
-        broker.catalog,
-        broker.ledger,
+        broker.kernel,
         starts=broker.starts,
         sessions=broker.sessions,
         long_polls=broker.long_polls,

@@ -15,6 +15,7 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.ending import DeliveryShutdown
 from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.nets import open_net
 
 from evenq.errors import PortInUse, StoreCorrupted, StoreLocked
 from evenq.runtime.clock import SystemClock
@@ -40,18 +41,13 @@ def app(net: GrpcNet, **settings: Any) -> BrokerApp:
     return BrokerApp(BrokerSettings(**fields), clock=SystemClock(), rng=random.Random(1), net=net)
 
 
-def played(story: Any) -> None:
-    async def body() -> None:
-        net = GrpcNet()
-        try:
-            await story(net)
-        finally:
-            await net.close()
-
-    asyncio.run(body())
+@pytest.fixture
+async def net() -> AsyncIterator[GrpcNet]:
+    async with open_net() as net:
+        yield net
 
 
-def test_the_users_file_says_who_has_a_share_of_the_tables(tmp_path: Path) -> None:
+async def test_the_users_file_says_who_has_a_share_of_the_tables(net: GrpcNet, tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
     file.write_text(
         """
@@ -64,15 +60,11 @@ allow = [{ resource = "topic:shop-*", actions = ["publish"] }]
 """
     )
     file.chmod(0o600)
-
-    async def story(net: GrpcNet) -> None:
-        broker = app(net, auth={"enabled": True, "users": file}).broker
-        users = broker.runtime.users()
-        assert users is not None
-        assert [one.name for one in users.tenants_of(UserResource.TOPIC, "shop-1")] == ["shop"]
-        assert app(net).broker.runtime.users() is None
-
-    played(story)
+    broker = app(net, auth={"enabled": True, "users": file}).broker
+    users = broker.runtime.users()
+    assert users is not None
+    assert [one.name for one in users.tenants_of(UserResource.TOPIC, "shop-1")] == ["shop"]
+    assert app(net).broker.runtime.users() is None
 
 
 async def beat(net: GrpcNet, port: int) -> int:
@@ -94,81 +86,71 @@ async def fetched(port: int, path: str) -> str:
     return await asyncio.to_thread(get)
 
 
-def test_it_starts_on_free_ports_and_leaves_ports_and_folder_free(tmp_path: Path) -> None:
+async def test_it_starts_on_free_ports_and_leaves_ports_and_folder_free(net: GrpcNet, tmp_path: Path) -> None:
     store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
-
-    async def story(net: GrpcNet) -> None:
-        first = app(net, store=store)
-        assert first.port == first.metrics_port == 0
-        await first.start()
-        for wrong, kind in (
-            ({"store": store}, StoreLocked),
-            ({"port": first.port}, PortInUse),
-            ({"metrics_port": first.metrics_port}, PortInUse),
-            (
-                {"tls": TlsSettings(port=first.port, **FILES)},
-                PortInUse,
-            ),
-        ):
-            with pytest.raises(kind):
-                await app(net, **wrong).start()
-        assert await beat(net, first.port) == 20000
-        await first.close()
-        await first.close()
-        again = app(net, store=store, port=first.port or 0)
-        await again.start()
-        await again.close()
-
-    played(story)
+    first = app(net, store=store)
+    assert first.port == first.metrics_port == 0
+    await first.start()
+    for wrong, kind in (
+        ({"store": store}, StoreLocked),
+        ({"port": first.port}, PortInUse),
+        ({"metrics_port": first.metrics_port}, PortInUse),
+        (
+            {"tls": TlsSettings(port=first.port, **FILES)},
+            PortInUse,
+        ),
+    ):
+        with pytest.raises(kind):
+            await app(net, **wrong).start()
+    assert await beat(net, first.port) == 20000
+    await first.close()
+    await first.close()
+    again = app(net, store=store, port=first.port or 0)
+    await again.start()
+    await again.close()
 
 
-def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
-    async def story(net: GrpcNet) -> None:
-        one = app(net, tls=TlsSettings(port=0, **FILES))
-        await one.start()
-        secure = GrpcNet(tls=Tls(ca=FILES["certificate"]))
-        try:
-            tls_port = one.port_of("tls")
-            assert await beat(secure, tls_port) == 20000
-            assert await beat(net, one.port) == 20000
-            page = await fetched(one.metrics_port, "/metrics")
-            (count,) = [
-                line for line in page.splitlines()
-                if line.startswith("rocketmq_rpc_latency_count") and 'request_code="Heartbeat"' in line
-            ]  # fmt: skip
-            assert count.endswith(" 2.0")
-            assert await fetched(one.metrics_port, "/readyz") == "ready\n"
-        finally:
-            await secure.close()
-            await one.close()
-
-    played(story)
+async def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted(net: GrpcNet) -> None:
+    one = app(net, tls=TlsSettings(port=0, **FILES))
+    await one.start()
+    secure = GrpcNet(tls=Tls(ca=FILES["certificate"]))
+    try:
+        tls_port = one.port_of("tls")
+        assert await beat(secure, tls_port) == 20000
+        assert await beat(net, one.port) == 20000
+        page = await fetched(one.metrics_port, "/metrics")
+        (count,) = [
+            line for line in page.splitlines()
+            if line.startswith("rocketmq_rpc_latency_count") and 'request_code="Heartbeat"' in line
+        ]  # fmt: skip
+        assert count.endswith(" 2.0")
+        assert await fetched(one.metrics_port, "/readyz") == "ready\n"
+    finally:
+        await secure.close()
+        await one.close()
 
 
-def test_probes_hear_that_a_new_broker_waits_for_its_nameserver() -> None:
-    async def story(net: GrpcNet) -> None:
-        held = socket.create_server(("127.0.0.1", 0))  # so that no other process takes the port meanwhile
-        port = held.getsockname()[1]
-        one = app(net, nameservers=f"127.0.0.1:{port}")
-        ready = spawn(one.start(), name="start")
-        try:
-            async with asyncio.timeout(60):
-                while not one.port:
-                    await SystemClock().sleep_ms(10)
-            assert [await health(net, one.port, name) for name in ("readiness", "liveness")] == [NOT_SERVING, SERVING]
-            assert not ready.done()
-            held.close()
-            nameserver = await open_grpc_server(FakeRegistry().rpcs(), host="127.0.0.1", port=port, clock=SystemClock())
-            await asyncio.wait_for(ready, 60)
-            assert await health(net, one.port, "readiness") == SERVING
-            await one.close()
-            await nameserver.stop()
-        finally:
-            held.close()
-            ready.cancel()
-            await one.close()
-
-    played(story)
+async def test_probes_hear_that_a_new_broker_waits_for_its_nameserver(net: GrpcNet) -> None:
+    held = socket.create_server(("127.0.0.1", 0))  # so that no other process takes the port meanwhile
+    port = held.getsockname()[1]
+    one = app(net, nameservers=f"127.0.0.1:{port}")
+    ready = spawn(one.start(), name="start")
+    try:
+        async with asyncio.timeout(60):
+            while not one.port:
+                await SystemClock().sleep_ms(10)
+        assert [await health(net, one.port, name) for name in ("readiness", "liveness")] == [NOT_SERVING, SERVING]
+        assert not ready.done()
+        held.close()
+        nameserver = await open_grpc_server(FakeRegistry().rpcs(), host="127.0.0.1", port=port, clock=SystemClock())
+        await asyncio.wait_for(ready, 60)
+        assert await health(net, one.port, "readiness") == SERVING
+        await one.close()
+        await nameserver.stop()
+    finally:
+        held.close()
+        ready.cancel()
+        await one.close()
 
 
 def test_a_broker_that_waits_for_its_nameserver_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
@@ -206,38 +188,32 @@ def test_a_broker_that_waits_for_its_nameserver_ends_at_once_when_it_is_told_to(
         asyncio.run(body())
 
 
-def test_a_poisoned_store_is_neither_ready_nor_alive_to_probes() -> None:
-    async def story(net: GrpcNet) -> None:
-        one = app(net)
-        await one.start()
-        names = ("", "readiness", "liveness")
-        try:
-            assert [await health(net, one.port, name) for name in names] == [SERVING, SERVING, SERVING]
-            assert one.broker.ledger.store.on_failure is not None
-            one.broker.ledger.store.on_failure(StoreCorrupted("a disk that fails"))
-            await asyncio.sleep(0)
-            assert [await health(net, one.port, name) for name in names] == [NOT_SERVING, NOT_SERVING, NOT_SERVING]
-        finally:
-            await one.close()
-
-    played(story)
+async def test_a_poisoned_store_is_neither_ready_nor_alive_to_probes(net: GrpcNet) -> None:
+    one = app(net)
+    await one.start()
+    names = ("", "readiness", "liveness")
+    try:
+        assert [await health(net, one.port, name) for name in names] == [SERVING, SERVING, SERVING]
+        assert one.broker.ledger.store.on_failure is not None
+        one.broker.ledger.store.on_failure(StoreCorrupted("a disk that fails"))
+        await asyncio.sleep(0)
+        assert [await health(net, one.port, name) for name in names] == [NOT_SERVING, NOT_SERVING, NOT_SERVING]
+    finally:
+        await one.close()
 
 
-def test_one_call_more_than_calls_max_is_told_so_and_open_streams_count() -> None:
-    async def story(net: GrpcNet) -> None:
-        one = app(net, calls_max=1)
-        await one.start()
+async def test_one_call_more_than_calls_max_is_told_so_and_open_streams_count(net: GrpcNet) -> None:
+    one = app(net, calls_max=1)
+    await one.start()
 
-        async def settings() -> AsyncIterator[bytes]:
-            yield service_pb2.TelemetryCommand(settings={"client_type": 1}).SerializeToString()
-            await asyncio.Event().wait()
+    async def settings() -> AsyncIterator[bytes]:
+        yield service_pb2.TelemetryCommand(settings={"client_type": 1}).SerializeToString()
+        await asyncio.Event().wait()
 
-        stream = net.stream(f"127.0.0.1:{one.port}", TELEMETRY, settings(), timeout_ms=10_000)
-        try:
-            await anext(stream)
-            assert await beat(net, one.port) == 42900
-        finally:
-            await stream.aclose()
-            await one.close()
-
-    played(story)
+    stream = net.stream(f"127.0.0.1:{one.port}", TELEMETRY, settings(), timeout_ms=10_000)
+    try:
+        await anext(stream)
+        assert await beat(net, one.port) == 42900
+    finally:
+        await stream.aclose()
+        await one.close()

@@ -4,19 +4,17 @@ ones is tests/integration/test_replicated_promises.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import receive_messages, receive_request, send_request
 
 from evenq.errors import Error
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
 RECEIVE = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def started(stage: Any, name: str, folder: Path) -> Any:
@@ -31,29 +29,17 @@ async def stopped(stage: Any, broker: Any) -> None:
 
 
 async def send(stage: Any, body: bytes, broker: str) -> None:
-    request = service_pb2.SendMessageRequest()
-    message = request.messages.add(body=body)
-    message.topic.name, message.system_properties.message_id = "t", body.decode()
+    request = send_request("t", body.decode(), body)
     answer = await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, broker=broker)
     assert answer.status.code == 20000
 
 
 async def receive(stage: Any, broker: str) -> list[bytes]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=32)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-    set_duration_ms(request.invisible_duration, 600_000)
-    set_duration_ms(request.long_polling_timeout, 0)
+    request = receive_request("g", "t", queue=-1, poll_ms=0, invisible_ms=600_000, batch_size=32)
 
-    async def frames() -> list[bytes]:
-        headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
-        stream = stage.net.stream(
-            f"{broker}:8081", RECEIVE, request.SerializeToString(), timeout_ms=60_000, metadata=headers
-        )
-        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [answer.message.body for answer in answers if answer.HasField("message")]
-
-    found: list[bytes] = await stage.during(frames())
-    return found
+    headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
+    reading = receive_messages(stage.net, f"{broker}:8081", request, metadata=headers)
+    return [message.body for message in await stage.during(reading)]
 
 
 @pytest.mark.spec("HA-3")

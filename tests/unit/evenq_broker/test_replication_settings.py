@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.replica.config import replica_config
+from evenq_broker.replica.composition import replica_config
 from evenq_broker.replication_settings import ReplicationSettings
 from evenq_broker.settings import BrokerSettings, StoreSettings
 
@@ -41,7 +41,7 @@ def test_members_that_are_not_addresses_are_refused(members: str, problem: str) 
     [
         ({"broker_id": 2}, "broker_id = 2 is not among"),
         ({"min_in_sync": 3}, "min_in_sync = 3 is more than the 2 brokers"),
-        ({"record": "r"}, "must say where the group record is kept"),
+        ({"record": "r"}, "must name the place of the group record"),
         ({"record": "file:/"}, "replication.record = 'file:/' names no file"),
         ({"etcd_password": "/p"}, "etcd_password is set without replication.etcd_user"),
         ({"members": "0=:8083,1=db2:8083"}, "replication.members, broker 0: address ':8083': it must be host:port"),
@@ -69,7 +69,7 @@ def test_only_the_copy_that_founds_a_group_brings_its_data() -> None:
     assert other.problem(has_folder=True) == "", "it says there what the first copy may be"
     for settings, adopts in ((ok, True), (other, False)):
         of_broker = BrokerSettings(replication=settings, store=StoreSettings(path=Path("/d")))
-        config = replica_config(of_broker, members=(0, 1), restored_epoch=0)
+        config = replica_config(of_broker, restored_epoch=0)
         assert (config.adopts, config.founds) == (adopts, adopts)
 
 
@@ -96,7 +96,7 @@ def test_copies_on_one_host_cannot_lead_clients_to_each_other() -> None:
 
 def test_the_port_for_copies_is_no_other_port_of_the_broker() -> None:
     settings, ports = ReplicationSettings(**GROUP), {"port": 8081, "tls.port": -1, "metrics_port": 8083}
-    assert "port 8083 is for the other copies (replication.members) and metrics_port as well" in settings.port_problem(
+    assert "port 8083 is set for the other copies (replication.members) and for metrics_port" in settings.port_problem(
         host="0.0.0.0", ports=ports
     )
     assert settings.model_copy(update={"port": 8090}).port_problem(host="0.0.0.0", ports=ports) == ""

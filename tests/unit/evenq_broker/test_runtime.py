@@ -1,13 +1,10 @@
 """What ends the process, and time that does not jump."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq.errors import (
     StorePoisoned,
 )
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def test_the_end_of_a_loop_that_should_never_end_is_told(stage: Any) -> None:

@@ -1,8 +1,7 @@
 """What Prometheus reads of a nameserver."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from evenq_nameserver.metrics import metrics
 from evenq_nameserver.rpc.registry import RegistryService
@@ -15,13 +14,11 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 
 
-def played(story: Callable[[RegistryService, NameserverStats], Coroutine[Any, Any, None]]) -> None:
-    async def body() -> None:
-        stats = NameserverStats()
-        service = RegistryService(settings=NameserverSettings(), clock=FakeClock(), identity="n", stats=stats)
-        await story(service, stats)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[RegistryService, NameserverStats]]:
+    stats = NameserverStats()
+    service = RegistryService(settings=NameserverSettings(), clock=FakeClock(), identity="n", stats=stats)
+    yield service, stats
 
 
 def page(service: RegistryService, stats: NameserverStats) -> dict[str, float]:
@@ -30,8 +27,8 @@ def page(service: RegistryService, stats: NameserverStats) -> dict[str, float]:
     return {name: float(number) for name, number in split}
 
 
-def test_the_numbers_follow_brokers_and_topics() -> None:
-    async def story(service: RegistryService, stats: NameserverStats) -> None:
+async def test_the_numbers_follow_brokers_and_topics() -> None:
+    async with running() as (service, stats):
         rpcs = {rpc.method.rpartition("/")[2]: rpc.handler for rpc in service.rpcs()}
         context = RpcContext("m", [], "127.0.0.1:1", None)
         for number, name in enumerate(("a", "b")):
@@ -57,14 +54,10 @@ def test_the_numbers_follow_brokers_and_topics() -> None:
         assert (found["evenq_nameserver_brokers"], found["evenq_nameserver_topics"]) == (1, 2)
         assert found["evenq_nameserver_route_version"] > before
 
-    played(story)
 
-
-def test_each_metric_is_served_and_counters_say_so_in_their_names() -> None:
-    async def story(service: RegistryService, stats: NameserverStats) -> None:
+async def test_each_metric_is_served_and_counters_say_so_in_their_names() -> None:
+    async with running() as (service, stats):
         listed = metrics(service, stats)
         assert set(page(service, stats)) == {metric.name for metric in listed}
         for metric in listed:
             assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
-
-    played(story)

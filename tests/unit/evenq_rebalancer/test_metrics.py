@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
 from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
@@ -24,7 +22,7 @@ def tell(engine: AssignmentEngine, *ids: str, gone: tuple[str, ...] = ()) -> Non
 
 
 @pytest.mark.spec("AL-9")
-def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
+async def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
     engine, stats = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0)), RebalancerStats()
     engine.facts.opened("b", 1)
     stats.rebalanced(7)
@@ -34,7 +32,7 @@ def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
 
     tell(engine, "a")
     tell(engine, "a", "b", "c")
-    page = asyncio.run(text())
+    page = await text()
     for line in (
         'evenq_rebalance_moves_total{consumer_group="g",topic="T"} 1.0',
         'evenq_group_generation{consumer_group="g"} 2.0',
@@ -47,34 +45,31 @@ def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
     ):
         assert line in page.splitlines(), page
     tell(engine)
-    page = asyncio.run(text())
+    page = await text()
     assert "evenq_unowned_queues{" not in page, "all members ended: nothing is wrong with the queues"
     assert 'evenq_queue_owners{consumer_group="g",topic="T"} 0.0' in page.splitlines()
     tell(engine, gone=("g",))
-    assert 'consumer_group="g"' not in asyncio.run(text())
+    assert 'consumer_group="g"' not in await text()
 
 
-def test_held_far_and_failing_queues_are_counted() -> None:
+async def test_held_far_and_failing_queues_are_counted() -> None:
     engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
     engine.facts.opened("b", 1)
 
-    def tell(strategy: str, *ids: str) -> str:
+    async def tell(strategy: str, *ids: str) -> str:
         members = tuple(MemberFact(client_id=own, topics=("T",), instance=own, zone=own) for own in ids)
         group = GroupFact(group="g", strategy=strategy, members=members, balance=BalancePolicy(hold_ms=9_000))
         topics = (TopicFact(topic="T", read_queues=6),)
         engine.reported(1, BrokerReport(broker_name="b", zone="z1", groups=(group,), topics=topics), now_ms=0)
         engine.settle(now_ms=0, wall_ms=0)
 
-        async def text() -> str:
-            return exposition(metrics(engine, RebalancerStats(), ReportStreams())).decode()
+        return exposition(metrics(engine, RebalancerStats(), ReportStreams())).decode()
 
-        return asyncio.run(text())
-
-    page = tell("STICKY", "z1", "z2", "z3")
+    page = await tell("STICKY", "z1", "z2", "z3")
     assert 'evenq_rebalance_cross_zone_queues{consumer_group="g",topic="T"} 4.0' in page
     assert 'evenq_rebalance_held_queues{consumer_group="g",topic="T"} 0.0' in page
     assert "evenq_rebalance_failing{" not in page
-    page = tell("STICKY", "z1", "z2")
+    page = await tell("STICKY", "z1", "z2")
     assert 'evenq_rebalance_held_queues{consumer_group="g",topic="T"} 2.0' in page
     assert 'evenq_unowned_queues{consumer_group="g",topic="T"} 0.0' in page
-    assert 'evenq_rebalance_failing{consumer_group="g",topic="T"} 1.0' in tell("NO_SUCH", "z1", "z2")
+    assert 'evenq_rebalance_failing{consumer_group="g",topic="T"} 1.0' in await tell("NO_SUCH", "z1", "z2")

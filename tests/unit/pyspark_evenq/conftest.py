@@ -5,13 +5,16 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
-from pyspark_evenq import connection
+from pyspark_evenq.brokers import connection
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import OutputColumn
+from pyspark_evenq.source.stream import StreamReader
 
 from evenq.model.queue import MessageQueue
 from evenq.store.log.record import HEADER_BYTES, pack
@@ -315,3 +318,25 @@ def follower() -> Iterator[FakeBroker]:
     made.follows = True
     yield made
     made.stop()
+
+
+@pytest.fixture
+def stream_reader(broker: FakeBroker) -> Iterator[Callable[..., StreamReader]]:
+    """Makes readers of one column of the topic `flights` as group `g`; stops them after the test."""
+    readers: list[StreamReader] = []
+
+    def make(**more: str) -> StreamReader:
+        given = {
+            "endpoints": broker.endpoint,
+            "subscribe": "flights",
+            "group": "g",
+            "idleWaitMs": "20",
+            "gcFreeze": "false",
+        }
+        options = ReadOptions.parse(given | more, streaming=True)
+        readers.append(StreamReader(options, (OutputColumn("body", nullable=True),)))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.stop()

@@ -13,8 +13,6 @@ import grpc
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
 
-__all__ = ["FakeGroups"]
-
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
 EMPTY = definition_pb2.Status(code=definition_pb2.Code.MESSAGE_NOT_FOUND)
 FENCED = definition_pb2.Status(code=definition_pb2.Code.PRECONDITION_FAILED, message="another member has the queue")

@@ -11,8 +11,6 @@ import grpc
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2, staging_pb2
 
-__all__ = ["FakeSink"]
-
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
 REFUSED = definition_pb2.Status(code=definition_pb2.Code.BAD_REQUEST, message="refused by the test")
 

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyspark_evenq.offsets import StreamOffset
-
-__all__ = ["SparkLogs"]
+from pyspark_evenq.plan.offsets import StreamOffset
 
 
 class SparkLogs:

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark_evenq import sink_cluster, sink_staging
-from pyspark_evenq.arrow_schema import OutputColumn
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
-from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_staging import TaskAttempt
-from pyspark_evenq.stream import StreamReader
+from pyspark_evenq.options.sink import WriteOptions
+from pyspark_evenq.options.source import ReadOptions
+from pyspark_evenq.rows.arrow_schema import OutputColumn
+from pyspark_evenq.sink import cluster as sink_cluster
+from pyspark_evenq.sink import staging as sink_staging
+from pyspark_evenq.sink.staging import TaskAttempt
+from pyspark_evenq.source.reader import BatchReader
+from pyspark_evenq.source.stream import StreamReader
 
 from evenq.errors import ConnectionFailed
 from evenq.model.queue import MessageQueue

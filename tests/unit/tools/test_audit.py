@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import load_tool
 
-
-def tool(name: str) -> ModuleType:
-    """A program of tools/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-audit = tool("audit")
+audit = load_tool("audit")
 
 
 def report(*vulns: dict[str, object], skipped: int = 0) -> str:
@@ -59,5 +44,8 @@ def test_packages_that_cannot_be_asked_about_are_counted() -> None:
 
 def test_without_any_answer_it_says_that_nothing_was_checked() -> None:
     nothing = audit.Advisories(judged=0, unjudged=129, open=[])
-    assert audit.verdict(nothing) == (True, "advisories: NOT CHECKED, they cannot be had here for any of 129 packages")
+    assert audit.verdict(nothing) == (
+        True,
+        "advisories: NOT CHECKED, none of 129 packages could be looked up from here",
+    )
     assert audit.verdict("no answer in 240 s") == (True, "advisories: NOT CHECKED, no answer in 240 s")

@@ -1,24 +1,10 @@
 """The page of the fifty statements names tests that exist."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("conformance", ROOT / "tools" / "conformance.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-conformance = load_tool()
+conformance = load_tool("conformance")
 
 
 def test_every_statement_of_the_page_names_tests_that_exist() -> None:

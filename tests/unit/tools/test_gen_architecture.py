@@ -1,15 +1,12 @@
 """The picture of the rooms is what the code says today, and no arrow runs through a room that it does not name."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location("gen_architecture", ROOT / "tools" / "gen_architecture.py")
-tool = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tool)
+from tests.unit.tools.conftest import load_tool
+
+tool = load_tool("gen_architecture")
 
 ROWS = [["top"], ["left", "right"], ["bottom"]]
 ARROW = re.compile(r'<path d="M(\d+) (\d+)(?:V(\d+)H(\d+))?V(\d+)" fill="none"')
@@ -64,5 +61,5 @@ def test_an_import_becomes_an_arrow(tmp_path):
 
 
 def test_a_room_that_nobody_described_is_refused():
-    with pytest.raises(SystemExit, match="what and where these are: top"):
+    with pytest.raises(SystemExit, match="add these packages to WHAT and COLUMNS: top"):
         tool.drawn(ROWS, {room: set() for row in ROWS for room in row})

@@ -1,27 +1,16 @@
 """The committed stubs are what `tools/gen_protos.py` writes today, and --check notices when they are not."""
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from tests.unit.tools.conftest import load_tool
+
 pytest.importorskip("grpc_tools")
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gen_protos", ROOT / "tools" / "gen_protos.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gen_protos = load_tool()
+gen_protos = load_tool("gen_protos")
 
 
 @pytest.fixture

@@ -1,25 +1,13 @@
 """The pages of docs/reference are what `tools/gen_reference.py` writes today, and --check notices when they are not."""
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gen_reference", ROOT / "tools" / "gen_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gen_reference = load_tool()
+gen_reference = load_tool("gen_reference")
 
 
 @pytest.fixture

@@ -1,28 +1,16 @@
 """The tables of options in the guides to Spark are whole, true and up to date."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from pyspark_evenq.foreign_options import foreign_problem
-from pyspark_evenq.options import ALIASES, NAMES
-from pyspark_evenq.sink_options import WRITE_ALIASES, WRITE_NAMES
+from pyspark_evenq.options.foreign import foreign_problem
+from pyspark_evenq.options.sink import WRITE_ALIASES, WRITE_NAMES
+from pyspark_evenq.options.source import ALIASES, NAMES
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import ROOT, load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gen_spark_options", ROOT / "tools" / "gen_spark_options.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = load_tool()
+tool = load_tool("gen_spark_options")
 
 
 def test_the_guides_hold_the_tables_as_the_tool_writes_them() -> None:

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import ROOT, load_tool
 
-
-def tool(name: str) -> ModuleType:
-    """A program of tools/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-lock = tool("lock")
+lock = load_tool("lock")
 
 
 LISTS = [ROOT / "constraints.txt", *(ROOT / "docker" / name for name in lock.IMAGE_LISTS)]
@@ -37,7 +23,14 @@ def versions(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["constraints.txt", "requirements-server.txt", "requirements-kubernetes.txt", "requirements-spark.txt"]
+    "name",
+    [
+        "constraints.txt",
+        "requirements-server.txt",
+        "requirements-kubernetes.txt",
+        "requirements-console.txt",
+        "requirements-spark.txt",
+    ],
 )
 def test_a_requirement_that_no_pin_satisfies_is_noticed(name: str) -> None:
     expected = lock.direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))[name]
@@ -90,7 +83,7 @@ def test_images_take_their_base_by_digest_and_packages_only_by_hash() -> None:
 
 
 def test_the_oldest_versions_that_make_tests_are_the_lower_bounds_of_the_project() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "tools" / "campaigns.mk").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     asked = [Requirement(one) for one in project["project"]["dependencies"] + lock.extra_of(project, "spark")]
     expected = {one.name: one for one in asked}

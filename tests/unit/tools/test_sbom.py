@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import ROOT, load_tool
 
-
-def tool(name: str) -> ModuleType:
-    """A program of tools/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-lock = tool("lock")
-sbom = tool("sbom")
+lock = load_tool("lock")
+sbom = load_tool("sbom")
 
 
 @pytest.mark.slow
@@ -39,3 +25,10 @@ def test_the_bill_of_an_image_lists_exactly_what_its_lists_install(tmp_path: Pat
     assert listed == expected
     assert all(part["externalReferences"][0]["hashes"] for part in bill["components"])
     assert sbom.write("rebalancer", tmp_path / "two").read_bytes() == path.read_bytes()
+
+
+def test_a_package_of_two_lists_is_in_the_bill_once() -> None:
+    shared = "rich==1.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
+    merged = sbom.merged([f"# One list.\n{shared}", f"# Another.\nclick==2 \\\n    --hash=sha256:02\n{shared}"])
+    assert lock.PIN.findall(merged) == [("rich", "1.0"), ("click", "2")]
+    assert merged.count("sha256:01") == 1

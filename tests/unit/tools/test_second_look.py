@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import load_tool
+
 SUITE = """
 from pathlib import Path
 import pytest
@@ -27,12 +27,7 @@ def test_one(number):
 
 @pytest.fixture(scope="module")
 def second_look() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("second_look", ROOT / "tools" / "second_look.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("second_look")
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,13 @@
 """`make spec` knows which test proves which promise."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.tools.conftest import load_tool
 
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("spec_table", ROOT / "tools" / "spec_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-spec_table = load_tool()
+spec_table = load_tool("spec_table")
 KNOWN = {"RD-13", "RD-14", "RD-16", "CL-13", "CC-9", "OF-4", "OF-5"}
 
 
@@ -62,7 +50,7 @@ def test_rows_without_a_test_with_both_and_unknown_ids_are_problems() -> None:
     assert [row.kind for row in index] == ["missing", "open", "not applicable"]
     assert spec_table.problems_of(index, {"HA-1": ["t::a"], "XX-1": ["t::b"]}) == [
         "CC-9 has no test: moves",
-        "HA-1 says why it has no test, but t::a proves it; take the reason out",
+        "HA-1 has a reason for no test, but t::a proves it; remove the reason",
         "t::b is marked with XX-1, which the index does not have",
     ]
 

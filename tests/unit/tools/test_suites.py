@@ -8,6 +8,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from evenq_proofs.make_targets import make_targets
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -53,5 +55,13 @@ def test_what_make_test_leaves_out_is_said_with_targets_that_are_there() -> None
     *runs, said = commands_of("test")
     assert all("not slow" in command for command in runs if "/pytest " in command)
     named = {word for words in re.findall(r"make ([a-z ]+)", said) for word in words.split()}
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = make_targets()
     assert {"unit", "integration", "check"} <= named <= targets
+
+
+def test_every_target_but_that_of_ci_is_listed() -> None:
+    listing = subprocess.run(
+        ["make", "-s", "help", "campaigns"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    listed = set(re.findall(r"^  \x1b\[1m([a-z-]+) *\x1b\[0m \S", listing, re.MULTILINE))
+    assert listed == make_targets() - {"kubernetes-and-walks"}

@@ -1,16 +1,10 @@
 """The tree is tidy, and tidy notices when it is not."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location("tidy", ROOT / "tools" / "tidy.py")
-tidy = importlib.util.module_from_spec(SPEC)
-sys.modules["tidy"] = tidy
-SPEC.loader.exec_module(tidy)
+from tests.unit.tools.conftest import load_tool
+
+tidy = load_tool("tidy")
 
 
 def texts(source, path="src/evenq/model/thing.py"):

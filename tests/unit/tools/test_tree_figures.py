@@ -1,16 +1,12 @@
 """The figures of the tree that must not get worse, and how they are counted."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-spec = importlib.util.spec_from_file_location("tree_figures", ROOT / "tools/tree_figures.py")
-assert spec is not None
-assert spec.loader is not None
-tree_figures = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tree_figures)
+from tests.unit.tools.conftest import ROOT, load_tool
+
+tree_figures = load_tool("tree_figures")
 
 
 def test_no_modules_import_each_other_in_a_cycle_not_even_for_type_checkers() -> None:

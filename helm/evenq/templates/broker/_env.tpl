@@ -1,9 +1,9 @@
-{{/* What the chart says to a broker. Call as evenq.placement, with the set's name and what it is (statefulset.yaml). */}}
+{{/* Variables of a broker from the chart. Call as evenq.placement, with name and kind of the set (statefulset.yaml). */}}
 {{- define "evenq.brokerEnv" -}}
 {{- $replication := .root.Values.broker.replication }}
 {{- $external := .root.Values.external }}
 {{- if .copied }}
-# All copies have the name of their group: the one that leads is that broker to everybody else.
+# All copies have the name of their group: to others, the leader is that broker.
 {{- if .first }}
 - name: EVENQ_BROKER_BROKER_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
@@ -14,13 +14,13 @@
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- if .first }}
 - {name: EVENQ_BROKER_REPLICATION__BROKER_ID, value: "0"}
-# What it holds founds the group; copies are added by the Job that this upgrade makes.
+# Its data starts the group; the Job of this upgrade adds copies.
 - {name: EVENQ_BROKER_REPLICATION__FROM_ONE_COPY, value: "true"}
 {{- else }}
 - name: EVENQ_BROKER_REPLICATION__BROKER_ID
   valueFrom: {fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}}
 {{- if include "evenq.grown" .root }}
-# Until the group needs them, these copies pass clients on to copy 0, before and while it restarts.
+# Until the group needs them, these copies forward clients to copy 0, before and during its restart.
 - {name: EVENQ_BROKER_REPLICATION__FROM_ONE_COPY, value: "true"}
 {{- end }}
 {{- end }}
@@ -31,7 +31,7 @@
 - {name: EVENQ_BROKER_REPLICATION__MODE, value: {{ $replication.mode }}}
 - {name: EVENQ_BROKER_REPLICATION__MIN_IN_SYNC, value: {{ $replication.minInSync | quote }}}
 {{- else }}
-# The pod's name is the broker's name: it survives the pod, as its volume does.
+# The broker's name is the pod's name, which stays the same for its volume.
 - name: EVENQ_BROKER_BROKER_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
@@ -60,6 +60,6 @@
 - {name: EVENQ_BROKER_DEFAULT_QUEUES, value: {{ .root.Values.broker.defaultQueues | quote }}}
 {{- include "evenq.securityEnv" . | nindent 0 }}
 {{- include "evenq.frontEnv" . | nindent 0 }}
-# Of commands run in this pod; the broker itself does not read them.
+# For commands in this pod; the broker does not read them.
 {{- include "evenq.commandEnv" (dict "root" .root "host" (.copied | ternary (include "evenq.host" .root) "127.0.0.1")) | nindent 0 }}
 {{- end }}

@@ -1,1 +1,1 @@
-"""What this program decides. Pure: events in, commands out; no clock, no I/O."""
+"""The decisions of a broker. Pure: events come in, commands go out; no clock, no I/O."""

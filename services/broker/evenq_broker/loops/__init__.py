@@ -1,1 +1,1 @@
-"""What this program does: the loops that carry out what `core` decides."""
+"""The loops of this program: they carry out the decisions of `core`."""

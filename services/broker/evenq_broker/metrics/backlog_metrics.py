@@ -1,8 +1,8 @@
-"""The metrics of what groups have before them and cannot handle; `metrics.py` lists them with the others.
+"""Metrics of the messages that groups have not finished.
 
-A group that fails every message shows here: deliveries given back and timed out, messages that wait for a retry, the
-age of its oldest unread message, dead letters that were not replayed. Ages and waits are as `loops.diagnosis.watching`
-last saw them. Per queue there is a list of its own, `/metrics/queues`, for a look at one group or a slow scrape.
+They show a group that fails every message: deliveries given back and timed out, waiting retries, the age of the oldest
+unread message, dead letters that were not replayed. `loops.diagnosis.watching` measures ages and retries. Single queues
+have a page of their own, `/metrics/queues`, for one group or a slow scrape.
 """
 
 from __future__ import annotations
@@ -12,102 +12,79 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from evenq.model.names import RETRY_PREFIX
-from evenq.serving.program.metrics import Distribution, Metric, MetricKind, Sample
+from evenq.serving.program.metrics import Distribution, Metric, Sample, counter, gauge, histogram
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.backlog import Backlog
 from evenq_broker.loops.dead_letters.replay import groups_with_letters, waiting_letters
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.runtime import Runtime
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.stats import AGE_BOUNDS_MS, SIZE_BOUNDS
 
 if TYPE_CHECKING:
     from evenq_broker.core.delivery.queue_progress import QueueProgress
 
-__all__ = ["backlog_metrics", "retries_waiting", "single_queue_metrics"]
-
 QUEUE_SERIES_MAX = 50_000
-"""Most queues of groups that `/metrics/queues` lists: some 8 MB."""
+"""Most queues of groups on `/metrics/queues`: about 8 MB."""
 
 
-def backlog_metrics(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    lite: Lites,
-    delayed_retries: DelayedRetries,
-    backlog: Backlog,
-) -> list[Metric]:
-    """What an operator of consumers looks at."""
-    source = _BacklogSource(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog)
-    counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+def backlog_metrics(kernel: Kernel, *, lite: Lites, delayed_retries: DelayedRetries, backlog: Backlog) -> list[Metric]:
+    source = _BacklogSource(kernel, lite=lite, delayed_retries=delayed_retries, backlog=backlog)
     group, group_topic = ("consumer_group",), ("consumer_group", "topic")
     return [
-        Metric(
-            name="rocketmq_consumer_lag_latency", kind=gauge, unit="ms", labels=group_topic,
-            help="Age of the oldest unfinished message; 0 if there is none.", read=source.lag_latency,
+        gauge("rocketmq_consumer_lag_latency", "ms", *group_topic).series(
+            source.lag_latency, "Age of the oldest unfinished message; 0 if there is none."
         ),
-        Metric(
-            name="evenq_broker_retries_waiting", kind=gauge, unit="messages", labels=group,
-            help="Failed messages that wait for their next delivery.", read=source.retries,
+        gauge("evenq_broker_retries_waiting", "messages", *group).series(
+            source.retries, "Failed messages that wait for redelivery."
         ),
-        Metric(
-            name="evenq_broker_given_back_total", kind=counter, unit="deliveries", labels=group_topic,
-            help="Deliveries that failed: the consumer gave the message back.", read=source.given_back,
+        counter("evenq_broker_given_back_total", "deliveries", *group_topic).series(
+            source.given_back, "Failed deliveries: the consumer gave the message back."
         ),
-        Metric(
-            name="evenq_broker_timed_out_total", kind=counter, unit="deliveries", labels=group_topic,
-            help="Deliveries that were not finished in time, or whose client was lost.", read=source.timed_out,
+        counter("evenq_broker_timed_out_total", "deliveries", *group_topic).series(
+            source.timed_out, "Deliveries that were not finished in time, or whose client was lost."
         ),
-        Metric(
-            name="evenq_broker_dead_letters", kind=gauge, unit="messages", labels=group,
-            help="Dead letters that were not replayed.", read=source.dead_letters,
+        gauge("evenq_broker_dead_letters", "messages", *group).series(
+            source.dead_letters, "Dead letters that were not replayed."
         ),
-        Metric(
-            name="evenq_broker_delivery_seconds", kind=histogram, unit="seconds", labels=group_topic,
-            help="Time from the storing of a message to its first delivery.", read=source.ages,
+        *_histograms(source),
+    ]
+
+
+def _histograms(source: _BacklogSource) -> list[Metric]:
+    return [
+        histogram("evenq_broker_delivery_seconds", "seconds", "consumer_group", "topic").series(
+            source.ages, "Time between the storing of a message and its first delivery."
         ),
-        Metric(
-            name="rocketmq_message_size", kind=histogram, unit="bytes", labels=("topic", "message_type"),
-            help="Size of stored messages.", read=source.sizes,
+        histogram("rocketmq_message_size", "bytes", "topic", "message_type").series(
+            source.sizes, "Size of stored messages."
         ),
-    ]  # fmt: skip
+    ]
 
 
 def single_queue_metrics(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    lite: Lites,
-    delayed_retries: DelayedRetries,
-    backlog: Backlog,
+    kernel: Kernel, *, lite: Lites, delayed_retries: DelayedRetries, backlog: Backlog
 ) -> list[Metric]:
-    """One series for each group and queue: too many for every scrape."""
+    """Returns metrics with one series for each group and queue: too many for every scrape."""
     source, labels = (
-        _BacklogSource(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog),
+        _BacklogSource(kernel, lite=lite, delayed_retries=delayed_retries, backlog=backlog),
         ("consumer_group", "topic", "queue_id"),
     )
     return [
-        Metric(
-            name="evenq_queue_lag_messages", kind=MetricKind.GAUGE, unit="messages", labels=labels,
-            help="Unfinished messages of one queue.", read=source.queue_lags,
+        gauge("evenq_queue_lag_messages", "messages", *labels).series(
+            source.queue_lags, "Unfinished messages of one queue."
         ),
-        Metric(
-            name="evenq_queue_lag_seconds", kind=MetricKind.GAUGE, unit="seconds", labels=labels,
-            help="Age of the oldest unfinished message of the queue.", read=source.queue_ages,
+        gauge("evenq_queue_lag_seconds", "seconds", *labels).series(
+            source.queue_ages, "Age of the oldest unfinished message of the queue."
         ),
-        Metric(
-            name="evenq_queue_series_left_out", kind=MetricKind.GAUGE, unit="queues",
-            help=f"Queues of groups beyond the first {QUEUE_SERIES_MAX}, which are not listed.", read=source.left_out,
+        gauge("evenq_queue_series_left_out", "queues").series(
+            source.left_out, f"Queues of groups that are not listed: those after the first {QUEUE_SERIES_MAX}."
         ),
-    ]  # fmt: skip
+    ]
 
 
 def retries_waiting(catalog: Catalog, *, delayed_retries: DelayedRetries, backlog: Backlog) -> dict[str, int]:
-    """Group -> messages that failed and wait for their next delivery, where there are any."""
+    """Group -> failed messages that wait for redelivery, for groups that have any."""
     counts: dict[str, int] = {}
     for (group_id, _, _), waits in backlog.items():
         group = catalog.groups.by_id(group_id)
@@ -121,17 +98,9 @@ def retries_waiting(catalog: Catalog, *, delayed_retries: DelayedRetries, backlo
 
 
 class _BacklogSource:
-    def __init__(
-        self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
-        *,
-        lite: Lites,
-        delayed_retries: DelayedRetries,
-        backlog: Backlog,
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, lite: Lites, delayed_retries: DelayedRetries, backlog: Backlog) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._lite, self._delayed_retries, self._backlog = lite, delayed_retries, backlog
 
     def lag_latency(self) -> Iterable[Sample]:
@@ -151,10 +120,7 @@ class _BacklogSource:
         return [((group.name,), waiting.get(group.name, 0)) for group in self._catalog.groups.all()]
 
     def dead_letters(self) -> Iterable[Sample]:
-        return [
-            ((name,), waiting_letters(self._catalog, self._ledger, name)[1])
-            for name in groups_with_letters(self._catalog)
-        ]
+        return [((name,), waiting_letters(self._kernel, name)[1]) for name in groups_with_letters(self._catalog)]
 
     def given_back(self) -> Iterable[Sample]:
         return self._counted("given_back")

@@ -1,35 +1,37 @@
-"""Every metric of the broker, once: name, kind, unit, labels, help, and where the number is read at a scrape.
+"""All metrics of the broker: name, kind, unit, labels, help, and the function that reads the value at a scrape.
 
-Names are RocketMQ 5's where it has the metric; `cluster`, `node_type` and `node_id` stand on each as constant labels.
-Series go away with their topic or group. Nothing here runs between scrapes.
+Names are those of RocketMQ 5 where it has the metric. Every series has the labels `cluster`, `node_type` and `node_id`.
+Series of deleted topics and groups disappear. Nothing here runs between scrapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from evenq.serving.program.metrics import Metric, MetricKind, Sample
+from evenq.model import MessageType
+from evenq.serving.program.metrics import Metric, Sample, counter, gauge
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
+from evenq_broker.loops.resizing.resizing import stranded
+from evenq_broker.loops.staging.staging import Staging
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.metrics.backlog_metrics import backlog_metrics
 from evenq_broker.metrics.cluster_metrics import cluster_metrics
-from evenq_broker.metrics.queue_metrics import queue_metrics
-from evenq_broker.metrics.staging_metrics import staging_metrics
-from evenq_broker.metrics.transaction_metrics import transaction_metrics
 from evenq_broker.parts import Parts
 from evenq_broker.runtime import Runtime
-
-__all__ = ["broker_metrics", "constant_labels"]
 
 _TOPIC = ("topic", "message_type")
 _GROUP_TOPIC = ("consumer_group", "topic")
 _GROUP = ("consumer_group",)
-
-MetricMaker = Callable[[str, MetricKind, str, tuple[str, ...], str, str], Metric]
-"""Takes name, kind, unit, labels, help, and the name of the method of `_BrokerSource` that reads the value."""
+_TYPES = {MessageType.TRANSACTION, MessageType.MIXED}
 
 
 def constant_labels(runtime: Runtime) -> dict[str, str]:
-    """What stands on every series."""
+    """Returns the labels that every series has."""
     return {
         "cluster": runtime.settings.cluster,
         "node_type": "broker",
@@ -38,145 +40,143 @@ def constant_labels(runtime: Runtime) -> dict[str, str]:
 
 
 def broker_metrics(parts: Parts) -> list[Metric]:
-    """All metrics of this half of the broker."""
     source = _BrokerSource(parts)
-
-    def metric(name: str, kind: MetricKind, unit: str, labels: tuple[str, ...], text: str, read: str) -> Metric:
-        return Metric(name=name, kind=kind, unit=unit, labels=labels, help=text, read=getattr(source, read))
-
-    return [*_of_messages(metric), *_of_groups(metric), *_of_broker_and_store(metric), *_of_features(parts)]
-
-
-def _of_messages(metric: MetricMaker) -> list[Metric]:
-    counter = MetricKind.COUNTER
     return [
-        metric("rocketmq_messages_in_total", counter, "messages", _TOPIC, "Messages stored.", "messages_in"),
-        metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of stored messages.", "bytes_in"),
-        metric(
-            "evenq_broker_duplicates_total", counter, "messages", _TOPIC,
-            "Repeated sends of a stored message, which were not stored again.", "duplicates",
-        ),
-        metric(
-            "rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC,
-            "Messages delivered to consumers, and messages read by Spark.", "messages_out",
-        ),
-        metric(
-            "rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC,
-            "Bytes of delivered messages.", "bytes_out",
-        ),
-        metric(
-            "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC,
-            "Messages moved to the dead-letter topic.", "dead_letters",
-        ),
-        metric(
-            "evenq_broker_redeliveries_total", counter, "messages", _GROUP_TOPIC,
-            "Messages delivered again.", "redeliveries",
-        ),
-        metric(
-            "evenq_broker_filtered_total", counter, "messages", _GROUP_TOPIC,
-            "Messages skipped by a filter.", "filtered",
-        ),
-        metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
-    ]  # fmt: skip
+        *_of_topics(source),
+        *_of_groups(source, parts),
+        *_of_broker(parts),
+        *_of_store(source, parts.ledger),
+        *_of_features(parts),
+    ]
 
 
-def _of_groups(metric: MetricMaker) -> list[Metric]:
-    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+def _of_topics(source: _BrokerSource) -> list[Metric]:
     return [
-        metric(
-            "evenq_broker_differing_filters", gauge, "filters", _GROUP_TOPIC,
-            "Different filters that members of one group use for the topic.", "differing",
+        counter("rocketmq_messages_in_total", "messages", *_TOPIC).series(
+            lambda: source.by_topic("messages_in"), "Messages stored."
         ),
-        metric(
-            "evenq_duplicate_client_ids_total", counter, "members", _GROUP,
-            "Members refused because another member has the same client id.", "duplicate_ids",
+        counter("rocketmq_throughput_in_total", "bytes", *_TOPIC).series(
+            lambda: source.by_topic("bytes_in"), "Bytes of stored messages."
         ),
-        metric(
-            "rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC,
-            "Messages that the group has not finished.", "lag",
+        counter("evenq_broker_duplicates_total", "messages", *_TOPIC).series(
+            lambda: source.by_topic("duplicates"), "Repeated sends of stored messages; they are not stored again."
         ),
-        metric(
-            "rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC,
-            "Messages delivered and not finished.", "inflight",
-        ),
-        metric("rocketmq_producer_connections", gauge, "clients", (), "Connected producers.", "producers"),
-        metric(
-            "rocketmq_consumer_connections", gauge, "clients", _GROUP,
-            "Connected members of the group.", "consumers",
-        ),
-        metric("evenq_broker_locked_queues", gauge, "queues", _GROUP, "Queues locked by a member.", "locked"),
-        metric(
-            "evenq_broker_wanted_queues", gauge, "queues", _GROUP,
-            "Locked queues that another member waits for.", "wanted",
-        ),
-        metric(
-            "evenq_broker_stuck_queues", gauge, "queues", _GROUP,
-            "Queues that are read, but whose oldest message stays unfinished for longer than stuck_ms.", "stuck",
-        ),
-        metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
-        metric(
-            "evenq_broker_unfollowed_resets", gauge, "queues", (),
-            "Queues whose offset was reset and whose owner does not follow yet.", "unfollowed",
-        ),
-    ]  # fmt: skip
+    ]
 
 
-def _of_broker_and_store(metric: MetricMaker) -> list[Metric]:
-    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+def _of_groups(source: _BrokerSource, parts: Parts) -> list[Metric]:
     return [
-        metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
-        metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
-        metric(
-            "evenq_broker_lite_subscriptions", gauge, "names", (),
-            "Subscriptions of clients to lite topics.", "lite_subscriptions",
+        counter("rocketmq_messages_out_total", "messages", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("messages_out"),
+            "Messages delivered to consumers, and messages read by Spark.",
         ),
-        metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that are waiting.", "polls"),
-        metric(
-            "evenq_broker_polls_elsewhere", gauge, "wants", (),
-            "Waiting polls of other brokers that are woken by messages of this broker.", "polls_elsewhere",
+        counter("rocketmq_throughput_out_total", "bytes", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("bytes_out"), "Bytes of delivered messages."
         ),
-        metric(
-            "evenq_broker_fetches_total", counter, "calls", (),
-            "Fetches of messages at another broker for polls that waited here.", "fetches",
+        counter("rocketmq_send_to_dlq_messages_total", "messages", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("dead_letters"), "Messages moved to the dead-letter topic."
         ),
-        metric(
-            "evenq_broker_empty_fetches_total", counter, "calls", (),
-            "Fetches at another broker that found no message.", "fetches_empty",
+        counter("evenq_broker_redeliveries_total", "messages", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("redeliveries"), "Redelivered messages."
         ),
-        metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
-        metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log to disk.", "fsyncs"),
-        metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
-        metric(
-            "evenq_store_deleted_bytes_total", counter, "bytes", (),
-            "Bytes of the commit log deleted by retention.", "deleted",
+        counter("evenq_broker_filtered_total", "messages", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("filtered"), "Messages skipped by a filter."
         ),
-        metric(
-            "evenq_store_index_behind_bytes", gauge, "bytes", (),
-            "Bytes of the commit log that the message index does not cover yet.", "index_behind",
+        counter("evenq_broker_acks_total", "messages", *_GROUP_TOPIC).series(
+            lambda: source.by_group_topic("acks"), "Messages acknowledged."
         ),
-        metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
-        metric(
-            "evenq_store_damaged_reads_total", counter, "reads", (),
-            "Reads of messages that met damaged bytes; each repeat counts.", "damaged_reads",
+        gauge("evenq_broker_differing_filters", "filters", *_GROUP_TOPIC).series(
+            source.differing, "Different filters that members of one group use for the topic."
         ),
-        metric(
-            "evenq_store_batches_total", counter, "batches", (),
-            "Batches of records written to the commit log.", "batches",
+        counter("evenq_duplicate_client_ids_total", "members", *_GROUP).series(
+            source.duplicate_ids, "Members refused because another member has the same client id."
         ),
-    ]  # fmt: skip
+        gauge("rocketmq_consumer_lag_messages", "messages", *_GROUP_TOPIC).series(
+            lambda: source.unfinished(with_fresh=True), "Messages that the group has not finished."
+        ),
+        gauge("rocketmq_consumer_inflight_messages", "messages", *_GROUP_TOPIC).series(
+            lambda: source.unfinished(with_fresh=False), "Messages delivered and not finished."
+        ),
+        gauge("rocketmq_producer_connections", "clients").value(
+            lambda: parts.clients.table.counts()[0], "Connected producers."
+        ),
+        gauge("rocketmq_consumer_connections", "clients", *_GROUP).series(
+            source.consumers, "Connected members of the group."
+        ),
+        gauge("evenq_broker_locked_queues", "queues", *_GROUP).series(source.locked, "Queues locked by a member."),
+        gauge("evenq_broker_wanted_queues", "queues", *_GROUP).series(
+            source.wanted, "Locked queues that another member waits for."
+        ),
+        gauge("evenq_broker_stuck_queues", "queues", *_GROUP).series(
+            source.stuck, "Queues that are read, but whose oldest message stays unfinished for longer than stuck_ms."
+        ),
+    ]
+
+
+def _of_broker(parts: Parts) -> list[Metric]:
+    return [
+        gauge("rocketmq_consumer_group_number", "groups").value(
+            lambda: len(parts.catalog.groups), "Consumer groups of this broker."
+        ),
+        gauge("evenq_broker_unfollowed_resets", "queues").value(
+            lambda: len(parts.sessions.fences),
+            "Queues whose offset was reset, but whose owner does not read from the new offset yet.",
+        ),
+        gauge("rocketmq_topic_number", "topics").value(lambda: len(parts.catalog.topics), "Topics of this broker."),
+        gauge("evenq_broker_lite_topics", "topics").value(
+            lambda: len(parts.lite.topics), "Lite topics of this broker."
+        ),
+        gauge("evenq_broker_lite_subscriptions", "names").value(
+            lambda: len(parts.lite.subscriptions), "Subscriptions of clients to lite topics."
+        ),
+        gauge("evenq_broker_polls_parked", "calls").value(
+            lambda: len(parts.long_polls.table), "Long polls that are waiting."
+        ),
+        gauge("evenq_broker_polls_elsewhere", "wants").value(
+            lambda: len(parts.cluster_polls.waiters),
+            "Waiting polls at other brokers that are woken by messages of this broker.",
+        ),
+        counter("evenq_broker_fetches_total", "calls").value(
+            lambda: parts.cluster_polls.fetches, "Fetches of messages from another broker for polls that waited here."
+        ),
+        counter("evenq_broker_empty_fetches_total", "calls").value(
+            lambda: parts.cluster_polls.fetches_empty, "Fetches from another broker that found no message."
+        ),
+    ]
+
+
+def _of_store(source: _BrokerSource, ledger: Ledger) -> list[Metric]:
+    return [
+        gauge("rocketmq_storage_size", "bytes").value(lambda: ledger.store.stats.log_bytes, "Size of the commit log."),
+        counter("evenq_store_fsyncs_total", "calls").value(
+            lambda: ledger.store.stats.fsyncs, "Syncs of the commit log to disk."
+        ),
+        counter("evenq_store_snapshots_total", "snapshots").value(
+            lambda: ledger.store.stats.snapshots, "Snapshots written."
+        ),
+        counter("evenq_store_deleted_bytes_total", "bytes").value(
+            lambda: ledger.store.stats.deleted_bytes, "Bytes of the commit log deleted by retention."
+        ),
+        gauge("evenq_store_index_behind_bytes", "bytes").series(
+            source.index_behind, "Bytes of the commit log that the message index does not cover yet."
+        ),
+        counter("evenq_store_cold_reads_total", "reads").value(
+            lambda: ledger.store.stats.cold_reads, "Reads that needed the disk."
+        ),
+        counter("evenq_store_damaged_reads_total", "reads").value(
+            lambda: ledger.store.stats.damaged_reads,
+            "Reads of messages that found damaged bytes; each repetition counts.",
+        ),
+        counter("evenq_store_batches_total", "batches").value(
+            lambda: ledger.store.stats.batches, "Batches of records written to the commit log."
+        ),
+    ]
 
 
 def _of_features(parts: Parts) -> list[Metric]:
     return [
-        *backlog_metrics(
-            parts.runtime,
-            parts.catalog,
-            parts.ledger,
-            lite=parts.lite,
-            delayed_retries=parts.delayed_retries,
-            backlog=parts.backlog,
-        ),
-        *queue_metrics(parts.runtime, parts.catalog, parts.ledger, membership=parts.membership),
+        *backlog_metrics(parts.kernel, lite=parts.lite, delayed_retries=parts.delayed_retries, backlog=parts.backlog),
+        *queue_metrics(parts.kernel, membership=parts.membership),
         *cluster_metrics(
             parts.ledger, cluster=parts.cluster, rebalancer=parts.rebalancer, change_sender=parts.change_sender
         ),
@@ -188,45 +188,19 @@ def _of_features(parts: Parts) -> list[Metric]:
 class _BrokerSource:
     def __init__(self, parts: Parts) -> None:
         self._runtime, self._catalog, self._ledger = parts.runtime, parts.catalog, parts.ledger
-        self._membership, self._clients, self._sessions = parts.membership, parts.clients, parts.sessions
-        self._long_polls, self._cluster_polls, self._lite = parts.long_polls, parts.cluster_polls, parts.lite
-        self._stuck_queues = parts.stuck_queues
+        self._membership, self._sessions, self._stuck_queues = parts.membership, parts.sessions, parts.stuck_queues
 
-    def _by_topic(self, name: str) -> Iterable[Sample]:
+    def by_topic(self, name: str) -> Iterable[Sample]:
         for topic in self._catalog.topics.all():
             stats = self._runtime.stats.topics.get(topic.topic_id)
             if stats is not None:
                 yield (topic.name, str(topic.message_type).lower()), getattr(stats, name)
 
-    def _by_group_topic(self, name: str) -> Iterable[Sample]:
+    def by_group_topic(self, name: str) -> Iterable[Sample]:
         for (group_id, topic_id), stats in self._runtime.stats.group_topics.items():
             group, topic = self._catalog.groups.by_id(group_id), self._catalog.topics.by_id(topic_id)
             if group is not None and topic is not None:
                 yield (group.name, topic.name), getattr(stats, name)
-
-    def messages_in(self) -> Iterable[Sample]:
-        return self._by_topic("messages_in")
-
-    def bytes_in(self) -> Iterable[Sample]:
-        return self._by_topic("bytes_in")
-
-    def duplicates(self) -> Iterable[Sample]:
-        return self._by_topic("duplicates")
-
-    def messages_out(self) -> Iterable[Sample]:
-        return self._by_group_topic("messages_out")
-
-    def bytes_out(self) -> Iterable[Sample]:
-        return self._by_group_topic("bytes_out")
-
-    def dead_letters(self) -> Iterable[Sample]:
-        return self._by_group_topic("dead_letters")
-
-    def redeliveries(self) -> Iterable[Sample]:
-        return self._by_group_topic("redeliveries")
-
-    def filtered(self) -> Iterable[Sample]:
-        return self._by_group_topic("filtered")
 
     def differing(self) -> Iterable[Sample]:
         members = self._membership.members
@@ -239,16 +213,7 @@ class _BrokerSource:
             if self._catalog.groups.get(group) is not None:
                 yield (group,), count
 
-    def acks(self) -> Iterable[Sample]:
-        return self._by_group_topic("acks")
-
-    def lag(self) -> Iterable[Sample]:
-        return self._progress(with_fresh=True)
-
-    def inflight(self) -> Iterable[Sample]:
-        return self._progress(with_fresh=False)
-
-    def _progress(self, *, with_fresh: bool) -> Iterable[Sample]:
+    def unfinished(self, *, with_fresh: bool) -> Iterable[Sample]:
         sums: dict[tuple[str, ...], int] = {}
         for queue in self._ledger.progress.queues():
             group, topic = self._catalog.groups.by_id(queue.group_id), self._catalog.topics.by_id(queue.topic_id)
@@ -258,15 +223,6 @@ class _BrokerSource:
             count = queue.lag(low, high) if with_fresh else queue.inflight(low, high)
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
-
-    def lite_topics(self) -> Iterable[Sample]:
-        return [((), len(self._lite.topics))]
-
-    def lite_subscriptions(self) -> Iterable[Sample]:
-        return [((), len(self._lite.subscriptions))]
-
-    def producers(self) -> Iterable[Sample]:
-        return [((), self._clients.table.counts()[0])]
 
     def consumers(self) -> Iterable[Sample]:
         members = self._membership.members
@@ -288,48 +244,101 @@ class _BrokerSource:
                 counts[group.name] += 1
         return [((group,), count) for group, count in counts.items()]
 
-    def topics(self) -> Iterable[Sample]:
-        return [((), len(self._catalog.topics))]
-
-    def groups(self) -> Iterable[Sample]:
-        return [((), len(self._catalog.groups))]
-
-    def polls_elsewhere(self) -> Iterable[Sample]:
-        yield (), len(self._cluster_polls.waiters)
-
-    def fetches(self) -> Iterable[Sample]:
-        yield (), self._cluster_polls.fetches
-
-    def fetches_empty(self) -> Iterable[Sample]:
-        yield (), self._cluster_polls.fetches_empty
-
-    def unfollowed(self) -> Iterable[Sample]:
-        return [((), len(self._sessions.fences))]
-
-    def polls(self) -> Iterable[Sample]:
-        return [((), len(self._long_polls.table))]
-
-    def log_bytes(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.log_bytes)]
-
-    def fsyncs(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.fsyncs)]
-
-    def batches(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.batches)]
-
-    def snapshots(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.snapshots)]
-
-    def deleted(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.deleted_bytes)]
-
     def index_behind(self) -> Iterable[Sample]:
         stats = self._ledger.store.stats
         return [((), max(0, stats.log_end - stats.index_end))] if self._runtime.settings.store.message_index else []
 
-    def cold_reads(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.cold_reads)]
 
-    def damaged_reads(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.stats.damaged_reads)]
+def queue_metrics(kernel: Kernel, *, membership: GroupTables) -> list[Metric]:
+    """Returns metrics of queue counts and permissions (RT-8, TQ-14), for resizing of topics and draining of brokers."""
+    catalog = kernel.catalog
+
+    def writable() -> Iterable[Sample]:
+        closed = catalog.draining
+        for topic in catalog.topics.all():
+            yield (topic.name,), topic.write_queues if topic.permission.writable and not closed else 0
+
+    def readable() -> Iterable[Sample]:
+        for topic in catalog.topics.all():
+            yield (topic.name,), topic.read_queues if topic.permission.readable else 0
+
+    def unread() -> Iterable[Sample]:
+        for topic in catalog.topics.all():
+            if topic.closed or not topic.permission.readable:
+                yield (topic.name,), stranded(kernel, topic, membership=membership)
+
+    return [
+        gauge("evenq_topic_write_queues", "queues", "topic").series(writable, "Queues that accept messages."),
+        gauge("evenq_topic_read_queues", "queues", "topic").series(readable, "Queues that can be read."),
+        gauge("evenq_topic_stranded_messages", "messages", "topic").series(unread, "Unread messages in closed queues."),
+        gauge("evenq_broker_draining", "brokers").value(
+            lambda: int(catalog.draining), "1 while this broker is being drained and accepts no messages."
+        ),
+    ]
+
+
+def staging_metrics(*, staging: Staging) -> list[Metric]:
+    """Returns metrics of staged rows (exactly-once sinks)."""
+    stats = staging.stats
+
+    def rows() -> Iterable[Sample]:
+        yield ("staged",), stats.staged_rows
+        yield ("published",), stats.published_rows
+        yield ("dropped",), stats.dropped_rows
+
+    return [
+        gauge("evenq_broker_staged_rows", "rows").value(
+            lambda: staging.table.rows, "Rows that wait for the decision of their batch."
+        ),
+        gauge("evenq_broker_staged_bytes", "bytes").value(
+            lambda: staging.table.bytes, "Bytes of rows that wait for the decision of their batch."
+        ),
+        counter("evenq_broker_staged_rows_total", "rows", "result").series(
+            rows,
+            "Rows staged, published (batch decided), or dropped (attempt lost, or batch never decided).",
+        ),
+        counter("evenq_broker_stagings_dropped_total", "stagings").value(
+            lambda: stats.dropped_stagings, "Stagings of attempts that lost, failed or were never decided."
+        ),
+        counter("evenq_broker_staging_decisions_total", "batches").value(
+            lambda: stats.decisions, "Batches decided by this broker."
+        ),
+        gauge("evenq_broker_staging_decisions_open", "batches").value(
+            lambda: staging.deciding.table.open_count,
+            "Batches decided by this broker that are not published at every broker yet.",
+        ),
+    ]
+
+
+def transaction_metrics(catalog: Catalog, *, transactions: Transactions) -> list[Metric]:
+    stats = transactions.stats
+
+    def by_topic(counts: Mapping[int, int]) -> Iterable[Sample]:
+        for topic in catalog.topics.all():
+            if topic.message_type in _TYPES or topic.topic_id in counts:
+                yield (topic.name,), counts.get(topic.topic_id, 0)
+
+    def checks() -> Iterable[Sample]:
+        return [(("sent",), stats.checks), (("relayed",), stats.relayed), (("missed",), stats.missed)]
+
+    return [
+        gauge("rocketmq_half_messages", "messages", "topic").series(
+            lambda: by_topic(Counter(half.topic_id for _, half in transactions.table.all())), "Open transactions."
+        ),
+        counter("rocketmq_commit_messages_total", "messages", "topic").series(
+            lambda: by_topic(stats.committed), "Transactions committed."
+        ),
+        counter("rocketmq_rollback_messages_total", "messages", "topic").series(
+            lambda: by_topic(stats.rolled_back), "Transactions rolled back."
+        ),
+        counter("evenq_broker_transaction_checks_total", "checks", "result").series(
+            checks,
+            "Checks sent to a producer here, relayed through another broker, or missed (no producer connected).",
+        ),
+        counter("evenq_broker_transactions_given_up_total", "messages").value(
+            lambda: stats.given_up, "Transactions that no producer decided, moved to TRANS_CHECK_MAX_TIME_TOPIC."
+        ),
+        counter("evenq_broker_transaction_conflicts_total", "calls").value(
+            lambda: stats.conflicts, "Commits after a rollback, or rollbacks after a commit; they are ignored."
+        ),
+    ]

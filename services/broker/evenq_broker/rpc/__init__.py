@@ -1,1 +1,1 @@
-"""What this program says: transport-neutral handlers, bytes in, bytes out."""
+"""Handlers of calls, independent of the transport: bytes in, bytes out."""

@@ -1,8 +1,7 @@
-"""What a request to change the copies of a broker group asks for, checked where it comes in: at the leader's port for
-clients, and at each copy's address for the other copies.
+"""Checks requests to change the copies of a broker group, for `rpc.cluster` and `rpc.replication`.
 
-A number that the group record cannot hold never gets to the replica: it would wait there for a write that cannot
-succeed, and keep the leader from every other one. Called by `rpc.cluster` and `rpc.replication`.
+A number that the group record cannot store must not reach the replica: its write could never succeed, and would block
+every later write of the leader.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from evenq_broker.core.replication.membership import AddCopy, CopyChange
 from evenq_broker.loops.wire.broker_groups import copy_change
 from evenq_broker.replication_settings import BROKER_ID_MAX
 
-__all__ = ["change_of", "check_address"]
-
 
 def change_of(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
-    """What is to change. Raises BadRequest; whether the group can have it, its leader says."""
+    """Returns the requested change. Raises BadRequest. The leader decides whether the group accepts it."""
     change = copy_change(request)
     if isinstance(change, AddCopy) and change.broker_id > BROKER_ID_MAX:
         raise BadRequest(f"copy {change.broker_id}: copies have numbers from 0 to {BROKER_ID_MAX}")
@@ -26,9 +23,7 @@ def change_of(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
 
 
 def check_address(change: CopyChange, view: ReplicaGroupView) -> None:
-    """Raises PreconditionFailed if another copy answers at the address of a new one: it never could. One that does not
-    answer may be the one that the new one takes the place of.
-    """
+    """Raises PreconditionFailed if another copy answers at the new one's address; a silent one may be replaced."""
     if not isinstance(change, AddCopy):
         return
     for one in view.copies:

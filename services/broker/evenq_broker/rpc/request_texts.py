@@ -1,9 +1,8 @@
-"""Texts of requests: which of them the broker keeps, and how long they may be.
+"""Limits on the texts of requests that the broker keeps.
 
-What a client says of itself stays in tables of the broker as long as the client lives, and longer in journal and log.
-`answers.parsed` checks every request that has a row in `KEPT`; the headers of a call are checked by the server itself
-(`evenq.serving.rpc`). A test walks every text field of every request that clients may send: a new one stands in `KEPT`
-or in that test's list of texts that are bounded elsewhere or not kept.
+Texts about a client stay in tables while the client lives, and longer in journal and log. `answers.parsed` checks every
+request with a row in `KEPT`; the server checks the headers of calls (`evenq.serving.rpc`). A test requires each text
+field of a client's request to be in `KEPT`, or in the test's list of texts that are bounded elsewhere or not kept.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, groups_pb2
 from evenq_broker.core.delivery.tags import EXPRESSION_LENGTH_MAX
 
-__all__ = ["KEPT", "TEXTS_BYTES_MAX", "TEXTS_MAX", "KeptText", "must_fit"]
-
 TEXTS_MAX = 10_000
 """Most entries of one list, such as the topics of a subscription."""
 TEXTS_BYTES_MAX = 1 << 20
@@ -28,7 +25,7 @@ TEXTS_BYTES_MAX = 1 << 20
 
 
 class KeptText:
-    """One place of texts in a request: attribute after attribute, some of them lists."""
+    """The path of a text in a request: attributes, some of which may be lists."""
 
     __slots__ = ("error", "length_max", "path", "printable", "steps", "what")
 
@@ -37,13 +34,13 @@ class KeptText:
         self.steps = path.split(".")
         last = path.removesuffix(".name").rpartition(".")[2].removesuffix("s")
         self.error = {"topic": IllegalTopic, "group": IllegalGroup}.get(last, BadRequest)
-        """As a name gets it that breaks another rule (wire contract 3.7)."""
+        """The same error as for a name that breaks another rule (wire contract 3.7)."""
         self.what = f"the {last} name ({path})" if last in {"topic", "group"} else path
         self.length_max = length_max
         self.printable = printable
 
     def of(self, message: Any) -> Sequence[str]:
-        """The texts there. Raises BadRequest for a list that is too long."""
+        """Returns the texts of a request. Raises BadRequest for a list that is too long."""
         values = [message]
         for step in self.steps:
             found: list[Any] = []
@@ -59,7 +56,7 @@ class KeptText:
         return values
 
     def problem(self, text: str) -> str | None:
-        """What is wrong with the text, as a sentence; None if it may be kept."""
+        """Returns the fault of the text as a sentence; None: it may be kept."""
         if self.printable:
             return text_problem(self.what, text, self.length_max)
         if len(text) <= self.length_max:
@@ -104,9 +101,7 @@ KEPT: Mapping[type[Any], Sequence[KeptText]] = {
 
 
 def must_fit(kind: type[Any], message: Any) -> None:
-    """Raises BadRequest, of a name IllegalTopic or IllegalGroup, for a text that is too long to be kept, or cannot be
-    shown.
-    """
+    """Raises BadRequest (of a name: IllegalTopic, IllegalGroup) for a text that is too long or not printable."""
     total = 0
     for place in KEPT[kind]:
         for text in place.of(message):

@@ -1,1 +1,1 @@
-"""What this program decides. Pure: events in, commands out; no clock, no I/O."""
+"""State and decisions of the nameserver. Pure: no clock, no I/O."""

@@ -1,7 +1,6 @@
-"""From which addresses a nameserver takes what brokers say of themselves.
+"""Addresses from which brokers may register (setting `register_from`).
 
-A registration decides where clients send their messages, so without signatures the caller's address is all there is to
-judge by. Parsed once from the setting `register_from`, asked by `rpc.registry` for each call of a broker.
+A registration decides where clients send their messages. Without signed calls, the caller's address is the only check.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from evenq.errors import BadRequest
-
-__all__ = ["ANY", "LOOPBACK", "AllowedAddresses"]
 
 ANY, LOOPBACK = "*", "127.0.0.0/8,::1"
 NETWORKS_MAX = 100
@@ -29,7 +26,7 @@ class AllowedAddresses:
         self._networks = [_network(part) for part in parts if part != ANY]
 
     def hold(self, host: str) -> bool:
-        """Is this caller's address allowed? A caller without an IP address is allowed by `*` only."""
+        """True if this caller's address is allowed; a caller without an IP address is allowed by `*` only."""
         if self._any:
             return True
         try:
@@ -45,4 +42,4 @@ def _network(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text, strict=False)
     except ValueError as error:
-        raise BadRequest(f"{text!r} is no address; write 10.0.0.7, a network like 10.0.0.0/8, or {ANY}") from error
+        raise BadRequest(f"{text!r} is not an address; write 10.0.0.7, a network like 10.0.0.0/8, or {ANY}") from error

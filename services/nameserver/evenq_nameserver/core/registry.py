@@ -1,9 +1,12 @@
-"""The table of live brokers and what they store: all that a nameserver knows (NS-1, NS-5).
+"""The table of live brokers and their topics (NS-1, NS-5). Times are monotonic ms passed in.
 
-Called by `rpc.registry` and `loops.expiry` on one loop; times are monotonic ms handed in. Always true: one entry per
-broker name; the table's version grows by one with each change, and a topic's version is the table's at its last
-change; `by_topic` names exactly the brokers whose entry lists the topic; all is bounded. Who may hold a name: the
-highest leader epoch, among equals the incarnation that started last (a restart); the loser learns who holds it.
+There is one entry per broker name. The version of the table grows by one with each change, and a topic has the version
+of its last change. `_by_topic` contains exactly the brokers whose entry lists the topic. Of two processes with one
+broker name the higher leader epoch wins, among equals the later start (a restart); the other one gets an error with
+the address of the holder.
+
+A broker that left is remembered for `LEFT_MS`. A broker that joins later learns from that which others may know more
+about its topics.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from dataclasses import dataclass
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model.route import BrokerAddress
 
-__all__ = ["BrokerEntry", "RegisteredTopic", "Registry", "RouteChange", "TopicEntry"]
+LEFT_MS = 600_000
+LEFT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,20 +27,18 @@ class TopicEntry:
 
     name: str
     message_type: int
-    """Number of `apache.rocketmq.v2.MessageType`, passed on as it came."""
+    """Number of `apache.rocketmq.v2.MessageType`; all fields from here on are passed on unchanged."""
     read_queues: int
     write_queues: int
     permission: int
-    """Number of `apache.rocketmq.v2.Permission`, passed on as it came."""
+    """Number of `apache.rocketmq.v2.Permission`."""
     chosen: bool = False
-    """Passed on as it came."""
     uid: str = ""
-    """Passed on as it came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEntry:
-    """A broker and all that it stores, as it reported last."""
+    """A broker and its topics, as it reported last."""
 
     name: str
     broker_id: int
@@ -49,11 +51,11 @@ class BrokerEntry:
     start_ms: int
     """Wall time of the start, ms since the epoch."""
     version: str
-    """Of the software, for people."""
+    """Version of the software, for people."""
     copies: int = 1
-    """Of its log in the broker group that it leads; 0 or 1: it is alone."""
+    """Copies of its log in the broker group that it leads; 0 or 1: it is alone."""
     followers: tuple[str, ...] = ()
-    """Where the other copies answer reads."""
+    """Addresses at which the other copies answer reads."""
     addresses: tuple[BrokerAddress, ...]
     """At least one; the first is the default (RT-1)."""
     data_version: int
@@ -61,7 +63,7 @@ class BrokerEntry:
     topics: dict[str, TopicEntry]
 
     def same_node(self, other: BrokerEntry) -> bool:
-        """True if nothing but the topics differs, as far as a route tells."""
+        """True if the fields of a route other than the topics are equal."""
         return (
             self.incarnation == other.incarnation
             and self.epoch == other.epoch
@@ -74,14 +76,14 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteChange:
-    """One step of the table: a broker came or changed, or one is gone."""
+    """One change of the table: a broker was added, changed or removed."""
 
     version: int
-    """Of the table after it."""
+    """Version of the table after the change."""
     broker: BrokerEntry | None = None
     removed: str = ""
     replaced: BrokerEntry | None = None
-    """Another incarnation that held the name until now."""
+    """Another incarnation that had the name until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,35 +96,37 @@ class RegisteredTopic:
 
 
 class Registry:
-    """The table. Plain state; no clock, no I/O."""
-
     def __init__(self, *, expiry_ms: int, brokers_max: int) -> None:
         self.version = 0
-        """Of the table; 0 = no broker was ever here."""
+        """0 = no broker has registered yet."""
         self._expiry_ms = expiry_ms
         self._brokers_max = brokers_max
         self._brokers: dict[str, BrokerEntry] = {}
         self._seen_ms: dict[str, int] = {}
         self._by_topic: dict[str, dict[str, None]] = {}
         self._topic_versions: dict[str, int] = {}
+        self._left: dict[str, tuple[BrokerEntry, int]] = {}
+        """Brokers that left, and when; the latest last."""
 
     @property
     def topic_count(self) -> int:
-        """Topics that at least one live broker serves."""
+        """Number of topics that at least one live broker serves."""
         return len(self._by_topic)
 
     def knows(self, name: str) -> bool:
-        """True if a live broker has this name."""
         return name in self._brokers
 
     def brokers(self) -> list[BrokerEntry]:
-        """All live brokers in ascending name."""
+        """Returns all live brokers in ascending name."""
         return [self._brokers[name] for name in sorted(self._brokers)]
 
+    def left(self, now_ms: int) -> list[tuple[BrokerEntry, int]]:
+        """Returns brokers that left within `LEFT_MS` and are not back, and how long ago, ms; the latest last."""
+        self._left = {name: left for name, left in self._left.items() if now_ms - left[1] < LEFT_MS}
+        return [(entry, now_ms - left_ms) for entry, left_ms in self._left.values()]
+
     def routes(self, topics: Sequence[str] = ()) -> list[RegisteredTopic]:
-        """The routes of `topics`, without those that no broker serves; none given = of all topics, in ascending
-        name.
-        """
+        """Returns the routes of `topics` that any broker serves; without `topics`, all routes in ascending name."""
         return [
             RegisteredTopic(
                 topic=topic,
@@ -134,7 +138,7 @@ class Registry:
         ]
 
     def register(self, entry: BrokerEntry, now_ms: int) -> RouteChange | None:
-        """A broker reported everything. None if the table is as before.
+        """Applies a full report of a broker; None: nothing changed.
 
         Raises PreconditionFailed if another incarnation holds the name, TooManyRequests if the table is full.
         """
@@ -145,7 +149,7 @@ class Registry:
             )
         if held is not None and held.incarnation != entry.incarnation:
             self._refuse_twin(held, entry)
-        # Also one that was overtaken on its way is a sign of life.
+        # An outdated registration is a sign of life, too.
         self._seen_ms[entry.name] = now_ms
         if held is not None and held.incarnation == entry.incarnation and _overtaken(entry, held):
             return None
@@ -156,33 +160,35 @@ class Registry:
         return RouteChange(version=self.version, broker=entry, replaced=other)
 
     def heartbeat(self, name: str, incarnation: str, data_version: int, now_ms: int) -> bool:
-        """A broker is still here. True: what we know of it is not what it says, it must register again."""
+        """Handles a sign of life. True: the table differs from the broker's data, so it must register again."""
         held = self._brokers.get(name)
         if held is None or held.incarnation != incarnation:
             return True
         self._seen_ms[name] = now_ms
         return held.data_version != data_version
 
-    def unregister(self, name: str, incarnation: str) -> RouteChange | None:
-        """A broker leaves. None if it was not here, or if another incarnation holds its name by now."""
+    def unregister(self, name: str, incarnation: str, now_ms: int) -> RouteChange | None:
+        """Removes a broker; None if it was not registered, or another incarnation holds its name by now."""
         held = self._brokers.get(name)
         if held is None or held.incarnation != incarnation:
             return None
-        return self._remove(held)
+        return self._remove(held, now_ms)
 
     def expire(self, now_ms: int) -> list[RouteChange]:
-        """Drop all brokers that were silent for `expiry_ms` or longer, in ascending name."""
+        """Removes all brokers that were silent for `expiry_ms` or longer, in ascending name."""
         silent = [name for name, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._expiry_ms]
-        return [self._remove(self._brokers[name]) for name in sorted(silent)]
+        return [self._remove(self._brokers[name], now_ms) for name in sorted(silent)]
 
     def excuse(self, paused_ms: int, now_ms: int) -> None:
-        """This process did not run for `paused_ms`: that time does not count as any broker's silence."""
+        """Excludes `paused_ms`, in which this process did not run, from the silence of all brokers."""
         self._seen_ms = {name: min(now_ms, seen_ms + paused_ms) for name, seen_ms in self._seen_ms.items()}
 
     def check(self) -> None:
-        """Recompute what is always true."""
+        """Recomputes the invariants; tests call it after each event."""
         assert self._brokers.keys() == self._seen_ms.keys()
         assert len(self._brokers) <= self._brokers_max
+        assert len(self._left) <= LEFT_MAX
+        assert not self._brokers.keys() & self._left.keys()
         expected: dict[str, set[str]] = {}
         for name, entry in self._brokers.items():
             assert entry.name == name
@@ -193,7 +199,7 @@ class Registry:
         assert all(0 < version <= self.version for version in self._topic_versions.values())
 
     def _refuse_twin(self, held: BrokerEntry, entry: BrokerEntry) -> None:
-        # The epoch first: a deposed leader whose process started later must not take the name back (R14).
+        # Compares the epoch first: a deposed leader whose process started later must not take the name back (R14).
         if (entry.epoch, entry.start_ms) > (held.epoch, held.start_ms):
             return
         holder = f"{held.addresses[0].target}, incarnation {held.incarnation}"
@@ -212,7 +218,7 @@ class Registry:
         before = held.topics if held is not None else {}
         moved = held is None or not entry.same_node(held)
         for topic, counts in entry.topics.items():
-            # A route tells the broker's address and epoch as well: with those, every topic of it changes.
+            # A route contains the broker's address and epoch as well: if they change, all its topics do.
             if moved or before.get(topic) != counts:
                 self._topic_versions[topic] = self.version
             self._by_topic.setdefault(topic, {})[entry.name] = None
@@ -220,13 +226,17 @@ class Registry:
             if topic not in entry.topics:
                 self._leave_topic(topic, entry.name)
         self._brokers[entry.name] = entry
+        self._left.pop(entry.name, None)
 
-    def _remove(self, held: BrokerEntry) -> RouteChange:
+    def _remove(self, held: BrokerEntry, now_ms: int) -> RouteChange:
         self.version += 1
         for topic in held.topics:
             self._leave_topic(topic, held.name)
         del self._brokers[held.name]
         del self._seen_ms[held.name]
+        self._left[held.name] = held, now_ms
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
         return RouteChange(version=self.version, removed=held.name)
 
     def _leave_topic(self, topic: str, name: str) -> None:
@@ -236,10 +246,10 @@ class Registry:
             self._topic_versions[topic] = self.version
         else:
             del self._by_topic[topic]
-            # If it comes back it gets the table's version of then, which is above every one that a client has seen.
+            # If the topic returns, it gets the table's version, which is above all that clients have seen.
             del self._topic_versions[topic]
 
 
 def _overtaken(entry: BrokerEntry, held: BrokerEntry) -> bool:
-    """True for a registration that a later one of the same process overtook on the way."""
+    """True for a registration that is older than the one received from the same process before."""
     return (entry.epoch, entry.data_version) < (held.epoch, held.data_version)

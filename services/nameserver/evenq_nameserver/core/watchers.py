@@ -1,9 +1,7 @@
-"""Who watches the routes, and the events that wait for each: bounded, so that a watcher that does not read costs
-little.
+"""Watches of routes, with a bounded number of events that wait for each.
 
-Called by `rpc.registry` on one loop. An event is encoded once and shared by all. A watcher whose queue is full is cut
-off: its queue is emptied and it learns that at its next turn; it comes back and begins with a snapshot, so it misses
-nothing.
+An event is encoded once for all. If the events of a watcher reach `behind_max`, they are dropped and its watch ends
+with an error. The watcher opens a new watch, which begins with a snapshot, so it misses no change.
 """
 
 from __future__ import annotations
@@ -12,11 +10,9 @@ from collections import deque
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["RouteWatcher", "Watchers"]
-
 
 class RouteWatcher:
-    """One watch. `pending` are encoded events in order."""
+    """One watch; `pending` are encoded events in order."""
 
     __slots__ = ("cut_off", "name", "pending")
 
@@ -27,8 +23,6 @@ class RouteWatcher:
 
 
 class Watchers:
-    """All watches of one nameserver."""
-
     def __init__(self, *, watchers_max: int, behind_max: int) -> None:
         self._watchers_max = watchers_max
         self._behind_max = behind_max
@@ -39,21 +33,20 @@ class Watchers:
         return len(self._watchers)
 
     def join(self, name: str) -> RouteWatcher:
-        """A new watch. Raises TooManyRequests if there are `watchers_max`."""
+        """Opens a watch. Raises TooManyRequests if there are `watchers_max`."""
         if len(self._watchers) >= self._watchers_max:
             raise TooManyRequests(
-                f"{self._watchers_max} watches of routes are open, the maximum; ask another nameserver, or poll"
+                f"{self._watchers_max} watches of routes are open, the maximum; watch another nameserver, or poll"
             )
         watcher = RouteWatcher(name)
         self._watchers[id(watcher)] = watcher
         return watcher
 
     def leave(self, watcher: RouteWatcher) -> None:
-        """The watch ended, from whichever side."""
         self._watchers.pop(id(watcher), None)
 
     def tell(self, event: bytes) -> list[RouteWatcher]:
-        """Hand an event to all; the watchers that are cut off by it."""
+        """Queues an event for all. Returns the watchers that are cut off by it."""
         slow = []
         for watcher in self._watchers.values():
             if len(watcher.pending) >= self._behind_max:

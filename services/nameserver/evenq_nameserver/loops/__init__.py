@@ -1,1 +1,1 @@
-"""What this program does: the loops that carry out what `core` decides."""
+"""Loops that run over time and carry out the decisions of `core`."""

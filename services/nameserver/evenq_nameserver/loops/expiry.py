@@ -1,4 +1,4 @@
-"""Dropping brokers that went silent, and telling the watchers (NS-8). The only loop of a nameserver."""
+"""The loop that removes silent brokers and notifies the watchers (NS-8)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 from evenq.runtime.clock import Clock
 from evenq_nameserver.core.registry import Registry, RouteChange
 from evenq_nameserver.stats import NameserverStats
-
-__all__ = ["expire_forever"]
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +21,10 @@ async def expire_forever(
     clock: Clock,
     stats: NameserverStats,
 ) -> None:
-    """Look every tenth of `expiry_ms`, at most once in 10 ms; so a broker is dropped at most 10 % late. Time in which
-    this process did not run (it was stopped, or its machine was) is no broker's silence. Never ends.
+    """Checks every tenth of `expiry_ms`, at most once in 10 ms, so a broker is removed at most 10 % late. Never ends.
 
-    Once, when `expiry_ms` have passed since the start, `settled` is called: who has not registered by then is gone.
+    Time in which this process or its machine was stopped does not count as silence. `settled` is called once, when
+    `expiry_ms` have passed since the start: a broker that has not registered by then is gone.
     """
     settled_ms: int | None = clock.monotonic_ms() + expiry_ms
     step_ms = max(10, expiry_ms // 10)
@@ -36,7 +34,7 @@ async def expire_forever(
         now_ms = clock.monotonic_ms()
         paused_ms = now_ms - began_ms - step_ms
         if paused_ms > step_ms:
-            # What brokers sent meanwhile waits to be read: without this all of them would leave the routes at once.
+            # Heartbeats of the pause are still unread: without this all brokers would leave the routes together.
             registry.excuse(paused_ms, now_ms)
             settled_ms = None if settled_ms is None else settled_ms + paused_ms
         for change in registry.expire(now_ms):

@@ -1,12 +1,12 @@
-"""The service `evenq.v1.Registry`: brokers register, brokers and tools ask for routes or watch them.
+"""Service `evenq.v1.Registry`: brokers register, brokers and tools get or watch routes.
 
-Handlers decode, let `core` decide and tell the watchers. A watch begins with a snapshot taken in the same turn of the
-loop in which it joins, so no change falls between the two.
+Handlers decode, call `core`, and notify the watchers. A watch joins and takes its snapshot in one turn of the loop, so
+no change is lost between the two.
 
-A nameserver that has just started has not heard from everybody yet, and must not seem to say that the others are gone:
-for its first `expiry_ms` a snapshot says that it is settling, and at the end of them every watch gets a whole one.
+A nameserver that has just started lacks brokers that are alive. For its first `expiry_ms` snapshots are marked as
+settling, so that watchers keep brokers that are missing in them; afterwards every watch gets a full snapshot.
 
-What brokers say decides where clients send, so the three calls of brokers are taken from allowed addresses only.
+Registrations decide where clients send, so the three calls of brokers are accepted from allowed addresses only.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from evenq.errors import BadRequest, ConnectionFailed, Forbidden, TooManyRequests
 from evenq.runtime.clock import Clock
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq_nameserver.core.registry import Registry, RouteChange
 from evenq_nameserver.core.watchers import Watchers
-from evenq_nameserver.rpc.translation import change_event, entry_of, fill_route, info_of, snapshot_event
+from evenq_nameserver.rpc.translation import change_event, entry_of, fill_route, info_of, left_part, snapshot_event
 from evenq_nameserver.settings import NameserverSettings
 from evenq_nameserver.stats import NameserverStats
-
-__all__ = ["RegistryService"]
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class RegistryService:
         self._identity = identity
         self._stats = stats
         self._encoded: tuple[tuple[int, bool], bytes] | None = None
-        """The whole table as a watch begins with it, and what it is of: a version, settling or not."""
+        """The newest encoded snapshot, with its version and settling mark."""
         self._news = asyncio.Event()
         self._closing = False
         self._allowed = settings.allowed_brokers()
@@ -56,25 +54,22 @@ class RegistryService:
 
     @property
     def settling(self) -> bool:
-        """True while a living broker may not have registered yet: a silence of `expiry_ms` is needed to say it is
-        gone.
-        """
+        """True for the first `expiry_ms`, while a live broker may not have registered yet."""
         return self._clock.monotonic_ms() < self._settled_ms
 
     def rpcs(self) -> list[Rpc]:
-        """What the server serves, each with its row of the access table."""
-        broker = Access(resource=Resource.BROKER, action=Action.INTERNAL)
-        reader = Access(resource=Resource.CLUSTER, action=Action.DESCRIBE)
+        """Returns all calls with their access rules."""
+        service = "/evenq.v1.Registry/"
         return [
-            _rpc("Register", CallKind.UNARY, self.register, registry_pb2.RegisterResponse, broker),
-            _rpc("Heartbeat", CallKind.UNARY, self.heartbeat, registry_pb2.RegistryHeartbeatResponse, broker),
-            _rpc("Unregister", CallKind.UNARY, self.unregister, registry_pb2.UnregisterResponse, broker),
-            _rpc("GetRoutes", CallKind.UNARY, self.get_routes, registry_pb2.GetRoutesResponse, reader),
-            _rpc("WatchRoutes", CallKind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
+            rpc(service + "Register", self.register),
+            rpc(service + "Heartbeat", self.heartbeat),
+            rpc(service + "Unregister", self.unregister),
+            rpc(service + "GetRoutes", self.get_routes),
+            rpc(service + "WatchRoutes", self.watch_routes),
         ]
 
     async def register(self, data: bytes, context: RpcContext) -> bytes:
-        """A broker tells everything (NS-5). PRECONDITION_FAILED: another broker holds the name."""
+        """Handles a full report of a broker (NS-5). PRECONDITION_FAILED: another process holds the name."""
         self._check_address(context)
         request = registry_pb2.RegisterRequest.FromString(data)
         entry = entry_of(request.state, topics_max=self._settings.topics_max)
@@ -102,7 +97,7 @@ class RegistryService:
         ).SerializeToString()
 
     async def heartbeat(self, data: bytes, context: RpcContext) -> bytes:
-        """A broker is still here (NS-4)."""
+        """Handles a broker's sign of life (NS-4)."""
         self._check_address(context)
         request = registry_pb2.RegistryHeartbeatRequest.FromString(data)
         self._stats.heartbeats += 1
@@ -112,25 +107,23 @@ class RegistryService:
         return registry_pb2.RegistryHeartbeatResponse(status=OK, full_wanted=full_wanted).SerializeToString()
 
     async def unregister(self, data: bytes, context: RpcContext) -> bytes:
-        """A broker leaves at once. OK also if it was not here."""
+        """Removes a broker immediately. OK also if it was not registered."""
         self._check_address(context)
         request = registry_pb2.UnregisterRequest.FromString(data)
-        change = self.registry.unregister(request.broker_name, request.incarnation)
+        change = self.registry.unregister(request.broker_name, request.incarnation, self._clock.monotonic_ms())
         if change is not None:
             log.info("broker left: %s", request.broker_name, extra={"version": change.version})
             self.announce(change)
         elif self.settling and not self.registry.knows(request.broker_name):
-            # It was registered with the nameserver that was here before; watchers keep it until they hear of its end.
+            # Registered before this nameserver started: watchers keep it until they are notified of its end.
             self.announce(RouteChange(version=self.registry.version, removed=request.broker_name))
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
 
     async def get_routes(self, data: bytes, _context: RpcContext) -> bytes:
-        """Routes of some topics or of all; a topic that no broker serves is left out."""
+        """Answers the routes of some topics or all; a topic that no broker serves is left out."""
         request = registry_pb2.GetRoutesRequest.FromString(data)
         if len(request.topics) > TOPICS_ASKED_MAX:
-            raise BadRequest(
-                f"{len(request.topics)} topics asked for at once, the limit is {TOPICS_ASKED_MAX}; none = all"
-            )
+            raise BadRequest(f"{len(request.topics)} topics in one call, the limit is {TOPICS_ASKED_MAX}; none = all")
         response = registry_pb2.GetRoutesResponse(status=OK, version=self.registry.version)
         for route in self.registry.routes(request.topics):
             fill_route(route, response.routes.add())
@@ -139,7 +132,7 @@ class RegistryService:
         return response.SerializeToString()
 
     async def watch_routes(self, data: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
-        """The whole table, then each change in order (NS-8). A watcher that does not read is cut off."""
+        """Sends the whole table, then each change in order (NS-8). A watcher that does not read is cut off."""
         request = registry_pb2.WatchRoutesRequest.FromString(data)
         watcher = self.watchers.join(request.watcher[:255])
         try:
@@ -166,27 +159,30 @@ class RegistryService:
             "add the address or network to it (--register-from), or switch auth on"
         )
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._refusal_logged_ms >= LOG_AGAIN_MS:  # who tries again and again fills no disk
+        if now_ms - self._refusal_logged_ms >= LOG_AGAIN_MS:  # retries must not fill the disk
             self._refusal_logged_ms = now_ms
             log.warning("a broker's call was refused: %s", error.message, extra={"peer": context.peer})
         raise error
 
     def announce(self, change: RouteChange) -> None:
-        """Tell all watchers."""
+        """Sends a change to all watchers."""
         self._tell(change_event(self._identity, change))
 
     def settled(self) -> None:
-        """Everybody has had the time to register: tell all watchers the whole table, which counts from now on."""
-        log.info("the time for brokers to register is over; brokers in the routes: %d", len(self.registry.brokers()))
+        """Sends all watchers the full table after the time to register: missing brokers are gone."""
+        log.info("the time for brokers to register has ended; brokers in the routes: %d", len(self.registry.brokers()))
         self._tell(self._snapshot())
 
     def _snapshot(self) -> bytes:
-        """One for all that ask between two changes: it may have megabytes, and who does not read keeps it."""
+        """Returns a snapshot shared by all watches that begin between two changes, because it may have megabytes.
+
+        After it come the brokers that left, with their times: two encoded parts of one message are that message.
+        """
         registry, now = self.registry, (self.registry.version, self.settling)
         if self._encoded is None or self._encoded[0] != now:
             encoded = snapshot_event(self._identity, registry.version, registry.brokers(), settling=now[1])
             self._encoded = now, encoded
-        return self._encoded[1]
+        return self._encoded[1] + left_part(registry.left(self._clock.monotonic_ms()))
 
     def _tell(self, event: bytes) -> None:
         for slow in self.watchers.tell(event):
@@ -194,20 +190,10 @@ class RegistryService:
         self._wake()
 
     def close(self) -> None:
-        """End all watches with an error, so that the watchers look for another nameserver."""
+        """Ends all watches with an error, so that the watchers call another nameserver."""
         self._closing = True
         self._wake()
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def _rpc(name: str, kind: CallKind, handler: Any, response: type[Any], access: Access) -> Rpc:
-    return Rpc(
-        method=f"/evenq.v1.Registry/{name}",
-        kind=kind,
-        handler=handler,
-        response=response,
-        access=access,
-    )

@@ -1,7 +1,4 @@
-"""Between the registry's entries and protobuf, with all checks of what brokers send. Protobuf stops here.
-
-Everything from the wire is checked here: names against the rules of `evenq.model.names`, numbers against their bounds.
-"""
+"""Translation between registry entries and protobuf, with all checks of received names and numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from evenq.model.route import BrokerAddress
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq_nameserver.core.registry import BrokerEntry, RegisteredTopic, RouteChange, TopicEntry
 
-__all__ = ["change_event", "entry_of", "fill_route", "info_of", "snapshot_event"]
-
 LISTENERS_MAX = 17
 FOLLOWERS_MAX = 16
 QUEUES_MAX = 4_096
@@ -22,7 +17,7 @@ TEXT_MAX = 255
 
 
 def entry_of(state: registry_pb2.BrokerState, *, topics_max: int) -> BrokerEntry:
-    """The checked entry of a registration. Raises BadRequest, IllegalTopic, TooManyRequests, NotImplementedYet."""
+    """Returns the checked entry. Raises BadRequest, IllegalTopic, TooManyRequests, NotImplementedYet."""
     info = state.broker
     problem = broker_problem(info.name)
     if problem:
@@ -98,7 +93,7 @@ def _topic(topic: registry_pb2.TopicEntry, broker: str) -> TopicEntry:
 
 
 def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
-    """Fill in who and where a broker is."""
+    """Fills in the identity and addresses of a broker."""
     message.name = entry.name
     message.id = entry.broker_id
     message.cluster = entry.cluster
@@ -113,7 +108,7 @@ def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
 
 
 def fill_route(route: RegisteredTopic, message: registry_pb2.TopicRoute) -> None:
-    """Fill in a topic's route (RT-1: addresses, broker names, read and write queue counts)."""
+    """Fills in a topic's route (RT-1: addresses, broker names, read and write queue counts)."""
     message.topic = route.topic
     message.version = route.version
     for entry in route.brokers:
@@ -123,15 +118,23 @@ def fill_route(route: RegisteredTopic, message: registry_pb2.TopicRoute) -> None
 
 
 def snapshot_event(nameserver: str, version: int, brokers: list[BrokerEntry], *, settling: bool = False) -> bytes:
-    """The encoded first event of a watch. `settling`: living brokers may be missing in it."""
+    """Returns the encoded first event of a watch. `settling`: live brokers may be missing in it."""
     event = registry_pb2.RouteEvent(version=version, nameserver=nameserver, snapshot=True, settling=settling)
     for entry in brokers:
         _fill_state(entry, event.brokers.add())
     return event.SerializeToString()
 
 
+def left_part(left: list[tuple[BrokerEntry, int]]) -> bytes:
+    """Returns the brokers that left, and how long ago, encoded: the end of a snapshot."""
+    event = registry_pb2.RouteEvent()
+    for entry, ago_ms in left:
+        message = event.left.add(ago_ms=ago_ms)
+        _fill_state(entry, message.state)
+    return event.SerializeToString()
+
+
 def change_event(nameserver: str, change: RouteChange) -> bytes:
-    """The encoded event of one change."""
     event = registry_pb2.RouteEvent(version=change.version, nameserver=nameserver)
     if change.broker is not None:
         _fill_state(change.broker, event.brokers.add())

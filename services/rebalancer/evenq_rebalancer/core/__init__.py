@@ -1,1 +1,1 @@
-"""What this program decides. Pure: events in, commands out; no clock, no I/O."""
+"""Decisions of the rebalancer. Pure: events in, commands out; no clock, no I/O."""

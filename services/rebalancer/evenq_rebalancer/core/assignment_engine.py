@@ -1,14 +1,14 @@
-"""The whole state of a rebalancer: facts from brokers, request modes, and one decision per (group, topic).
+"""All state of a rebalancer: facts from brokers, request modes, and one decision per (group, topic).
 
-Called by `rpc/assignment.py` with what arrives and by `loops/` with the time. Always true: a member that asks about a
-(group, topic) is answered from the one decision that stands, and a decision is made anew only when its inputs changed,
-never because of a question. A question sees every fact that was reported before it: it brings its own (group, topic) up
-to date first. A decision that tells no member anything new keeps the generation of the one before.
+`rpc/assignment.py` passes reports and queries to it, `loops/` the time. Every member that queries a (group, topic) gets
+its part of the same decision. Changed inputs or a due look at the balance renew a decision, a query never does. A query
+first brings its own (group, topic) up to date, so it sees every fact reported before it. A decision that changes
+nothing for any member keeps the generation of the previous one.
 
-After the process starts it answers nothing for `warm_up_ms` from the first report: until then only some brokers have
-reported, and decisions over half the facts would move queues twice. A broker that others name and that has not come is
-waited for a little longer. Its first decisions go on from what brokers report as held, and from what the leader before
-let wait for successors, so that a new leader moves nothing that need not move.
+For `warm_up_ms` after the first report the engine answers no query: only some brokers have reported, and decisions from
+half the facts would move queues twice. While a broker that others name is missing, it waits up to `grace_ms` longer.
+Its first decisions continue from the owners that brokers report and from the holds of the previous leader, so a new
+leader moves no queue without need.
 """
 
 from __future__ import annotations
@@ -31,17 +31,15 @@ from evenq_rebalancer.core.reports import BrokerReport
 from evenq_rebalancer.core.simulate import Simulation, Wish, simulate
 from evenq_rebalancer.core.topic_assignments import TopicAssignment, TopicAssignments
 
-__all__ = ["AssignmentEngine", "AssignmentQuestion", "EngineLimits", "QueryResult"]
-
 EPOCH_AHEAD_MAX_MS = 10 * 365 * 86_400_000
-"""Generations further in the future than ten years are lies or broken clocks, and not followed."""
-BALANCE_GOES_ON = "balancing goes on, some queues at a time"
-LAGS_UNEVEN = "much more waits in the queues of some members than of others"
+"""An epoch more than ten years in the future comes from a wrong clock and is ignored."""
+BALANCE_GOES_ON = "balancing continues, some queues at a time"
+LAGS_UNEVEN = "some members have much more lag than others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Most of everything, and the two times of the engine."""
+    """Upper bounds, and the two times of the engine."""
 
     grace_ms: int = 10_000
     warm_up_ms: int = 1_000
@@ -56,22 +54,22 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentQuestion:
-    """What should this member read of this topic?"""
+    """Query of one member for its queues of a topic."""
 
     group: str
     topic: str
     client_id: str
     strategy: str = ""
-    """What the member would like; the group's own strategy counts before it, so that all members agree."""
+    """Requested by the member; the group's own strategy overrides it, so that all members agree."""
     model: MessageModel = MessageModel.CLUSTERING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The member's part of the decision."""
+    """One member's part of a decision."""
 
     known: bool
-    """False: nothing can be said; the member keeps what it has. True without queues: it owns none."""
+    """False: no decision is available, and the member keeps its queues. True without queues: it owns none."""
     reason: str
     queues: tuple[MessageQueue, ...] = ()
     generation: Generation = NO_GENERATION
@@ -80,9 +78,7 @@ class QueryResult:
 
 
 class AssignmentEngine:
-    """See the module. `epoch` is ms since the epoch at which this leader began; generations have it, or a bigger one if
-    brokers know of a bigger one.
-    """
+    """State of one term. Generations have `epoch` (ms since the epoch, start of the term), or more if brokers do."""
 
     def __init__(self, *, epoch: int, limits: EngineLimits) -> None:
         self.facts = MergedFacts(
@@ -102,13 +98,12 @@ class AssignmentEngine:
         self._decider = Decider(self.facts, self._modes, machine_rooms=limits.machine_rooms)
         self._assignments = TopicAssignments(assignments_max=limits.decisions_max)
         self._member_histories: dict[str, MemberHistory] = {}
-        """By group."""
         self._holding: dict[str, None] = {}
-        """Groups whose member_history may have holds."""
+        """Groups whose member history may have holds."""
         self._again: dict[tuple[str, str], int] = {}
-        """Assignments whose balance may go on, and when (monotonic ms)."""
+        """Monotonic ms of the next balancing step, by assignment."""
         self._late: dict[tuple[str, str], None] = {}
-        """Assignments to look at in the next `settle`, beside those of changed facts."""
+        """Assignments that the next `settle` handles besides those of changed facts."""
         self._fresh: list[Decision] = []
         self._problems: dict[tuple[str, str], str] = {}
         self._warm = False
@@ -117,23 +112,21 @@ class AssignmentEngine:
     # --- events
 
     def reported(self, stream: int, report: BrokerReport, *, now_ms: int) -> None:
-        """A broker reported something. `now_ms` is monotonic. Errors as `Facts.reported`."""
+        """Applies a broker's report. `now_ms` is monotonic. Errors as `MergedFacts.reported`."""
         self.facts.reported(stream, report)
         if self._warm_at_ms is None:
             self._warm_at_ms = now_ms + self._limits.warm_up_ms
 
     def set_mode(self, group: str, topic: str, setting: RequestModeSetting) -> None:
-        """Set PULL or POP for a (group, topic), which need not be known yet. Raises BadRequest for POP of a retry
-        topic, which is pulled always.
-        """
+        """Sets PULL or POP for a (group, topic), known or not. Raises BadRequest for POP of a retry topic."""
         if topic.startswith(RETRY_PREFIX) and setting.mode is RequestMode.POP:
-            raise BadRequest(f"{topic} is a retry topic, which is pulled whatever the mode of its group; leave it")
+            raise BadRequest(f"{topic} is a retry topic, which is always pulled; do not set POP for it")
         if self._modes.put(group, topic, setting):
             self._modes_version += 1
             self._late[group, topic] = None
 
     def mode(self, group: str, topic: str) -> RequestModeSetting:
-        """What is set, or what is used as long as nothing is."""
+        """Returns the setting, or the mode in use where none is set."""
         setting = self._decider.mode(group, topic)
         if setting is None:
             assignment = self._assignments.get(group, topic)
@@ -142,7 +135,7 @@ class AssignmentEngine:
         return setting
 
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Decision]:
-        """Bring every assignment up to date; the decisions made since the last call, those of questions included."""
+        """Brings every assignment up to date. Returns decisions made since the last call, also those of queries."""
         if self.warm(now_ms):
             self._settled_warm = True
             self._heed_epochs()
@@ -153,32 +146,28 @@ class AssignmentEngine:
 
     @property
     def has_news(self) -> bool:
-        """True if `settle` has something to hand out because of a question."""
+        """True if a query led to decisions that `settle` has not returned yet."""
         return bool(self._fresh)
 
     def warm(self, now_ms: int) -> bool:
-        """True once enough time has passed since the first report for all brokers to have reported theirs; longer, by a
-        broker's grace, while one is missing that others name.
-        """
+        """True once the warm-up has ended; while brokers that others name are missing, up to `grace_ms` later."""
         if not self._warm and self._warm_at_ms is not None and now_ms >= self._warm_at_ms:
             late = now_ms >= self._warm_at_ms + self._limits.grace_ms
             self._warm = late or not self.facts.missing_brokers()
         return self._warm
 
     def next_event_ms(self) -> int | None:
-        """Monotonic ms of the next thing that time alone brings: the end of the warm-up, of a broker's grace, of a
-        hold, of a pause in balancing.
-        """
+        """Monotonic ms of the next change by time alone: the end of a warm-up, grace, hold or balancing pause."""
         times = [self.facts.next_expiry_ms(), min(self._again.values(), default=None)]
         times += [self._member_histories[group].holds.next_ms() for group in self._holding]
         if self._warm_at_ms is not None and not self._settled_warm:
             times.append(self._warm_at_ms)
         return min((time for time in times if time is not None), default=None)
 
-    # --- questions
+    # --- queries
 
     def query(self, question: AssignmentQuestion, *, now_ms: int, wall_ms: int) -> QueryResult:
-        """One member's part. Raises BadRequest for a strategy that cannot decide here, TooManyRequests when full."""
+        """Returns one member's part. Raises BadRequest for a strategy that cannot decide here, TooManyRequests."""
         group, topic = question.group, question.topic
         if question.strategy:
             self._decider.named(question.strategy)
@@ -186,7 +175,7 @@ class AssignmentEngine:
         if unknown:
             return QueryResult(known=False, reason=unknown)
         assignment = self._assignments.open(group, topic)
-        # The first wish counts for all members: shares of two strategies would overlap.
+        # The first request counts for all members: shares of two strategies would overlap.
         if question.strategy and not assignment.requested_strategy:
             assignment.requested_strategy = question.strategy
         decision = self._settle(group, topic, now_ms, wall_ms)
@@ -210,9 +199,7 @@ class AssignmentEngine:
         )
 
     def explain(self, group: str, topic: str, *, now_ms: int, wall_ms: int) -> list[Decision]:
-        """The decisions about one topic of a group, or about all (`topic` empty), ascending topic. Starts no new
-        ones.
-        """
+        """Returns decisions about one topic, or all (`topic` empty), ascending. Raises GroupNotFound, TopicNotFound."""
         if not self.facts.group_version(group):
             raise GroupNotFound(f"no broker reports the consumer group {group!r}; is any of its members running?")
         if topic and not self.facts.topic_version(topic):
@@ -226,25 +213,25 @@ class AssignmentEngine:
         return [decision for decision in decisions if decision is not None]
 
     def problems(self, group: str, topic: str = "") -> dict[str, str]:
-        """What is wrong now, by topic: strategies that fail, topics that no broker reports. One topic, or all."""
+        """Returns the problem of one topic or of all: a strategy that fails, or a topic that no broker reports."""
         assignments = sorted(self._assignments.of_group(group).items())
         return {
             name: assignment.problem for name, assignment in assignments if assignment.problem and topic in {"", name}
         }
 
     def simulate(self, group: str, topic: str, wish: Wish, *, now_ms: int, wall_ms: int) -> Simulation:
-        """What would change if. Errors as `explain` and `simulate.simulate`."""
+        """Returns the effects of the imagined change. Errors as `explain` and `simulate.simulate`."""
         if wish.strategy:
             self._decider.named(wish.strategy)
         if not topic:
-            raise TopicNotFound("a simulation is about one topic; name it")
+            raise TopicNotFound("a simulation needs a topic; give its name")
         now = self.explain(group, topic, now_ms=now_ms, wall_ms=wall_ms)
         if not now:
             assignment = self._assignments.get(group, topic)
             problem = (
                 assignment.problem
                 if assignment and assignment.problem
-                else "no member has asked for it, or the rebalancer just started"
+                else "no member has queried it, or the rebalancer has just started"
             )
             raise BadRequest(
                 f"there is no decision about group {group!r} and topic {topic!r} to compare with: {problem}"
@@ -256,28 +243,26 @@ class AssignmentEngine:
     # --- views for metrics and new streams
 
     def decisions(self) -> Iterator[Decision]:
-        """All decisions that stand, by group and topic."""
+        """Current decisions, by group and topic."""
         return (assignment.decision for _, _, assignment in self._assignments if assignment.decision is not None)
 
     def moves_total(self, group: str, topic: str) -> int:
-        """Queues that went from one member to another since the assignment began."""
+        """Number of queues that moved between members since the assignment began."""
         assignment = self._assignments.get(group, topic)
         return assignment.moves_total if assignment else 0
 
     def troubled(self) -> Iterator[tuple[str, str]]:
-        """(group, topic) whose strategy fails now, ascending. A topic that is not there yet is no failure."""
+        """(group, topic) pairs whose strategy fails now, ascending. A missing topic does not count as a failure."""
         known = self.facts.topic_version
         return ((group, topic) for group, topic, assignment in self._assignments if assignment.problem and known(topic))
 
     def take_problems(self) -> dict[tuple[str, str], str]:
-        """(group, topic) that got a problem since the last call, with the reason; the decision before stands, or
-        another strategy divides.
-        """
+        """Returns new problems since the last call; the previous decision stays, or another strategy divides."""
         problems, self._problems = self._problems, {}
         return problems
 
     def check(self) -> None:
-        """Recompute every invariant; tests call it after each event."""
+        """Recomputes every invariant; tests call it after each event."""
         self.facts.check()
         self._assignments.check(self._check_assignment)
         for group, member_history in self._member_histories.items():
@@ -286,7 +271,7 @@ class AssignmentEngine:
     # --- inside
 
     def _due(self, now_ms: int, wall_ms: int) -> list[tuple[str, str]]:
-        """Assignments that may need a new decision, each once; opens those that changed facts ask for."""
+        """Assignments that may need a new decision, each once; opens those of changed groups."""
         due: dict[tuple[str, str], None] = {}
         for group in self.facts.take_changed_groups():
             self._watch(group, now_ms, wall_ms)
@@ -306,7 +291,7 @@ class AssignmentEngine:
         return list(due)
 
     def _watch(self, group: str, now_ms: int, wall_ms: int) -> None:
-        """Open an assignment for each topic that members subscribe; close those that all members have left."""
+        """Opens an assignment for each subscribed topic; closes those that all members have left."""
         self._see(group, now_ms, wall_ms)
         member_history = self._member_histories.get(group)
         if member_history is None:
@@ -316,7 +301,7 @@ class AssignmentEngine:
         members = member_history.members.values()
         subscribed = dict.fromkeys(topic for member in members for topic in member.topics)
         for topic in subscribed:
-            # No error here, where no caller waits for one: a member that asks for the topic gets it.
+            # Without an error, because no caller waits for it here: a member that queries the topic gets it.
             if not self._assignments.full:
                 self._assignments.open(group, topic)
         if members and all(member.topics for member in members):
@@ -325,9 +310,7 @@ class AssignmentEngine:
                     self._assignments.close(group, topic)
 
     def _see(self, group: str, now_ms: int, wall_ms: int) -> None:
-        """Let the group's history see its members as they are now, and its assignments follow what became of
-        holds.
-        """
+        """Passes the current members to the group's history, and the changed holds to its assignments."""
         version = self.facts.group_version(group)
         member_history = self._member_histories.get(group)
         if not version:
@@ -346,7 +329,7 @@ class AssignmentEngine:
             place_of=self.facts.place,
             now_ms=now_ms,
             wall_ms=wall_ms,
-            # At first sight only: from then on this leader knows better than reports of the time before it.
+            # Only at first sight: afterwards this leader's own holds are newer than the reported ones.
             inherited=NOTHING_INHERITED if member_history.version else self.facts.inherited(group),
         )
         for topic, held in changes.resumed.items():
@@ -364,7 +347,7 @@ class AssignmentEngine:
             self._break_holds(group)
 
     def _break_holds(self, group: str) -> None:
-        """Give away the held queues in which too much waits."""
+        """Releases held queues with a lag above the group's limit."""
         lag_max = self.facts.balance(group).hold_lag_max
         if group in self._holding and lag_max:
             lags = self.facts.lags(group)
@@ -373,7 +356,7 @@ class AssignmentEngine:
                     self._late[group, topic] = None
 
     def _weigh(self, group: str, now_ms: int) -> None:
-        """Lags were reported: break holds, and look for assignments that they make too uneven, each not too often."""
+        """Handles reported lags: breaks holds, and marks unevenly loaded assignments, each at most once per period."""
         self._break_holds(group)
         if self.facts.balance(group).weight is not Weight.LAG:
             return
@@ -396,7 +379,7 @@ class AssignmentEngine:
             self._late[group, topic] = None
 
     def _settle(self, group: str, topic: str, now_ms: int, wall_ms: int) -> Decision | None:
-        """The decision that stands, made anew if its inputs changed; None if there is none."""
+        """Returns the current decision, renewed if its inputs changed; None if there is none."""
         assignment = self._assignments.get(group, topic)
         if assignment is None:
             return None
@@ -408,13 +391,13 @@ class AssignmentEngine:
             assignment.requested_strategy,
             assignment.touched,
         )
-        # Versions and not facts are compared: each question of each member comes here.
+        # Compares versions, not facts, because every query of every member passes here.
         if seen == assignment.seen:
             return assignment.decision
         if not seen[0] or not seen[1]:
             if not seen[0]:
                 self._assignments.close(group, topic)
-            else:  # the topic is gone, or not yet there: the assignment waits for it
+            else:  # the topic was deleted or is not created yet: the assignment waits for it
                 assignment.decision, assignment.problem, assignment.seen = (
                     None,
                     f"no broker reports the topic {topic!r}",
@@ -429,7 +412,7 @@ class AssignmentEngine:
         if assignment.problem and assignment.problem != problem:
             self._problems[group, topic] = assignment.problem
         if decision is not None:
-            # Only for what tells somebody something new: by a new number all members compare, and lock again.
+            # Only a decision that changes something gets a new number: for each, all members compare and lock again.
             self._counter += 1
             assignment.moves_total += decision.moves
             if decision.inputs.balance.moves_max and decision.moves:
@@ -438,9 +421,7 @@ class AssignmentEngine:
         return assignment.decision
 
     def _heed_epochs(self) -> None:
-        """If brokers know of a bigger epoch than ours, go above it with all that stands, or no broker would follow
-        us.
-        """
+        """Raises all generations above a larger epoch that brokers report: they follow no older generation."""
         if self.facts.epoch_seen <= self._epoch:
             return
         self._epoch = self.facts.epoch_seen + 1
@@ -451,7 +432,7 @@ class AssignmentEngine:
                 self._fresh.append(assignment.decision)
 
     def _unknown(self, question: AssignmentQuestion, now_ms: int, wall_ms: int) -> str:
-        """Why nothing can be said to this member; empty if something can."""
+        """Reason why the query has no answer; empty if it has one."""
         if not self.warm(now_ms):
             return "the rebalancer has just started and is collecting reports"
         self._heed_epochs()
@@ -462,7 +443,7 @@ class AssignmentEngine:
         if not self.facts.topic_version(question.topic):
             return f"no broker reports the topic {question.topic!r}"
         if question.client_id not in member_history.members:
-            return f"no broker tells of the member {question.client_id!r} in group {question.group!r} yet"
+            return f"no broker reports the member {question.client_id!r} in group {question.group!r} yet"
         return ""
 
     def _check_assignment(self, assignment: TopicAssignment) -> None:

@@ -1,8 +1,8 @@
-"""From one assignment and the facts to its next decision, or to the reason why there is none.
+"""The next decision of one assignment, or the reason why there is none.
 
-Called by `assignment_engine.py`, which keeps the assignments and counts generations. Always true: a strategy that fails
-never leaves a group with less than it had. The decision before stands while all its owners and queues are there; when
-they are not, `STICKY` divides in the strategy's place, from who has what, and the problem is reported.
+`assignment_engine.py` keeps the assignments and counts generations. A failing strategy never takes queues from a group:
+the previous decision stays valid while all its owners and queues exist. Otherwise `STICKY` divides in place of the
+strategy, starting from the current owners, and the problem is reported.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from evenq_rebalancer.core.reasons import instead
 from evenq_rebalancer.core.sharing import named
 from evenq_rebalancer.core.topic_assignments import TopicAssignment
 
-__all__ = ["FALLBACK", "Decider"]
-
 FALLBACK = "STICKY"
 
 
 class Decider:
-    """Reads the facts and modes that it was given; keeps nothing."""
+    """Maker of decisions from facts and modes, without state of its own."""
 
     def __init__(self, facts: MergedFacts, modes: ModeTable, *, machine_rooms: tuple[str, ...]) -> None:
         self._facts = facts
@@ -39,7 +37,7 @@ class Decider:
     def decide(
         self, group: str, topic: str, assignment: TopicAssignment, *, generation: Generation, wall_ms: int
     ) -> Decision | None:
-        """Bring the assignment's decision up to date; what is new to tell about it, None if nothing is."""
+        """Brings the assignment's decision up to date. Returns it if members must receive it, otherwise None."""
         inputs = self._inputs(group, topic, assignment)
         decision = None
         if assignment.decision is None or assignment.eager or assignment.decision.inputs != inputs:
@@ -50,17 +48,17 @@ class Decider:
         return decision
 
     def weights(self, group: str, inputs: Inputs) -> dict[MessageQueue, float]:
-        """Work of each queue, if the group's policy counts it; else empty."""
+        """Work of each queue, if the group's policy counts it; otherwise empty."""
         if inputs.balance.weight is not Weight.LAG:
             return {}
         return pacing.lag_weights(inputs.queues, self._facts.lags(group))
 
     def mode(self, group: str, topic: str) -> RequestModeSetting | None:
-        """What an operator set, here or under a leader before; None: nothing."""
+        """Setting of an operator, under this leader or a previous one; None: not set."""
         return self._modes.get(group, topic) or self._facts.mode(group, topic)
 
     def named(self, name: str) -> Strategy:
-        """The strategy. Raises BadRequest if it cannot decide here."""
+        """Returns the strategy. Raises BadRequest if it cannot decide here."""
         return named(name, self._machine_rooms, zones=self._facts.has_zones)
 
     def _inputs(self, group: str, topic: str, assignment: TopicAssignment) -> Inputs:
@@ -88,7 +86,7 @@ class Decider:
             decision = self._divide(group, topic, assignment, inputs, generation, wall_ms)
         except BadRequest as error:
             problem = f"{inputs.dividing} cannot decide: {error}"
-            # CONFIG is each member's own list; another strategy in its place would give queues that no list names.
+            # CONFIG is each member's own list; another strategy would give queues that no list names.
             if _stands(before, inputs) or inputs.strategy == "CONFIG":
                 assignment.problem = problem
                 return None
@@ -98,7 +96,7 @@ class Decider:
         assignment.problem = problem
         if before is not None and assignment.eager and not self._worth(group, before, decision):
             return None
-        # It keeps its generation: with a new one every member would compare and lock its queues again, for nothing.
+        # The generation stays: with a new one every member would compare and lock its queues again, without need.
         if before is not None and decision.says_as(before):
             assignment.decision = before.over(decision.inputs)
             return None
@@ -122,15 +120,15 @@ class Decider:
         )
 
     def _owners(self, group: str, topic: str, assignment: TopicAssignment) -> Mapping[MessageQueue, str]:
-        """Who had each queue: by the decision that stands, else as brokers report."""
+        """Previous owner of each queue: from the current decision, otherwise from reports of brokers."""
         standing = assignment.owner_of()
         if assignment.decision is not None and assignment.decision.inputs.one_owner and not assignment.decision.unowned:
             return standing
-        # What this leader decided counts before what brokers report, which may be from the time before.
+        # This leader's decision overrides reports of brokers, which may be older.
         return {**self._facts.holders(group, topic), **standing}
 
     def _worth(self, group: str, before: Decision, then: Decision) -> bool:
-        """False for moves by lags alone that gain too little."""
+        """False if only lags changed and the new division gains too little."""
         if then.inputs.balance.weight is not Weight.LAG or then.inputs != before.inputs:
             return True
         weights, readers = self.weights(group, then.inputs), then.inputs.readers
@@ -139,7 +137,7 @@ class Decider:
 
 
 def _stands(before: Decision | None, inputs: Inputs) -> bool:
-    """True if the decision before can go on when a strategy fails: its queues are the topic's, its owners are there."""
+    """True if the previous decision may stay when a strategy fails: its queues and owners all exist."""
     if before is None or before.inputs.queues != inputs.queues or before.inputs.held != inputs.held:
         return False
     there = {member.client_id for member in inputs.members}

@@ -1,13 +1,12 @@
-"""One decision for a whole (group, topic): who reads what, which version that is, and why.
+"""One decision for a whole (group, topic): the owner of each queue, the generation, and the reason.
 
-Called by `core/assignment_engine.py`. `sharing` divides; `decide` compares with the decision before and keeps, for each
-queue, since when and why its owner has it. What people read of a decision (`holdings`, `idle_reasons`) is made when
-it is read, so that a decision over 10,000 queues that is never read costs little.
+`sharing` divides the queues. `decide` compares with the previous decision and records since when and why each owner has
+its queue. `holdings` and `idle_reasons` are computed when they are read: most decisions over 10,000 queues never are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -15,29 +14,19 @@ from functools import cached_property
 from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq_rebalancer.core import reasons
 from evenq_rebalancer.core.inputs import Inputs
-from evenq_rebalancer.core.ownership_history import OwnershipHistory, Stamp, history_after
-from evenq_rebalancer.core.sharing import (
-    EQUAL_WEIGHTS,
-    Owners,
-    StrategyByName,
-    divided,
-)
-
-__all__ = ["Decision", "Holding", "HoldingState", "decide"]
+from evenq_rebalancer.core.sharing import ALL_MEMBERS, EQUAL_WEIGHTS, Division, Owners, StrategyByName, divided
 
 
-class HoldingState(StrEnum):
-    """Of one queue."""
-
+class OwnershipState(StrEnum):
     OWNED = "OWNED"
     HELD = "HELD"
-    """Waits for a successor of who had it."""
+    """Waits for a successor of its last owner."""
     UNOWNED = "UNOWNED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """One queue in one member's hands, or in no member's."""
+class QueueOwnership:
+    """Ownership of one queue by one member, all members or none."""
 
     queue: MessageQueue
     owner: str
@@ -46,14 +35,13 @@ class Holding:
     """Ms since the epoch."""
     reason: str
     previous_owner: str
-    """Who had it before `since_ms`; empty: no member, or several."""
-    state: HoldingState = HoldingState.OWNED
+    """Owner before `since_ms`; empty: no member, or several."""
+    state: OwnershipState = OwnershipState.OWNED
     owner_zone: str = ""
-    """Empty: unknown."""
     broker_zone: str = ""
-    """Empty: unknown."""
+    """Zones are empty where they are unknown."""
     generation: Generation = NO_GENERATION
-    """Of the decision that gave it to this owner."""
+    """Generation of the decision that gave it to this owner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,28 +61,26 @@ class Decision:
 
     @property
     def strategy(self) -> str:
-        """What decided."""
+        """Name of the rule that divided the queues."""
         return self.inputs.dividing
 
     @property
-    def holdings(self) -> tuple[Holding, ...]:
-        """Ascending queue, then owner; made anew at each call. Those of clustering members where a group has both
-        kinds.
-        """
+    def holdings(self) -> tuple[QueueOwnership, ...]:
+        """One row per queue and owner, ascending, computed at each call; in mixed groups only clustering members."""
         inputs, rows = self.inputs, self.rows
         zones, broker_zones, held = inputs.zone_of_member, inputs.zones, inputs.held
         holdings = []
         for queue, owner, previous, stamp in zip(rows.queues, rows.owners, rows.previous, rows.stamps, strict=True):
             hold = None if owner else held.get(queue)
-            unowned = HoldingState.UNOWNED if hold is None else HoldingState.HELD
+            unowned = OwnershipState.UNOWNED if hold is None else OwnershipState.HELD
             holdings.append(
-                Holding(
+                QueueOwnership(
                     queue=queue,
                     owner=owner,
                     since_ms=stamp.since_ms,
                     reason=stamp.reason if hold is None else reasons.waiting(hold),
                     previous_owner=previous,
-                    state=HoldingState.OWNED if owner else unowned,
+                    state=OwnershipState.OWNED if owner else unowned,
                     owner_zone=zones.get(owner, ""),
                     broker_zone=broker_zones.get(queue.broker_name, ""),
                     generation=stamp.generation,
@@ -103,33 +89,30 @@ class Decision:
         return tuple(holdings)
 
     def owner_of(self) -> dict[MessageQueue, str]:
-        """Client id by queue, where each queue has one owner; else empty. Made anew at each call."""
+        """Returns the client id by queue where each queue has one owner; otherwise empty. Computed at each call."""
         if not self.inputs.one_owner:
             return {}
         return {queue: owner for queue, owner in zip(self.rows.queues, self.rows.owners, strict=True) if owner}
 
     @cached_property
     def unowned(self) -> int:
-        """Number of queues that no member has and that wait for none."""
+        """Number of queues without an owner, held ones not counted."""
         return sum(not owner for owner in self.rows.owners) - self.held
 
     @property
     def held(self) -> int:
-        """Number of queues that wait for a successor."""
         return len(self.inputs.held)
 
     @cached_property
     def idle(self) -> list[str]:
-        """Members without any queue (AL-9), ascending."""
+        """Members without a queue (AL-9), ascending."""
         return [client_id for client_id, queues in self.shares.items() if not queues]
 
     def idle_reasons(self) -> dict[str, str]:
-        """Why each idle member has nothing."""
         return {client_id: reasons.idleness(self.inputs, client_id) for client_id in self.idle}
 
     @property
     def owners(self) -> int:
-        """Number of members with at least one queue."""
         return len(self.shares) - len(self.idle)
 
     @cached_property
@@ -145,7 +128,7 @@ class Decision:
         return sum(own is not None and there is not None and own != there for own, there in pairs)
 
     def says_as(self, other: Decision) -> bool:
-        """True if no member gets anything else than by the other decision, so that it can go on standing."""
+        """True if every member gets the same as by the other decision."""
         mine, its = self.inputs, other.inputs
         return (
             (mine.dividing, mine.request_mode) == (its.dividing, its.request_mode)
@@ -155,11 +138,11 @@ class Decision:
         )
 
     def over(self, inputs: Inputs) -> Decision:
-        """The same decision, as that of other inputs, which led to the same."""
+        """Returns the same decision with other inputs that led to it."""
         return replace(self, inputs=inputs)
 
     def stamped(self, generation: Generation) -> Decision:
-        """The same decision with a newer generation: a broker may know an older one that looked newer."""
+        """Returns the same decision with a newer generation, above all that brokers report."""
         return replace(self, generation=generation, moves=0)
 
 
@@ -176,9 +159,9 @@ def decide(
     weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
     why: str = "",
 ) -> Decision:
-    """The decision that follows `before`. `now_ms` is wall time. Raises BadRequest where the strategy does.
+    """Returns the decision that follows `before`. `now_ms` is wall time. Raises BadRequest where the strategy does.
 
-    `owners`: who had each queue, if that is not what `before` says. `why`: the reason, if it is not in the inputs.
+    `owners`: previous owners, if they differ from those in `before`. `why`: the reason, if the inputs do not show it.
     """
     known = owners or (before.owner_of if before else dict)
     division = divided(group, inputs, by, owners=known, weights=weights)
@@ -191,7 +174,7 @@ def decide(
         Stamp(now_ms, reason, generation),
         waiting=before.inputs.held if before else {},
     )
-    if before is None and inputs.held:  # the leader before knew who left, and its holds still tell
+    if before is None and inputs.held:  # holds of the previous leader name the members that left
         held = inputs.held
         rows = replace(rows, previous=[held[queue].client_id if queue in held else "" for queue in rows.queues])
     return Decision(
@@ -204,3 +187,87 @@ def decide(
         moves=moves,
         reason=reason + reasons.mismatch(topic, inputs),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Time, reason and generation that rows changed together have in common."""
+
+    since_ms: int
+    """Ms since the epoch."""
+    reason: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipHistory:
+    """Time, reason and previous owner of each queue's ownership, in columns of the same length that pass from decision
+    to decision: one row for each owner of each queue.
+
+    A decision over 10,000 queues must be made within milliseconds. So a queue that keeps its owner costs one
+    comparison, and all rows that change together share one `Stamp`.
+    """
+
+    queues: Sequence[MessageQueue]
+    owners: Sequence[str]
+    previous: Sequence[str]
+    """Previous owner; empty: no member, or several."""
+    stamps: Sequence[Stamp]
+
+    def by_queue(self) -> dict[MessageQueue, dict[str, int]]:
+        """Returns the owners of each queue, with their row numbers."""
+        rows: dict[MessageQueue, dict[str, int]] = {}
+        for index, (queue, owner) in enumerate(zip(self.queues, self.owners, strict=True)):
+            rows.setdefault(queue, {})[owner] = index
+        return rows
+
+
+def history_after(
+    before: OwnershipHistory | None, division: Division, stamp: Stamp, *, waiting: Mapping[MessageQueue, object]
+) -> tuple[OwnershipHistory, int]:
+    """Returns the rows of a new division, and how many moved between members. `waiting`: queues held in `before`, which
+    had no owner there: their previous owner is the one before the hold.
+    """
+    queues, owners = division.queues, division.owners
+    count = len(queues)
+    if before is None:
+        return OwnershipHistory(queues, owners, [""] * count, [stamp] * count), 0
+    if division.one_row_each and (queues is before.queues or tuple(queues) == tuple(before.queues)):
+        return _same_queues(before, division, stamp, waiting)
+    old = before.by_queue()
+    now: dict[MessageQueue, set[str]] = {}
+    for queue, owner in zip(queues, owners, strict=True):
+        now.setdefault(queue, set()).add(owner)
+    previous, stamps, moves = [""] * count, [stamp] * count, 0
+    for index, (queue, owner) in enumerate(zip(queues, owners, strict=True)):
+        held = old.get(queue, {})
+        row = held.get(owner)
+        if row is not None:
+            previous[index], stamps[index] = before.previous[row], before.stamps[row]
+            continue
+        lost = [name for name in held if name not in now[queue]]
+        if len(lost) == 1:
+            previous[index] = lost[0] or (before.previous[held[""]] if queue in waiting else "")
+        moves += _moved(owner, previous[index])
+    return OwnershipHistory(queues, owners, previous, stamps), moves
+
+
+def _same_queues(
+    before: OwnershipHistory, division: Division, stamp: Stamp, waiting: Mapping[MessageQueue, object]
+) -> tuple[OwnershipHistory, int]:
+    owners, queues = division.owners, division.queues
+    changed = [index for index, owner in enumerate(owners) if owner != before.owners[index]]
+    if not changed:
+        return OwnershipHistory(queues, owners, before.previous, before.stamps), 0
+    previous, stamps, moves = list(before.previous), list(before.stamps), 0
+    for index in changed:
+        stamps[index] = stamp
+        if before.owners[index] or queues[index] not in waiting:
+            previous[index] = before.owners[index]
+        moves += _moved(owners[index], previous[index])
+    return OwnershipHistory(queues, owners, previous, stamps), moves
+
+
+def _moved(owner: str, previous: str) -> bool:
+    """True if the queue moved from one member to another."""
+    return owner != previous and not {owner, previous} & {"", ALL_MEMBERS}

@@ -1,5 +1,5 @@
-"""What a decision leaves undone, as sentences for the log: queues without an owner, rooms without a reader, members
-without a queue (AL-9, AL-14, AL-20). Pure; the loop that publishes decisions says it once, and again when it changes.
+"""Log sentences about the gaps of a decision: queues without an owner, rooms without a reader, members without a queue
+(AL-9, AL-14, AL-20). Pure; the loop that publishes decisions logs each sentence once, and again when it changes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from evenq.model import MessageQueue
 from evenq.model.names import is_system_topic
 from evenq_rebalancer.core.decisions import Decision
 
-__all__ = ["gaps", "idle"]
-
 NAMED_MAX = 5
 
 
 def gaps(decision: Decision) -> str:
-    """What no member reads because of this decision; empty: every queue has a reader, or waits for its successor."""
+    """Returns the queues that no member reads, as a sentence; empty if every queue has a reader or is held."""
     inputs = decision.inputs
     if not inputs.one_owner or not decision.shares or not decision.unowned:
         return ""
@@ -27,12 +25,12 @@ def gaps(decision: Decision) -> str:
     count = f"{len(unowned)} of {len(inputs.queues)}"
     return (
         f"{decision.strategy} gives {count} queues to no member ({_named(unowned)}){rooms}; "
-        f"evenq group doctor {decision.group} says what to do"
+        f"run evenq group doctor {decision.group} for advice"
     )
 
 
 def idle(decision: Decision) -> str:
-    """Which members have nothing to read; empty: all have something."""
+    """Returns the members without a queue, as a sentence; empty if all have one, and for system topics."""
     if not decision.inputs.one_owner or not decision.idle or is_system_topic(decision.topic):
         return ""
     return f"{len(decision.idle)} of {len(decision.shares)} members have no queue, among them {decision.idle[0]}"

@@ -1,11 +1,10 @@
-"""What brokers report, merged: who is in a group, how many queues a topic has on which broker, who held them before.
+"""Merged facts of all brokers: members of groups, queues of topics, last owners of queues, lags.
 
-Called by `core/assignment_engine.py`. A broker's facts belong to its newest report stream. When that stream ends, they
-are kept for a grace, so that a short break moves no queue, and dropped if the broker has not come back by then. Always
-true: a member is in a group while any broker with live (or graced) facts says so; a topic's queues are those of all
-such brokers. Each group and each topic carries a version that grows when something about it may have changed, so
-readers know without comparing whether to look again. Holders and lags are no part of that: they change with every
-message, and a decision never follows from them alone.
+A broker's facts belong to its newest report stream. When that stream ends, they are kept for `grace_ms`, so that a
+short break moves no queue, and dropped if the broker has not returned by then. A member is in a group while any broker
+with live or kept facts reports it; a topic's queues are those of all such brokers. Each group and topic has a version
+that grows when something about it may have changed, so readers need not compare. Owners and lags do not change
+versions: lags change with every message, and a decision never follows from either alone.
 """
 
 from __future__ import annotations
@@ -21,17 +20,15 @@ from evenq_rebalancer.core.modes import RequestModeSetting
 from evenq_rebalancer.core.places import MemberPlace, PlaceOf, Places, ZoneOf
 from evenq_rebalancer.core.reports import BrokerReport, GroupFact, HeldFact, HeldLater, HoldsFact, MemberFact
 
-__all__ = ["MergedFacts"]
-
 QUEUES_HELD_MAX = 100_000
-"""Most holders, and most lags, that one broker tells of one group."""
+"""Most holders that one broker reports of one group."""
 
 
 @dataclass(slots=True)
 class _Broker:
     stream: int
     reported: bool = False
-    """False until the stream's first report, which replaces whatever an earlier stream reported."""
+    """False until the stream's first report, which replaces the facts of earlier streams."""
     gone_at_ms: int | None = None
     """Monotonic ms at which the facts are dropped; None while the stream is open."""
     zone: str = ""
@@ -40,20 +37,15 @@ class _Broker:
     """Without holders and holds."""
     topics: dict[str, int] = field(default_factory=dict)
     held: dict[str, Sequence[HeldFact]] = field(default_factory=dict)
-    """By group."""
     holds: dict[str, tuple[HoldsFact, ...]] = field(default_factory=dict)
-    """By group, where there are any."""
     lags: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
-    """By group."""
+    """All three by group."""
     brokers: tuple[str, ...] = ()
-    """Those that live, as it knew when its stream began."""
+    """Live brokers, as this one knew them when its stream began."""
 
 
 class MergedFacts:
-    """The merged view. All times are monotonic ms.
-
-    `epoch_max` bounds what is believed of generations: a bigger epoch (a broker or a clock is wrong) does not count.
-    """
+    """The merged view. All times are monotonic ms. Epochs above `epoch_max` come from wrong clocks and do not count."""
 
     def __init__(
         self,
@@ -80,21 +72,21 @@ class MergedFacts:
         self._changed_topics: dict[str, None] = {}
         self._changed_lags: dict[str, None] = {}
         self._members: dict[str, tuple[int, tuple[MemberFact, ...]]] = {}
-        """Group to the version that was merged, and the merged members."""
+        """Merged members by group, with the version they were merged from."""
         self._queues: dict[str, tuple[int, tuple[MessageQueue, ...]]] = {}
-        """The same for topics."""
+        """The same for the queues of topics."""
         self.epoch_seen = 0
-        """Biggest epoch in any generation that was reported."""
+        """Largest epoch in any reported generation."""
 
     # --- events
 
     def set_places(self, zone_of_address: ZoneOf, place_of_address: PlaceOf) -> None:
-        """From now on ask these about members and brokers without labels. They must answer at once, from memory."""
+        """Sets the lookups for members and brokers without labels. They must answer from memory, without waiting."""
         self._places = Places(zone_of_address, place_of_address)
         self.places_changed()
 
     def places_changed(self, addresses: Iterable[str] | None = None) -> None:
-        """What `set_places` was given may answer anew about these addresses (None: about any)."""
+        """Handles changed answers of the lookups of `set_places` about these addresses (None: any)."""
         changed = None if addresses is None else set(addresses)
         for broker in self._brokers.values():
             whole = changed is None or broker.address in changed
@@ -103,9 +95,7 @@ class MergedFacts:
                     self._touch_group(group)
 
     def opened(self, broker_name: str, stream: int) -> None:
-        """A broker opened a report stream; `stream` is bigger than all before. Its earlier stream, if any, counts no
-        more.
-        """
+        """Handles a new report stream, which replaces the broker's earlier one; `stream` grows with each stream."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             if len(self._brokers) >= self._brokers_max:
@@ -114,12 +104,11 @@ class MergedFacts:
                 )
             self._brokers[broker_name] = _Broker(stream)
         else:
-            # Its facts go on counting until the new stream's first report, which is whole: a short break moves no
-            # queue.
+            # Its facts count until the first report of the new stream, which is whole: a short break moves no queue.
             broker.stream, broker.reported, broker.gone_at_ms = stream, False, None
 
     def reported(self, stream: int, report: BrokerReport) -> None:
-        """Take a report in, whole or not at all. One of an older stream is refused: it is out of date."""
+        """Applies a report, whole or not at all. Raises PreconditionFailed for an outdated stream, TooManyRequests."""
         broker = self._brokers.get(report.broker_name)
         if broker is None or broker.stream != stream:
             raise PreconditionFailed(
@@ -148,13 +137,13 @@ class MergedFacts:
         self._drop(broker, sorted(gone_groups), sorted(gone_topics))
 
     def closed(self, broker_name: str, stream: int, now_ms: int) -> None:
-        """The stream ended. Nothing happens to the facts until the grace is over."""
+        """Handles the end of a stream. The facts stay for `grace_ms`."""
         broker = self._brokers.get(broker_name)
         if broker is not None and broker.stream == stream:
             broker.gone_at_ms = now_ms + self._grace_ms
 
     def expire(self, now_ms: int) -> list[str]:
-        """Drop the facts of brokers whose grace is over; their names."""
+        """Drops the facts of brokers whose grace has ended. Returns their names."""
         gone = [
             name
             for name, broker in self._brokers.items()
@@ -166,23 +155,23 @@ class MergedFacts:
         return gone
 
     def next_expiry_ms(self) -> int | None:
-        """When `expire` has something to do next; None: nothing is leaving."""
+        """Returns the time of the next `expire` that drops facts; None: no grace runs."""
         return min(
             (broker.gone_at_ms for broker in self._brokers.values() if broker.gone_at_ms is not None), default=None
         )
 
     def take_changed_groups(self) -> list[str]:
-        """Groups that may have changed since the last call, in order."""
+        """Returns groups that may have changed since the last call, in order."""
         changed, self._changed_groups = list(self._changed_groups), {}
         return changed
 
     def take_changed_topics(self) -> list[str]:
-        """Topics that may have changed since the last call, in order."""
+        """Returns topics that may have changed since the last call, in order."""
         changed, self._changed_topics = list(self._changed_topics), {}
         return changed
 
     def take_changed_lags(self) -> list[str]:
-        """Groups whose lags were reported since the last call, in order."""
+        """Returns groups whose lags were reported since the last call, in order."""
         changed, self._changed_lags = list(self._changed_lags), {}
         return changed
 
@@ -194,7 +183,7 @@ class MergedFacts:
         return sorted(self._brokers)
 
     def missing_brokers(self) -> set[str]:
-        """Brokers that do not report, of which others say that they live, or that members have queues there."""
+        """Returns brokers that do not report although others report them as live, or as brokers of held queues."""
         reported = {
             name for broker in self._brokers.values() for held in broker.held.values() for name in _brokers_of(held)
         }
@@ -202,37 +191,36 @@ class MergedFacts:
         return reported - {name for name, broker in self._brokers.items() if broker.reported}
 
     def group_version(self, group: str) -> int:
-        """0 if no broker tells of the group."""
+        """Returns 0 if no broker reports the group."""
         return self._group_versions.get(group, 0)
 
     def topic_version(self, topic: str) -> int:
-        """0 if no broker tells of the topic."""
+        """Returns 0 if no broker reports the topic."""
         return self._topic_versions.get(topic, 0)
 
     def groups(self) -> list[str]:
-        """All groups, ascending."""
         return sorted(self._group_versions)
 
     def strategy(self, group: str) -> str:
-        """The group's own strategy: of the first broker by name that tells one. All brokers should tell the same."""
+        """Returns the group's own strategy, from the first broker by name that reports one; all should agree."""
         return next((fact.strategy for fact in self._facts_of(group) if fact.strategy), "")
 
     def ordered(self, group: str) -> bool:
-        """True if any broker says that the group is ordered."""
+        """True if any broker reports the group as ordered."""
         return any(fact.ordered for fact in self._facts_of(group))
 
     def mode(self, group: str, topic: str) -> RequestModeSetting | None:
-        """The request mode that a leader before had, as brokers received it last; None: none."""
+        """Returns the newest request mode that brokers received from a previous leader; None: none."""
         modes = [mode for fact in self._facts_of(group) for mode in fact.modes if mode.topic == topic]
         return max(modes, key=lambda mode: mode.generation).setting if modes else None
 
     def balance(self, group: str) -> BalancePolicy:
-        """The group's policy: of the first broker by name that tells another than the default."""
+        """Returns the group's policy, from the first broker by name that reports another than the default."""
         policies = (fact.balance for fact in self._facts_of(group))
         return next((balance for balance in policies if balance != EVEN_BALANCE), EVEN_BALANCE)
 
     def members(self, group: str) -> tuple[MemberFact, ...]:
-        """All members that any broker sees, ascending client id (RB-11), zones by address filled in."""
+        """Returns all members that any broker reports, ascending client id (RB-11), with zones by address filled in."""
         version = self.group_version(group)
         known = self._members.get(group)
         if known is not None and known[0] == version:
@@ -248,11 +236,11 @@ class MergedFacts:
         return members
 
     def place(self, member: MemberFact) -> MemberPlace | None:
-        """Where the member runs, or ran; None: unknown."""
+        """Returns the place where the member runs, or ran; None: unknown."""
         return self._places.place(member.instance, member.address)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that consumers read, ascending (RB-11)."""
+        """Returns the queues that consumers read, ascending (RB-11)."""
         version = self.topic_version(topic)
         known = self._queues.get(topic)
         if known is not None and known[0] == version:
@@ -267,7 +255,7 @@ class MergedFacts:
         return queues
 
     def zones_of_brokers(self, topic: str) -> dict[str, str]:
-        """Zone of each broker that has the topic, as far as known; by name."""
+        """Returns the known zones of brokers that have the topic, by broker name."""
         zones = {
             name: self._places.zone(broker.zone, broker.address)
             for name, broker in sorted(self._brokers.items())
@@ -277,13 +265,10 @@ class MergedFacts:
 
     @property
     def has_zones(self) -> bool:
-        """True if the zone of any broker is known."""
         return any(self._places.zone(broker.zone, broker.address) for broker in self._brokers.values())
 
     def holders(self, group: str, topic: str) -> dict[MessageQueue, str]:
-        """Who has each queue as brokers know; of several that say something, the newest generation counts, then the
-        queue's own broker.
-        """
+        """Returns the reported holder of each queue; the newest generation wins, then the queue's own broker."""
         newest: dict[MessageQueue, tuple[Generation, bool, str]] = {}
         for name in sorted(self._brokers):
             for fact in self._brokers[name].held.get(group, ()):
@@ -294,7 +279,7 @@ class MergedFacts:
         return {queue: holder for queue, (_, _, holder) in newest.items()}
 
     def inherited(self, group: str) -> InheritedHolds:
-        """What a leader before let wait for successors, as brokers know."""
+        """Returns the holds of the previous leader, as brokers report them."""
         brokers, there = self._brokers, {member.client_id for member in self.members(group)}
         return inherited_of(
             (fact for broker in brokers.values() for fact in broker.holds.get(group, ())),
@@ -307,7 +292,7 @@ class MergedFacts:
         )
 
     def lags(self, group: str) -> dict[MessageQueue, int]:
-        """Messages that wait, by queue; only what a queue's own broker reported. Without lags: empty."""
+        """Returns the lag in messages by queue, as reported by each queue's own broker."""
         return {
             queue: lag
             for name, broker in self._brokers.items()
@@ -316,7 +301,7 @@ class MergedFacts:
         }
 
     def check(self) -> None:
-        """Recompute what the versions promise; tests call it after each event."""
+        """Recomputes the invariants of versions and caches; tests call it after each event."""
         groups = {group for broker in self._brokers.values() for group in broker.groups}
         topics = {topic for broker in self._brokers.values() for topic in broker.topics}
         assert groups == set(self._group_versions), (groups, self._group_versions)
@@ -337,7 +322,7 @@ class MergedFacts:
         for epoch in (_epoch_of(fact.held), *(holds.generation.epoch for holds in fact.holds)):
             if self.epoch_seen < epoch <= self._epoch_max:
                 self.epoch_seen = epoch
-        if full or fact.held:  # brokers tell holders when a stream begins, and no more as long as it lasts
+        if full or fact.held:  # brokers report holders only at the beginning of a stream
             broker.held[fact.group] = fact.held
             broker.holds.pop(fact.group, None)
         if fact.holds:
@@ -377,7 +362,7 @@ class MergedFacts:
         self._version += 1
         self._changed_groups[group] = None
         self._group_versions[group] = self._version
-        # After the new version, so that a group that comes back has a bigger one than any that a reader compared.
+        # After the version grew, so that a group that returns has a larger one than readers have seen.
         if not any(group in broker.groups for broker in self._brokers.values()):
             del self._group_versions[group]
             self._members.pop(group, None)
@@ -399,7 +384,7 @@ class MergedFacts:
         ):
             count = len(reported if fresh else reported | known.keys())
             if count > limit:
-                raise TooManyRequests(f"broker {report.broker_name!r} tells {count} {what}, the limit is {limit}")
+                raise TooManyRequests(f"broker {report.broker_name!r} reports {count} {what}, the limit is {limit}")
         for fact in report.groups:
             if len(fact.members) > self._members_max:
                 raise TooManyRequests(
@@ -422,9 +407,7 @@ def _brokers_of(held: Sequence[HeldFact]) -> Iterable[str]:
 
 
 def _merged(first: MemberFact, second: MemberFact) -> MemberFact:
-    """One member reported by two brokers: it reads what either says; broadcasting if either says so; labels of the
-    second, where it has any.
-    """
+    """Merges two reports of one member: topics of both, broadcasting if either says so, labels of the second first."""
     if first == second:
         return second
     broadcasting = MessageModel.BROADCASTING in {first.model, second.model}

@@ -1,8 +1,8 @@
-"""What the leader before left to wait for: holds that still run, as brokers report them to the next leader.
+"""Holds of the previous leader, as brokers report them to the next one.
 
-Made by `groups.py` from reports, taken up by `member_history.py` when it sees a group for the first time. Brokers may
-know of different decisions, so of each topic the newest counts; and a queue that a living member got since then, or
-whose lock it has, waits for no member. Pure: when a hold is over is judged by `holds.py`.
+`groups.py` makes them from reports, and `member_history.py` resumes them when it sees a group for the first time.
+Brokers may have received different decisions, so the newest decision of each topic counts. A queue that a live member
+got since then, or whose lock it has, is no longer held. Pure; `holds.py` bounds the remaining time.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from dataclasses import dataclass, replace
 from evenq.model import Generation, MessageQueue
 from evenq_rebalancer.core.reports import HeldFact, HeldPlaceFact, HoldsFact
 
-__all__ = ["NOTHING_INHERITED", "InheritedHolds", "inherited_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class InheritedHolds:
-    """Of one group."""
-
     places: tuple[HeldPlaceFact, ...] = ()
-    """One for each client id, with the queues of all topics; the one that ends first comes first."""
+    """One per client id, with its held queues of all topics; the one that ends first comes first."""
     settled: frozenset[str] = frozenset()
-    """Members that have queues which did not wait, so that they succeed no member."""
+    """Members that own queues which were not held: they were there before, and are successors of no member."""
 
 
 NOTHING_INHERITED = InheritedHolds()
 
 
 def inherited_of(facts: Iterable[HoldsFact], holders: Callable[[], Iterable[tuple[str, HeldFact]]]) -> InheritedHolds:
-    """What waits. `holders`: what living members have, each row with the name of the broker that tells of it; not asked
-    if nothing waits, as there may be many.
+    """Returns the holds that still apply.
+
+    `holders` returns the queues of live members, each with the name of the reporting broker. As there may be many, it
+    is called only if anything is held.
     """
     newest: dict[str, HoldsFact] = {}
     for fact in facts:
@@ -41,6 +39,7 @@ def inherited_of(facts: Iterable[HoldsFact], holders: Callable[[], Iterable[tupl
         return NOTHING_INHERITED
     rows = list(holders())
     waiting: dict[str, HeldPlaceFact] = {}
+    # Newest decision first: its end and place of a hold count for the queues of all topics.
     for fact in sorted(newest.values(), key=lambda fact: fact.generation, reverse=True):
         given = _given_since(rows, fact.topic, fact.generation)
         for held in fact.places:
@@ -56,9 +55,10 @@ def inherited_of(facts: Iterable[HoldsFact], holders: Callable[[], Iterable[tupl
 
 
 def _given_since(rows: Iterable[tuple[str, HeldFact]], topic: str, generation: Generation) -> set[MessageQueue]:
-    """Queues that a member got by this decision or a later one, or took while none decided: the queue's own broker
-    gave the lock, which remembers the generation of who had it before. What other brokers answered by an older
-    decision is out of date.
+    """Queues that a member got by this decision or a later one, or took while no leader decided.
+
+    In the second case the queue's own broker reports the lock, which keeps the generation of the previous owner.
+    Answers of other brokers by an older decision are outdated.
     """
     return {
         row.queue

@@ -1,7 +1,7 @@
-"""All that one division depends on, and what follows from it at a glance: who shares, what divides, PULL or POP.
+"""Inputs of one division, with what follows from them directly: readers, dividing strategy, PULL or POP.
 
-Made by `assignment_engine.py` from the facts; `sharing.py` divides it, `decisions.py` compares it with the one before.
-Two equal inputs never need two decisions.
+`deciding.py` makes them from the facts, `sharing.py` divides them, and `decisions.py` compares them with the previous
+ones. Equal inputs need a new decision only where balance is looked at again.
 """
 
 from __future__ import annotations
@@ -17,43 +17,38 @@ from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.reports import MemberFact
 
-__all__ = ["ALL_BROKERS", "BROADCASTING", "Inputs"]
-
 ALL_BROKERS = "ALL_BROKERS"
-"""What is named as the strategy when every member gets every broker."""
+"""Shown as the strategy where every member gets every broker."""
 BROADCASTING = "BROADCASTING"
 FIRST = "AVG"
-"""Divides where something has to and no strategy was set, as in RocketMQ."""
+"""Strategy where queues must be divided and none was set, as in RocketMQ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """All that a division depends on. Properties are computed once."""
-
     strategy: str
-    """Empty: none was asked for."""
+    """Empty: none was requested."""
     mode: RequestModeSetting | None
     queues: tuple[MessageQueue, ...]
-    """Ascending."""
+    """Ascending, as are `members` by client id."""
     members: tuple[MemberFact, ...]
-    """Ascending client id."""
     topic: str = ""
     balance: BalancePolicy = EVEN_BALANCE
     zones: Mapping[str, str] = field(default_factory=dict)
-    """Of brokers, by name, as far as known."""
+    """Known zones of brokers, by name."""
     held: Mapping[MessageQueue, Hold] = field(default_factory=dict)
-    """Queues that wait for a successor and are not divided."""
+    """Queues that wait for a successor and are left out of the division."""
     instead_of: str = ""
     """The group's own strategy, if it failed and `strategy` divides in its place."""
 
     @cached_property
     def clustering(self) -> list[str]:
-        """Ids of the members that share queues with others."""
+        """Ids of the clustering members."""
         return [member.client_id for member in self.members if member.model is MessageModel.CLUSTERING]
 
     @cached_property
     def strangers(self) -> list[str]:
-        """Clustering members that said what they read and do not read this topic, while others do (RG-8)."""
+        """Clustering members that reported subscriptions without this topic, while others read it (RG-8)."""
         if not self.topic or self.topic.startswith(RETRY_PREFIX):
             return []
         subscribers = [member for member in self.members if member.topics and member.model is MessageModel.CLUSTERING]
@@ -72,24 +67,22 @@ class Inputs:
 
     @cached_property
     def dividing(self) -> str:
-        """The name of what divides: a strategy, ALL_BROKERS or BROADCASTING."""
+        """Name of the dividing rule: a strategy, ALL_BROKERS or BROADCASTING."""
         if self.members and not self.clustering:
             return BROADCASTING
         count = len(self.readers)
         match self.mode:
             case None if self.topic.startswith(RETRY_PREFIX):
-                return self.strategy or FIRST  # a retry topic is pulled, whatever the rest of the group does
+                return self.strategy or FIRST  # a retry topic is always pulled
             case None:
                 return self.strategy or ALL_BROKERS
             case RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=number) if not 0 < number < count - 1:
-                return ALL_BROKERS  # RocketMQ 5: no member is left outside of the share, so each pops everything
+                return ALL_BROKERS  # RocketMQ 5: every member pops every queue
         return self.strategy or FIRST
 
     @cached_property
     def own_strategies(self) -> list[str]:
-        """What the owners of queues among the readers divide them by, ascending: they do so by themselves where every
-        member gets every broker. Empty: none of the readers owns queues, or something else divides.
-        """
+        """Under ALL_BROKERS: strategies by which readers that own queues divide them by themselves; otherwise empty."""
         if self.dividing != ALL_BROKERS:
             return []
         readers = set(self.readers)
@@ -97,22 +90,21 @@ class Inputs:
 
     @property
     def request_mode(self) -> RequestMode:
-        """PULL or POP, for all members."""
         if self.dividing == ALL_BROKERS:
             return RequestMode.POP
         return self.mode.mode if self.mode else RequestMode.PULL
 
     @property
     def shared(self) -> int:
-        """How many members beside its owner pop each queue; 0: a queue has one owner."""
+        """Number of members that pop each queue besides its owner; 0: a queue has one owner."""
         return self.mode.pop_share_queue_num if self.mode and self.dividing != ALL_BROKERS else 0
 
     @property
     def one_owner(self) -> bool:
-        """True if each queue has one owner, so that queues can be held and moves be counted one by one."""
+        """True if each queue has one owner, so that queues can be held and single moves be counted."""
         return self.dividing not in {ALL_BROKERS, BROADCASTING} and not self.shared
 
     @cached_property
     def zone_of_member(self) -> dict[str, str]:
-        """By client id, as far as known."""
+        """Known zones, by client id."""
         return {member.client_id: member.zone for member in self.members if member.zone}

@@ -1,9 +1,9 @@
-"""One group's members over time: who left and is waited for, who came and takes over.
+"""Members of one group over time: leaving members whose queues are held, and their successors.
 
-Called by `assignment_engine.py` whenever the facts of a group may have changed, before any of its topics is decided. It
-compares with the members it saw last, and keeps the group's holds. Nobody is waited for whose successor is there
-already: that one has a share of its own by then. A history that sees a group for the first time goes on with what the
-leader before waited for; successors that came while no rebalancer led have no queues yet.
+`assignment_engine.py` calls it whenever facts of a group may have changed, before any of its topics is decided. It
+compares with the last members and keeps the group's holds. No hold begins if the successor has already joined, because
+that one has its own share by then. At first sight of a group it resumes the holds of the previous leader; successors
+that joined while no rebalancer led have no queues yet.
 """
 
 from __future__ import annotations
@@ -17,34 +17,29 @@ from evenq_rebalancer.core.inherited_holds import NOTHING_INHERITED, InheritedHo
 from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.reports import MemberFact
 
-__all__ = ["MemberChanges", "MemberHistory"]
-
 
 @dataclass(slots=True)
 class MemberChanges:
-    """What assignments must learn, in the order of the fields."""
+    """Changed holds, which assignments apply in the order of the fields."""
 
     resumed: dict[str, dict[MessageQueue, Hold]] = field(default_factory=dict)
-    """By topic: queues that waited under the leader before, and go on waiting."""
+    """By topic: queues that the previous leader held and this one still holds."""
     began: list[Hold] = field(default_factory=list)
     taken: list[tuple[Hold, str]] = field(default_factory=list)
-    """With the client id of the successor."""
+    """Holds with the client id of the successor."""
     ended: list[Hold] = field(default_factory=list)
 
 
 class MemberHistory:
-    """Of one group."""
+    """Members and holds of one group."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Of the facts that were seen last."""
+        """Version of the facts that were seen last; 0: none yet."""
         self.members: dict[str, MemberFact] = {}
-        """By client id."""
         self.holds = Holds()
         self._early: dict[str, tuple[str, int]] = {}
-        """Members that came while no member of their place was waited for: client id to place and time (monotonic
-        ms).
-        """
+        """Members that joined a place without a hold: client id to place and monotonic ms."""
 
     def see(
         self,
@@ -57,15 +52,14 @@ class MemberHistory:
         wall_ms: int,
         inherited: InheritedHolds = NOTHING_INHERITED,
     ) -> MemberChanges:
-        """These are the members now. `hold_ms`: of the group's policy, 0 = nothing is held (any more). `inherited`
-        counts the first time only.
-        """
+        """Compares with the current members. `hold_ms` 0: the policy holds nothing. `inherited` counts only once."""
         before, self.members = self.members, {member.client_id: member for member in members}
         first, self.version = not self.version, version
         changes = MemberChanges()
-        if hold_ms <= 0:
+        if hold_ms <= 0:  # the policy was changed, or never held anything
             changes.ended = self.holds.clear()
             return changes
+        # Members that left: broadcasting ones own no queues, and a place that is not refilled has no successor.
         for client_id, member in before.items():
             if client_id not in self.members and member.model is MessageModel.CLUSTERING:
                 self._early.pop(client_id, None)
@@ -74,7 +68,7 @@ class MemberHistory:
                     hold = self.holds.left(client_id, place.key, hold_ms=hold_ms, now_ms=now_ms, wall_ms=wall_ms)
                     changes.began += [hold] if hold else []
         old: Collection[str] = before
-        if first:
+        if first:  # all are new to this leader: only members with queues of their own count as old
             changes.resumed = self._resume(inherited, hold_ms=hold_ms, now_ms=now_ms, wall_ms=wall_ms)
             old = inherited.settled if changes.resumed else self.members
         for client_id, member in self.members.items():
@@ -107,8 +101,8 @@ class MemberHistory:
         return resumed
 
     def _replaced(self, place: str, since_ms: int) -> bool:
-        """True if a member came to the place before who was there left it (it died unseen, or the rollout starts the
-        new one first): no queue need wait for one more.
+        """True if the successor joined the place before this member left: the rollout starts it first, or the member
+        died unnoticed. Each early member counts for one leave.
         """
         self._early = {own: came for own, came in self._early.items() if own in self.members and came[1] >= since_ms}
         early = next((own for own, came in self._early.items() if came[0] == place), None)

@@ -1,7 +1,6 @@
-"""PULL or POP for a (group, topic): the request mode that RocketMQ 5 lets an operator set (XO-4).
+"""PULL or POP for a (group, topic): the request mode that an operator sets, as in RocketMQ 5 (XO-4).
 
-Called by `core/assignment_engine.py`. Kept in memory, as everything here; what is not set follows the group: PULL where
-a strategy divides the queues, POP where every member gets every broker.
+Without a setting the mode is PULL where a strategy divides the queues, and POP where every member gets every broker.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evenq.errors import BadRequest, TooManyRequests
-
-__all__ = ["ModeTable", "RequestMode", "RequestModeSetting"]
 
 POP_SHARE_MAX = 10_000
 
@@ -25,12 +22,11 @@ class RequestMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestModeSetting:
-    """What an operator set for one (group, topic)."""
+    """Request mode of one (group, topic)."""
 
     mode: RequestMode
     pop_share_queue_num: int = 0
-    """POP only: besides its own share a member pops those of this number of members behind it; 0: every member pops
-    every queue."""
+    """POP only: a member also pops the shares of this number of next members; 0: every member pops every queue."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.pop_share_queue_num <= POP_SHARE_MAX:
@@ -49,11 +45,10 @@ class ModeTable:
         self._settings: dict[tuple[str, str], RequestModeSetting] = {}
 
     def get(self, group: str, topic: str) -> RequestModeSetting | None:
-        """None if nothing was set."""
         return self._settings.get((group, topic))
 
     def put(self, group: str, topic: str, setting: RequestModeSetting) -> bool:
-        """Set, or replace; True if that changed anything. Raises TooManyRequests when the table is full."""
+        """Sets or replaces; True if that changed anything. Raises TooManyRequests when the table is full."""
         key = (group, topic)
         if key not in self._settings and len(self._settings) >= self._entries_max:
             raise TooManyRequests(f"{self._entries_max} request modes are set already; raise request_modes_max")

@@ -1,8 +1,4 @@
-"""Sentences for people: why a decision was due, why a queue waits, why a member has nothing.
-
-Called by `decisions.py` and by the calls that explain. Pure; a name or two say more than a list, so the rest is
-counted.
-"""
+"""Sentences for people: why a decision was due, why a queue is held, why a member has no queue. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +8,13 @@ from datetime import UTC, datetime
 from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.inputs import ALL_BROKERS, Inputs
 
-__all__ = ["ASKED_AGAIN", "FIRST_DECISION", "difference", "idleness", "instead", "mismatch", "waiting"]
-
-NAMED_MAX = 3  # members or queues named in a reason; the rest is counted
+NAMED_MAX = 3  # members named in a reason; the rest is counted
 FIRST_DECISION = "first decision for this group and topic"
-ASKED_AGAIN = "asked again"
+ASKED_AGAIN = "computed again"
 
 
 def difference(before: Inputs | None, now: Inputs) -> str:
-    """Why a new decision was due, as one phrase."""
+    """Returns why a new decision was due."""
     if before is None:
         return FIRST_DECISION
     old, new = {m.client_id for m in before.members}, {m.client_id for m in now.members}
@@ -45,9 +39,7 @@ def difference(before: Inputs | None, now: Inputs) -> str:
 
 
 def mismatch(topic: str, inputs: Inputs) -> str:
-    """RG-8: all members should read the same topics. One that does not read this topic gets none of it; that is
-    reported. Empty: all do.
-    """
+    """Returns the members that do not read this topic although others do, and so get no queue (RG-8); empty: none."""
     strangers = inputs.strangers
     if not strangers:
         return ""
@@ -56,18 +48,18 @@ def mismatch(topic: str, inputs: Inputs) -> str:
 
 
 def instead(inputs: Inputs, problem: str) -> str:
-    """That another strategy divides than the group's own."""
+    """Returns that another strategy divides than the group's own, and why; empty: its own does."""
     return f"; {inputs.dividing} divides in place of {inputs.instead_of}: {problem}" if inputs.instead_of else ""
 
 
 def waiting(hold: Hold) -> str:
-    """Why a queue has no owner for now, and until when."""
+    """Returns why a queue has no owner for now, and until when."""
     until = datetime.fromtimestamp(hold.until_wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return f"{hold.client_id} left and {hold.place} is being refilled: held for its successor until {until}"
 
 
 def idleness(inputs: Inputs, client_id: str) -> str:
-    """Why a member has no queue of the topic."""
+    """Returns why a member has no queue of the topic."""
     if client_id in inputs.strangers:
         return f"it does not subscribe to {inputs.topic}, which others in the group do"
     readers, queues = len(inputs.readers), len(inputs.queues)

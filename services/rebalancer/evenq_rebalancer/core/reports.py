@@ -1,6 +1,6 @@
-"""The words in which brokers tell facts: members, groups, topics, who holds a queue, how much waits in it.
+"""Facts that brokers report: members, groups, topics, holders of queues, lags.
 
-Made by `rpc/translation.py` from reports, kept and merged by `groups.py`. Plain values, to be kept by anybody.
+`rpc/translation.py` makes them from messages, and `groups.py` merges them. Immutable values.
 """
 
 from __future__ import annotations
@@ -13,19 +13,6 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
 from evenq_rebalancer.core.modes import RequestModeSetting
 
-__all__ = [
-    "BrokerReport",
-    "GroupFact",
-    "HeldFact",
-    "HeldLater",
-    "HeldPlaceFact",
-    "HoldsFact",
-    "LagFact",
-    "MemberFact",
-    "ModeFact",
-    "TopicFact",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFact:
@@ -34,24 +21,24 @@ class MemberFact:
     client_id: str
     model: MessageModel = MessageModel.CLUSTERING
     topics: tuple[str, ...] = ()
-    """Subscribed topics, ascending; empty if the member did not tell (some 5.x clients never do)."""
+    """Subscribed topics, ascending; empty if the member did not report any (some 5.x clients never do)."""
     zone: str = ""
-    """Where it runs; empty: unknown."""
+    """Empty: unknown."""
     instance: str = ""
-    """Stable name of its place: a successor with the same one may get its queues; empty: it has none."""
+    """Stable name of its place: a successor with the same name may get its queues; empty: it has none."""
     address: str = ""
     """Host as a broker sees it, without a port; empty: unknown."""
     capacity: float = 1.0
-    """How much it can take beside others, above 0."""
+    """Share of the load compared with other members, above 0."""
     owns: bool = False
     """It owns queues under locks: without a strategy of the group such members divide the queues by themselves."""
     strategy: str = ""
-    """By what they do so; empty: not reported."""
+    """The strategy by which it does so; empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldFact:
-    """Who has a queue, as a broker knows: the lock it gave, or the answer it gave to a member that needs no lock."""
+    """Holder of a queue as a broker knows it, by a lock that it gave, or by its answer to a member without locks."""
 
     queue: MessageQueue
     holder: str
@@ -59,9 +46,7 @@ class HeldFact:
 
 
 class HeldLater(Sequence[HeldFact]):
-    """Holders as they were reported, made anew at each look: there may be a row for each queue, all
-    come with the first report of a stream, and only a leader's first decisions read them.
-    """
+    """Reported holders, decoded at each read: there may be a row per queue, and only first decisions read them."""
 
     def __init__(
         self, *, count: int, epoch: int, brokers: frozenset[str], make: Callable[[], tuple[HeldFact, ...]]
@@ -69,7 +54,7 @@ class HeldLater(Sequence[HeldFact]):
         self._count = count
         self._make = make
         self.epoch = epoch
-        """The biggest of all their generations."""
+        """Largest epoch of their generations."""
         self.brokers = brokers
         """Names of the queues' brokers."""
 
@@ -89,40 +74,37 @@ class HeldLater(Sequence[HeldFact]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeFact:
-    """A request mode that a leader before sent this broker."""
+    """Request mode that a previous leader sent to this broker."""
 
     topic: str
     setting: RequestModeSetting
     generation: Generation = NO_GENERATION
-    """Of the decision that contained it."""
+    """Generation of the decision that contained it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPlaceFact:
-    """A member that left and whose queues waited for a successor under a leader before."""
+    """Member that left, and whose queues a previous leader held for a successor."""
 
     client_id: str
     place: str
     until_wall_ms: int
-    """Ms since the epoch, by the clock of that leader."""
+    """Ms since the epoch, on the clock of that leader."""
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldsFact:
-    """All that waited in one topic, as the newest decision that reached this broker said."""
+    """All holds of one topic, by the newest decision that reached this broker."""
 
     topic: str
     places: tuple[HeldPlaceFact, ...] = ()
-    """None: that decision held nothing (any more)."""
+    """Empty: that decision held nothing."""
     generation: Generation = NO_GENERATION
-    """Of that decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFact:
-    """A whole group as a broker sees it."""
-
     group: str
     ordered: bool = False
     strategy: str = ""
@@ -132,27 +114,23 @@ class GroupFact:
     held: Sequence[HeldFact] = ()
     modes: tuple[ModeFact, ...] = ()
     holds: tuple[HoldsFact, ...] = ()
-    """With `held`, when a stream begins."""
+    """Reported with `held`, when a stream begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFact:
-    """A topic on one broker."""
-
     topic: str
     read_queues: int
-    """0 or more; 0 if consumers may not read it there."""
+    """0 if consumers may not read it there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagFact:
-    """How much waits for a group in the queues of one broker; replaces what that broker reported of the group
-    before.
-    """
+    """Lags of a group in queues of one broker; they replace that broker's previous ones of the group."""
 
     group: str
     lags: tuple[tuple[MessageQueue, int], ...] = ()
-    """Messages not yet committed, 0 or more."""
+    """Uncommitted messages, 0 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +145,8 @@ class BrokerReport:
     topics_gone: tuple[str, ...] = ()
     lags: tuple[LagFact, ...] = ()
     zone: str = ""
-    """The broker's own label; empty: it does not know."""
+    """The broker's own label; empty: it has none."""
     address: str = ""
     """Host that the broker reports from, without a port; empty: unknown."""
     brokers: tuple[str, ...] = ()
-    """Brokers that live as this one knows, with the first report of a stream."""
+    """Live brokers that this one knows, in the first report of a stream."""

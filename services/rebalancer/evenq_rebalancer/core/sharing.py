@@ -1,12 +1,11 @@
-"""The pure heart: who gets what. From the same arguments it always divides in the same way, so members that are
-answered from one division can never disagree (the weak point of asking any broker, XO-7). Three ways to divide:
+"""The division of queues among members. Pure: the same arguments give the same division, for all members (XO-7).
 
-- a strategy (AVG, STICKY ...): each queue has one owner among the clustering members;
-- none: every member gets every broker, queue id -1, and POP balances by competition (wire contract 6.2);
-- a request mode POP with a share number: each member also pops the shares of the next members, as RocketMQ 5 does.
+- With a strategy (AVG, STICKY ...) each queue has one owner among the clustering members.
+- Without one every member gets every broker, queue id -1, and POP balances by competition (wire contract 6.2).
+- With request mode POP and a share number each member also pops the shares of the next members, as in RocketMQ 5.
 
-Broadcasting members always get all queues (RB-17). A strategy may be anybody's: what it raises, and queues or members
-that it makes up or gives twice, become one BadRequest that names it, and nothing changes (RB-12).
+Broadcasting members always get all queues (RB-17). Strategies may be user code: any exception, and any unknown or
+repeated queue or member, becomes one BadRequest that names the strategy, and nothing changes (RB-12).
 """
 
 from __future__ import annotations
@@ -22,33 +21,30 @@ from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import Weight
 from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 
-__all__ = ["ALL_MEMBERS", "Division", "Owners", "StrategyByName", "divided", "named", "no_owners"]
-
 ALL_MEMBERS = "*"
 """The owner of a queue that all members share."""
 ALL_QUEUES = -1
 EQUAL_WEIGHTS: Mapping[MessageQueue, float] = MappingProxyType({})
-"""Weights of queues: none known."""
+"""No weights: every queue counts the same."""
 
 Shares = dict[str, tuple[MessageQueue, ...]]
 StrategyByName = Callable[[str], Strategy]
 Owners = Callable[[], Mapping[MessageQueue, str]]
-"""Who had each queue before; only asked by strategies that want to know."""
+"""Returns the previous owners; called only for strategies that use them."""
 
 
 def no_owners() -> Mapping[MessageQueue, str]:
-    """No queue had an owner."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What a division gives. `queues` and `owners` go side by side: one row for each owner of each queue."""
+    """Result of a division. `queues` and `owners` are parallel: one row for each owner of each queue."""
 
     shares: Shares
-    """By client id; all members, in their order."""
+    """Queues by client id, for all members in their order."""
     queues: Sequence[MessageQueue]
-    """Ascending. Where every member gets every broker: one with id -1 for each broker."""
+    """Ascending. Where every member gets every broker: one with id -1 per broker."""
     owners: list[str]
     """Client id, `*` for every member, empty for none."""
     one_row_each: bool = True
@@ -56,9 +52,9 @@ class Division:
 
 
 def named(name: str, rooms: Sequence[str], *, zones: bool = False) -> Strategy:
-    """The strategy, if a server can decide by it. Raises BadRequest if it is unknown or lacks what it needs.
+    """Returns the strategy. Raises BadRequest if it is unknown, or a server cannot decide by it.
 
-    `zones`: brokers or members have known zones, which serve as rooms where none are set.
+    `zones`: zones are known, and serve as rooms where none are set.
     """
     if name == "CONFIG":
         raise BadRequest("CONFIG is each member's own list, a server cannot decide by it; use it in the client only")
@@ -77,7 +73,7 @@ def divided(
     owners: Owners = no_owners,
     weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
 ) -> Division:
-    """Who gets what, by queue and by member. Raises BadRequest where the strategy does (RB-12)."""
+    """Divides the queues among the members. Raises BadRequest where the strategy does (RB-12)."""
     ids, queues = inputs.readers, inputs.queues
     shares: Shares = {member.client_id: () for member in inputs.members}
     rows: Sequence[MessageQueue] = queues
@@ -92,7 +88,7 @@ def divided(
     elif inputs.dividing == BROADCASTING:
         names = [ALL_MEMBERS] * len(queues)
     elif ids:
-        # Held queues are left out before a strategy sees them: none, least of all a user's own, has to know of holds.
+        # Strategies do not see held queues, so that none, and no user's own, must handle holds.
         free = [queue for queue in queues if queue not in inputs.held] if inputs.held else queues
         if free:
             names = _by_strategy(group, inputs, free, by, owners, weights, shares)
@@ -112,7 +108,7 @@ def _by_strategy(
     weights: Mapping[MessageQueue, float],
     shares: Shares,
 ) -> list[str]:
-    """Let the strategy divide, put what it gives into `shares`; the owner of each of the inputs' queues."""
+    """Divides by the strategy into `shares`. Returns the owner of each of the inputs' queues."""
     name, ids, queues = inputs.dividing, inputs.readers, inputs.queues
     strategy = by(name)
     context = Context(
@@ -127,10 +123,10 @@ def _by_strategy(
         given = divide(strategy, group, free, ids, context)
         owners_now = _owners_by_place(given, queues, free, set(ids))
         if owners_now is None:
-            verified(given, free, ids, strategy=name)  # finds the words for what is wrong, at leisure
+            verified(given, free, ids, strategy=name)  # slower, and raises with the exact fault
     except BadRequest:
         raise
-    except Exception as error:  # anybody's code, so anything can come out of it
+    except Exception as error:  # user code may raise anything
         raise BadRequest(f"strategy {name} failed with {type(error).__name__}: {str(error)[:200]}") from error
     if owners_now is None:
         raise BadRequest(f"strategy {name} gives a queue twice")
@@ -144,8 +140,8 @@ def _owners_by_place(
     free: Sequence[MessageQueue],
     ids: set[str],
 ) -> list[str] | None:
-    """The owner of each queue; None if anything is wrong with what a strategy gave. Queues are distinguished by
-    identity, which is much cheaper than hashing each, and by value where a strategy made them anew.
+    """Returns the owner of each queue; None if the result of a strategy is not valid. Queues are compared by identity,
+    which is much cheaper than hashing, and by value only where a strategy made new objects.
     """
     places = {id(queue): index for index, queue in enumerate(queues)}
     place_of = places if free is queues else {id(queue): places[id(queue)] for queue in free}
@@ -170,9 +166,7 @@ def _capacities(inputs: Inputs) -> dict[str, float]:
 
 
 def _popped_together(ids: list[str], queues: tuple[MessageQueue, ...], shares: Shares, number: int) -> Shares:
-    """RocketMQ 5's POP sharing: own share and those of the next `number` members; more members than queues: one queue
-    each.
-    """
+    """POP sharing of RocketMQ 5: shares of the next `number` members too; with fewer queues than members, one each."""
     if len(ids) > len(queues):
         return {client_id: (queues[index % len(queues)],) for index, client_id in enumerate(ids)}
     count = len(ids)

@@ -1,7 +1,4 @@
-"""What would change if: the same division over other inputs. Pure, touches no decision.
-
-Called by `core/assignment_engine.py` for the Simulate call, and usable in tests and notebooks as it is.
-"""
+"""Simulation of a changed group: the same division over other inputs. Pure, changes no decision."""
 
 from __future__ import annotations
 
@@ -10,36 +7,34 @@ from dataclasses import dataclass, replace
 
 from evenq.errors import BadRequest
 from evenq.model import Generation, MessageQueue
-from evenq_rebalancer.core.decisions import Decision, Holding, decide
+from evenq_rebalancer.core.decisions import Decision, QueueOwnership, decide
 from evenq_rebalancer.core.inputs import ALL_BROKERS, Inputs
 from evenq_rebalancer.core.reports import MemberFact
 from evenq_rebalancer.core.sharing import ALL_MEMBERS, EQUAL_WEIGHTS, StrategyByName
 
-__all__ = ["MEMBERS_MAX", "QUEUES_MAX", "Simulation", "Wish", "simulate"]
-
 MEMBERS_MAX = 1_000
 QUEUES_MAX = 4_096  # of a topic on one broker, as in evenq.model.TopicConfig
-ROWS_MAX = 100_000  # queues in all, so that one question cannot hold the process up
+ROWS_MAX = 100_000  # queues times their owners, so that one call cannot block the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to imagine. 0 and empty: as now."""
+    """Imagined change. 0 and empty: as now."""
 
     members: int = 0
-    """Fewer: the last ids go. More: ids are made up that sort behind all others."""
+    """Fewer: the last ids leave. More: new ids sort after all others."""
     queues: int = 0
     """Per broker."""
     strategy: str = ""
     lose_zone: str = ""
-    """Without the members and brokers of this zone."""
+    """Zone whose members and brokers are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The answer; `previous_owner` of each row is the owner now."""
+    """Result of a simulation; `previous_owner` of each row is the current owner."""
 
-    holdings: tuple[Holding, ...]
+    holdings: tuple[QueueOwnership, ...]
     moves: int
     """Queues that would go from one member to another."""
     queues_per_member_min: int
@@ -50,7 +45,7 @@ class Simulation:
     topic_queues: int
     """Readable queues that the topic would have."""
     strategy: str
-    """What would divide them."""
+    """Strategy that would divide them."""
 
 
 def simulate(
@@ -61,7 +56,7 @@ def simulate(
     by: StrategyByName,
     weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
 ) -> Simulation:
-    """Divide again as wished. Raises BadRequest out of range, and for a zone that nothing is known to be in."""
+    """Returns the division after the imagined change. Raises BadRequest for numbers out of range or an unknown zone."""
     if not 0 <= wish.members <= MEMBERS_MAX:
         raise BadRequest(f"members is {wish.members}, the range is 0 (as now) to {MEMBERS_MAX}")
     if not 0 <= wish.queues <= QUEUES_MAX:
@@ -79,7 +74,7 @@ def simulate(
         inputs = replace(inputs, strategy=wish.strategy, instead_of="")
     rows_count = len(inputs.queues) * (1 + inputs.shared)
     if rows_count > ROWS_MAX:
-        raise BadRequest(f"the simulation would have {rows_count} rows, the limit is {ROWS_MAX}; ask for fewer queues")
+        raise BadRequest(f"the simulation would have {rows_count} rows, the limit is {ROWS_MAX}; give fewer queues")
     then = decide(
         group=now.group,
         topic=now.topic,
@@ -108,14 +103,12 @@ def simulate(
 
 
 def _by_members(now: Decision, *, now_ms: int, by: StrategyByName) -> Decision:
-    """How members that own queues divide them by themselves, as no decision says: the group has no strategy. Raises
-    BadRequest if that cannot be computed here.
-    """
+    """Returns the division that members make by themselves in a group without a strategy. Raises BadRequest."""
     strategies = now.inputs.own_strategies
     if len(strategies) > 1:
         raise BadRequest(
-            f"the members divide the queues by themselves, and not all by one strategy ({', '.join(strategies)}); give "
-            f"them one, or the group: evenq group create {now.group} --strategy NAME"
+            f"the members divide the queues by themselves with different strategies ({', '.join(strategies)}); give "
+            f"all the same one, or set the group's: evenq group create {now.group} --strategy NAME"
         )
     owners = tuple(member for member in now.inputs.members if member.owns)
     try:
@@ -145,7 +138,7 @@ def _without_zone(inputs: Inputs, zone: str) -> Inputs:
 
 def _so_many(inputs: Inputs, members: int) -> tuple[MemberFact, ...]:
     kept = inputs.members[:members]
-    # '~' sorts behind every letter and digit, so the ids that exist keep their places
+    # '~' sorts after every letter and digit, so existing ids keep their positions
     like = kept[0] if kept else MemberFact(client_id="")
     return kept + tuple(
         MemberFact(client_id=f"~simulated-{number:04}", owns=like.owns, strategy=like.strategy)

@@ -1,9 +1,8 @@
-"""Which zone an address is in and which place it fills, from what Kubernetes tells of pods and nodes.
+"""Zones and places of addresses, from the pods and nodes of Kubernetes.
 
-Fed by `loops/topology.py` with the objects of lists and watches, as parsed JSON; asked by `core/places.py` through
-`Facts.set_places`. Always true: answers come from memory at once; at most `pods_max` pods and `nodes_max` nodes are
-remembered, and a pod that is gone for `gone_ms` at most, so that who asks about a member that just left learns whether
-a successor may come. Each event returns the addresses about which the answers may have changed.
+`loops/topology.py` passes the objects of lists and watches, as parsed JSON; `core/places.py` looks addresses up. Memory
+is bounded by `pods_max` and `nodes_max`. A removed pod is remembered for `gone_ms`, because the rebalancer looks its
+place up after the member left. Each event returns the addresses whose zone or place may have changed.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Any, TypeAlias
 
 from evenq_rebalancer.core.places import MemberPlace
 
-__all__ = ["ZONE_LABEL", "Pod", "Topology", "node_of", "pod_of"]
-
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _OLD_ZONE_LABEL = "failure-domain.beta.kubernetes.io/zone"
 Object: TypeAlias = Mapping[str, Any]
@@ -24,18 +21,18 @@ Object: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What counts of a pod."""
+    """The relevant fields of a pod."""
 
     uid: str
     addresses: tuple[str, ...] = ()
     node: str = ""
     place: str = ""
-    """`namespace/kind/name` of what will make its successor; empty: nothing will, or its address is its node's."""
+    """`namespace/kind/name` of the controller that starts its successor; empty: none, or the pod has no own address."""
     leaving: bool = False
 
 
 def pod_of(pod_entry: Object) -> Pod | None:
-    """The pod in an API object; None if it is none, or has ended for good."""
+    """Returns the pod of an API object; None if the object is not a pod, or the pod has ended for good."""
     metadata, spec, status = _map(pod_entry, "metadata"), _map(pod_entry, "spec"), _map(pod_entry, "status")
     uid = _text(metadata, "uid")
     if not uid or _text(status, "phase") in {"Succeeded", "Failed"}:
@@ -51,7 +48,7 @@ def pod_of(pod_entry: Object) -> Pod | None:
 
 
 def node_of(entry: Object) -> tuple[str, str]:
-    """Name and zone of the node in an API object; an empty zone if it has no label."""
+    """Returns the name and zone of a node; the zone is empty without a label."""
     metadata = _map(entry, "metadata")
     labels = _map(metadata, "labels")
     return _text(metadata, "name"), _text(labels, ZONE_LABEL) or _text(labels, _OLD_ZONE_LABEL)
@@ -62,7 +59,7 @@ def _place(metadata: Object) -> str:
     if owner is None:
         return ""
     kind, name = _text(owner, "kind"), _text(owner, "name")
-    if kind == "ReplicaSet":  # a rollout makes another one; what both have in common is the Deployment
+    if kind == "ReplicaSet":  # a rollout makes another ReplicaSet of the same Deployment
         name = name.removesuffix(f"-{_text(_map(metadata, 'labels'), 'pod-template-hash')}")
     elif kind == "StatefulSet":  # a successor has the same name
         name = _text(metadata, "name")
@@ -70,7 +67,7 @@ def _place(metadata: Object) -> str:
 
 
 class Topology:
-    """See the module. Times are monotonic ms."""
+    """Table of pods and nodes. Times are monotonic ms."""
 
     def __init__(self, *, pods_max: int = 20_000, nodes_max: int = 10_000, gone_ms: int = 60_000) -> None:
         self._pods_max = pods_max
@@ -79,16 +76,16 @@ class Topology:
         self._pods: dict[str, Pod] = {}
         self._nodes: dict[str, str] = {}
         self._at: dict[str, Pod] = {}
-        """Address to the pod that has it, or had it last."""
+        """The present or last pod of each address."""
         self._gone: OrderedDict[str, int] = OrderedDict()
-        """Addresses of pods that are gone, with the time to forget them, oldest first."""
+        """Addresses of removed pods with the time to forget them, oldest first."""
         self.left_out = 0
-        """Objects for which there was no room."""
+        """Objects above `pods_max` or `nodes_max`, ignored."""
 
     # --- events
 
     def pods_listed(self, pods: Iterable[Pod], now_ms: int) -> frozenset[str]:
-        """These are all pods; others are gone."""
+        """Handles a list of all pods; others are removed."""
         changed: set[str] = set()
         listed = {pod.uid: pod for pod in pods}
         for uid in [uid for uid in self._pods if uid not in listed]:
@@ -98,7 +95,6 @@ class Topology:
         return frozenset(changed)
 
     def pod_seen(self, pod: Pod, now_ms: int) -> frozenset[str]:
-        """A pod is new, or something about it is."""
         known = self._pods.get(pod.uid)
         if known == pod:
             return frozenset()
@@ -115,7 +111,6 @@ class Topology:
         return frozenset({*lost, *pod.addresses})
 
     def pod_gone(self, uid: str, now_ms: int) -> frozenset[str]:
-        """A pod was removed."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return frozenset()
@@ -124,7 +119,7 @@ class Topology:
         return frozenset(pod.addresses)
 
     def nodes_listed(self, zones: Mapping[str, str]) -> frozenset[str]:
-        """These are all nodes, with their zones."""
+        """Handles a list of all nodes, with their zones."""
         changed: set[str] = set()
         for name in [name for name in self._nodes if name not in zones]:
             changed |= self.node_gone(name)
@@ -133,7 +128,6 @@ class Topology:
         return frozenset(changed)
 
     def node_seen(self, name: str, zone: str) -> frozenset[str]:
-        """A node is new, or its labels are."""
         if not name or self._nodes.get(name) == zone:
             return frozenset()
         if name not in self._nodes and len(self._nodes) >= self._nodes_max:
@@ -143,11 +137,10 @@ class Topology:
         return self._on(name)
 
     def node_gone(self, name: str) -> frozenset[str]:
-        """A node was removed."""
         return self._on(name) if self._nodes.pop(name, None) is not None else frozenset()
 
     def tick(self, now_ms: int) -> None:
-        """Forget pods that are gone for long."""
+        """Forgets pods that were removed `gone_ms` ago or earlier."""
         while self._gone and next(iter(self._gone.values())) <= now_ms:
             address, _ = self._gone.popitem(last=False)
             self._at.pop(address, None)
@@ -155,12 +148,12 @@ class Topology:
     # --- views
 
     def zone_of(self, address: str) -> str:
-        """The zone of the node on which the pod with this address runs; empty: unknown."""
+        """Returns the zone of the node of the pod with this address; empty: unknown."""
         pod = self._at.get(address)
         return "" if pod is None else self._nodes.get(pod.node, "")
 
     def place_of(self, address: str) -> MemberPlace | None:
-        """The place that the pod with this address fills; None: unknown, or no pod would come instead."""
+        """Returns the place of the pod with this address; None: unknown, or it would have no successor."""
         pod = self._at.get(address)
         return MemberPlace(pod.place, leaving=pod.leaving) if pod is not None and pod.place else None
 
@@ -168,7 +161,7 @@ class Topology:
         return len(self._pods)
 
     def check(self) -> None:
-        """Recompute every invariant; tests call it after each event."""
+        """Recomputes every invariant; tests call it after each event."""
         assert len(self._pods) <= self._pods_max
         assert len(self._nodes) <= self._nodes_max
         assert len(self._gone) <= self._pods_max

@@ -1,12 +1,8 @@
-"""From changes to decisions: waits a few milliseconds for more of them, settles the engine once, hands the news to the
-streams.
+"""Debounced rounds: waits a few milliseconds for more changes, settles the engine once, and publishes new decisions.
 
-A storm of changes costs bounded work. A round begins when nothing changed for `debounce_ms`, but `debounce_max_ms`
-after the first change at the latest; and who just worked rests as long as the work took, so that questions are answered
-meanwhile and half a core is the most that deciding takes.
-
-Started by `term.py`. `poke` is called by whatever may have changed something; `watch` pokes when only time has passed
-(a broker's grace is over, the warm-up has ended).
+A storm of changes costs bounded work. A round begins when nothing has changed for `debounce_ms`, or `debounce_max_ms`
+after the first change. After longer work the loop rests for the same time, up to `REST_MAX_MS`, so that queries are
+answered meanwhile. `poke` reports a possible change; `watch` pokes after changes by time alone.
 """
 
 from __future__ import annotations
@@ -21,20 +17,18 @@ from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.core.gaps import gaps, idle
 from evenq_rebalancer.stats import RebalancerStats
 
-__all__ = ["Debouncer"]
-
 log = logging.getLogger(__name__)
 
 TICK_MS = 100
 REST_MAX_MS = 1_000
 LOGGED_MAX = 100
-"""Decisions of one round that get a line each in the log."""
+"""Decisions of one round that are logged one by one."""
 GAPS_KEPT_MAX = 10_000
-"""Topics of groups whose gaps are remembered, so that they are said once."""
+"""Pairs of group and topic whose gaps are remembered, so that each is logged once."""
 
 
 class Debouncer:
-    """One per process."""
+    """The rounds of one term."""
 
     def __init__(
         self,
@@ -58,14 +52,14 @@ class Debouncer:
         self._gaps: dict[tuple[str, str], tuple[str, str]] = {}
 
     def poke(self) -> None:
-        """Something may have changed."""
+        """Requests a round, because something may have changed."""
         self._poked_last_ms = self._clock.monotonic_ms()
         if not self._poked.is_set():
             self._poked_at_ms = self._poked_last_ms
             self._poked.set()
 
     async def run(self) -> None:
-        """Settle after each poke. Never ends."""
+        """Settles after each poke. Never ends."""
         while True:
             await self._poked.wait()
             started_ms = self._poked_at_ms
@@ -78,7 +72,7 @@ class Debouncer:
                 await self._clock.sleep_ms(min(worked_ms, REST_MAX_MS))
 
     async def _quiet(self, started_ms: int) -> None:
-        """Wait until nothing more comes, or it is time anyway."""
+        """Waits for `debounce_ms` without a poke, until `debounce_max_ms` after the first one."""
         while True:
             due_ms = min(self._poked_last_ms + self._debounce_ms, started_ms + self._debounce_max_ms)
             left_ms = due_ms - self._clock.monotonic_ms()
@@ -87,7 +81,7 @@ class Debouncer:
             await self._clock.sleep_ms(left_ms)
 
     async def watch(self) -> None:
-        """Poke when time alone brings a change. Never ends."""
+        """Pokes when time alone brings a change. Never ends."""
         while True:
             await self._clock.sleep_ms(TICK_MS)
             due_ms = self._engine.next_event_ms()
@@ -115,7 +109,7 @@ class Debouncer:
             log.info("%d more groups and topics rebalanced", len(decisions) - LOGGED_MAX)
 
     def _tell_gaps(self, decision: Decision) -> None:
-        """Say once what no member reads, and who reads nothing; said again when it has changed."""
+        """Logs unread queues and idle members once, and again when they have changed."""
         key, report = (decision.group, decision.topic), (gaps(decision), idle(decision))
         before = self._gaps.pop(key, ("", ""))
         if any(report):

@@ -1,8 +1,8 @@
-"""A lease that is a `coordination.k8s.io/v1` Lease in the namespace of the pod.
+"""A lease in a `coordination.k8s.io/v1` Lease object in the namespace of the pod.
 
-`resourceVersion` is what a compare-and-set compares; a conflict is a lost race. The holder's epoch stands in
-`acquireTime`, to the millisecond. What others wrote into the object's metadata is kept
-(`evenq.serving.kubernetes.leases`). The calls run in a worker thread.
+The compare-and-set compares `resourceVersion`; a conflict is a lost race. `acquireTime` holds the epoch of the holder,
+to the millisecond. Metadata written by others is kept (`evenq.serving.kubernetes.leases`). A worker thread makes the
+calls.
 """
 
 from __future__ import annotations
@@ -12,44 +12,41 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from evenq.serving.kubernetes.api import KubernetesApi, Object
-from evenq.serving.kubernetes.leases import LeaseObject, version_of
+from evenq.serving.kubernetes.leases import LeaseObject, micro_time, version_of
 from evenq_rebalancer.core.election import Record, SeenRecord
-
-__all__ = ["KubernetesLease", "lease_spec", "record_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class KubernetesLease:
-    """See the module."""
+    """Compare-and-set record in a Lease object."""
 
     def __init__(self, api: KubernetesApi, name: str) -> None:
         self._object = LeaseObject(api, name)
 
     async def read(self) -> SeenRecord | None:
-        """What the Lease says. Raises Forbidden, ConnectionFailed."""
+        """Returns the record in the Lease. Raises Forbidden, ConnectionFailed."""
         lease = await asyncio.to_thread(self._object.read)
         return None if lease is None else SeenRecord(record=record_of(lease), version=version_of(lease))
 
     async def write(self, record: Record, version: str) -> str | None:
-        """Create or update it. Raises Forbidden, ConnectionFailed."""
+        """Creates or updates the Lease. Raises Forbidden, ConnectionFailed."""
         lease = await asyncio.to_thread(self._object.write, lease_spec(record), version)
         return None if lease is None else version_of(lease)
 
 
 def lease_spec(record: Record) -> Object:
-    """The `spec` of a record."""
-    now = datetime.now(UTC)  # for people who look at it; we do not read it
+    """Returns the `spec` of a record."""
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": max(1, -(-record.duration_ms // 1000)),
-        "acquireTime": _time(_EPOCH + timedelta(milliseconds=record.began_ms)),
-        "renewTime": _time(now),
+        "acquireTime": micro_time(_EPOCH + timedelta(milliseconds=record.began_ms)),
+        "renewTime": micro_time(datetime.now(UTC)),  # for people only, never read
     }
 
 
 def record_of(lease: Object) -> Record:
-    """The record in an API object; what is missing is 0 or empty."""
+    """Returns the record in an API object; missing fields are 0 or empty."""
     spec: Any = lease.get("spec") or {}
     seconds = spec.get("leaseDurationSeconds")
     return Record(
@@ -57,10 +54,6 @@ def record_of(lease: Object) -> Record:
         duration_ms=1000 * seconds if isinstance(seconds, int) and 0 < seconds < 1 << 20 else 0,
         began_ms=_ms(spec.get("acquireTime")),
     )
-
-
-def _time(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _ms(text: object) -> int:

@@ -1,8 +1,7 @@
-"""Leading or following: carries out what `core/election.py` decides, on any lease that can be compared and set.
+"""Runner of one candidate: carries out the commands of `core/election.py` on any lease with compare-and-set.
 
-Started by `app.py` when there is a lease. `began` and `ended` are called on the loop, in turn; `leads()` is asked
-before each answer and each publication, because a process that was paused learns of it only afterwards. A lease that
-cannot be reached is logged once until it can be reached again.
+`began` and `ended` are called on the loop, alternately. `leads()` is called before each answer and publication, because
+a paused process notices its pause only afterwards. An unreachable lease is logged once until it is reachable again.
 """
 
 from __future__ import annotations
@@ -16,37 +15,35 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq_rebalancer.core.election import Begin, Command, Elector, End, LeaseTiming, Read, Record, SeenRecord, Write
 
-__all__ = ["UNKNOWN", "Lease", "LeaseCandidate", "identity_of"]
-
 log = logging.getLogger(__name__)
 
 UNKNOWN = "?"
-"""Address of the leader when none leads, or it is not known which does."""
+"""Address of the leader if none leads or it is not known."""
 _SEPARATOR = "_"
 
 
 class Lease(Protocol):
-    """One record that several processes read and compare-and-set. Both calls end within a second or two."""
+    """One record that several processes read and compare-and-set. Both calls end within about 2 s."""
 
     async def read(self) -> SeenRecord | None:
-        """What the lease says; None: there is none. Raises an Error of `evenq.errors` if it is not known."""
+        """Returns the record; None: there is none. Raises an Error of `evenq.errors` if that is not known."""
         ...
 
     async def write(self, record: Record, version: str) -> str | None:
-        """Set it if it still has `version` (empty: if there is none); the new version, or None for a lost race.
+        """Writes if the lease has `version` (empty: does not exist). Returns the new version; None: a lost race.
 
-        Raises an Error if it is not known whether it was written.
+        Raises an Error if the outcome is not known.
         """
         ...
 
 
 def identity_of(address: str, nonce: str) -> str:
-    """The identity of one start of the rebalancer that is reached at `address`."""
+    """Returns the identity of one start of the rebalancer at `address`."""
     return f"{address}{_SEPARATOR}{nonce}"
 
 
 class LeaseCandidate:
-    """One candidate at work."""
+    """One candidate for a lease."""
 
     def __init__(
         self,
@@ -67,41 +64,41 @@ class LeaseCandidate:
         self._reached = True
         self._busy = asyncio.Lock()
         self.transitions = 0
-        """How often this process began to lead."""
+        """Number of terms of this process."""
 
     def leads(self) -> bool:
         """True while this process may decide."""
         return self._elector.leads(self._clock.monotonic_ms())
 
     def leader(self) -> str:
-        """`host:port` of the leader, or `UNKNOWN`."""
+        """Returns the address of the leader, or `UNKNOWN`."""
         holder = self._elector.holder(self._clock.monotonic_ms())
         return holder.rpartition(_SEPARATOR)[0] or UNKNOWN
 
     async def run(self) -> None:
-        """One round after the other. Never ends."""
+        """Runs one round after the other. Never ends."""
         while True:
             await self.round()
             await self._clock.sleep_ms(self._timing.retry_ms)
 
     async def watch(self) -> None:
-        """End the leadership when its time is over, even while a round hangs. Never ends."""
+        """Ends a term that was not renewed in time, even while a round hangs. Never ends."""
         while True:
             await self._clock.sleep_ms(max(1, min(100, self._timing.retry_ms // 4)))
             self._carry_out(self._elector.tick(self._clock.monotonic_ms()))
 
     async def round(self) -> None:
-        """Look at the lease, or renew it, or take it."""
+        """Reads, renews or takes the lease."""
         async with self._busy:
             call = self._carry_out(self._elector.due(now_ms=self._clock.monotonic_ms()))
-            for _ in range(2):  # a look, and what follows from it
+            for _ in range(2):  # a read, and the write that follows from it
                 if call is None:
                     return
                 call = await self._call(call)
 
     async def resign(self) -> None:
-        """Stop leading and let go of the lease, so that the next leader begins at once. Never raises."""
-        async with self._busy:  # a renewal under way would make the release lose its race
+        """Stops leading and releases the lease, so that the next leader begins immediately. Never raises."""
+        async with self._busy:  # with a renewal under way the release would lose its race
             call = self._carry_out(self._elector.resign(now_ms=self._clock.monotonic_ms()))
             if call is not None:
                 await self._call(call)
@@ -131,17 +128,15 @@ class LeaseCandidate:
         return self._carry_out(commands)
 
     def _carry_out(self, commands: Iterable[Command]) -> Read | Write | None:
-        """Begin and end at once; the call that is to be made, if any."""
+        """Begins and ends terms immediately. Returns the call to make, if any."""
         call: Read | Write | None = None
         for command in commands:
             match command:
                 case Begin(epoch):
                     self.transitions += 1
                     identity = self._elector.identity
-                    log.info(
-                        "rebalancer %s became the leader, epoch %d", identity, epoch,
-                        extra={"identity": identity, "epoch": epoch},
-                    )  # fmt: skip
+                    fields = {"identity": identity, "epoch": epoch}
+                    log.info("rebalancer %s became the leader, epoch %d", identity, epoch, extra=fields)
                     self._began(epoch)
                 case End(reason):
                     log.warning("rebalancer is no longer the leader: %s", reason)

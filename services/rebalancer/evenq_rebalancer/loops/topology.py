@@ -1,8 +1,8 @@
-"""The watch over Kubernetes: pods of the namespace and nodes, into `core/topology.py`.
+"""The Kubernetes watch: passes pods of the namespace and nodes to `core/topology.py`.
 
-Two daemon threads, one for pods and one for nodes, list and then watch, list again when the watch is too far behind
-(410), and hand each event to the loop, which alone owns the `Topology`. Without the right to look (RBAC), or without
-Kubernetes, one warning says so, zones stay unknown, and all else works; it is tried again now and then.
+Two daemon threads, for pods and for nodes, list and then watch; they list again when the watch is too far behind (410).
+Each event goes to the loop, which alone owns the `Topology`. Without permission (RBAC) or Kubernetes one warning is
+logged, zones stay as they are, and the threads try again every `FORBIDDEN_RETRY_S` or `RETRY_S`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.topology import Topology, node_of, pod_of
 from evenq_rebalancer.settings import RebalancerSettings
 
-__all__ = ["TopologyWatch", "topology_of"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S = 2.0
 FORBIDDEN_RETRY_S = 60.0
 Changed = Callable[[frozenset[str] | None], None]
-"""Called on the loop with the addresses about which the answers may have changed; None: any."""
+"""Called on the loop with the addresses whose zone or place may have changed; None: any."""
 
 
 def topology_of(settings: RebalancerSettings, *, clock: Clock, changed: Changed) -> TopologyWatch | None:
-    """The watch that the setting `topology` asks for."""
+    """Returns the watch of the setting `topology`; None: no watch."""
     if settings.topology == "none":
         return None
     return TopologyWatch(KubernetesApi(settings.kubernetes_namespace), clock=clock, changed=changed)
 
 
 class TopologyWatch:
-    """See the module. Everything but `_follow` and what it calls runs on the loop."""
+    """Watch of pods and nodes. Only `_follow` and the methods below it run in threads."""
 
     def __init__(self, api: KubernetesApi, *, clock: Clock, changed: Changed) -> None:
         self._api = api
@@ -48,19 +46,18 @@ class TopologyWatch:
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.zone_of: Callable[[str], str] = self._topology.zone_of
-        """Zone of an address; empty: unknown."""
+        """Returns the zone of an address; empty: unknown."""
         self.place_of: Callable[[str], MemberPlace | None] = self._topology.place_of
-        """Place of an address; None: unknown."""
+        """Returns the place of an address; None: unknown."""
 
     def start(self) -> None:
-        """Start watching."""
         self._loop = asyncio.get_running_loop()
         for kind in ("pods", "nodes"):
-            # Daemons: a watch may sit in a read for minutes, and the end of the process should not wait for it.
+            # Daemons: a watch may block in a read for minutes, and the process must end without waiting for it.
             threading.Thread(target=self._follow, args=(kind,), name=f"watch {kind}", daemon=True).start()
 
     def stop(self) -> None:
-        """Hand over nothing any more."""
+        """Stops passing events."""
         self._stopped.set()
 
     # --- in the threads

@@ -1,1 +1,1 @@
-"""What this program says: transport-neutral handlers, bytes in, bytes out."""
+"""Transport-neutral handlers of the calls: bytes in, bytes out."""

@@ -1,37 +1,39 @@
-"""`evenq.v1.Assignment`: brokers report facts and receive decisions; members' questions, request modes, explain and
-simulate.
+"""Service `evenq.v1.Assignment`: reports of brokers, decisions for them, queries, request modes, explain and simulate.
 
-Thin: each call is translated, put to the engine, and translated back. All calls run on the one loop and none of them
-waits between reading the engine and answering, so a question is always answered from one decision.
+Each call is translated, passed to the engine, and translated back. All calls run on one loop, and none waits between
+the read of the engine and its answer, so a query is always answered from one decision.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from evenq.errors import BadRequest
+from evenq.model import MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
+from evenq_rebalancer.core.decisions import Decision
+from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.rpc import translation as to
 from evenq_rebalancer.rpc.leader_gate import BEAT
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.rpc.telling import DecisionEncoder
-
-__all__ = ["AssignmentService"]
 
 log = logging.getLogger(__name__)
-
-SERVICE = "/evenq.v1.Assignment"
+SERVICE = "/evenq.v1.Assignment/"
+SHARED_QUEUES_MAX = 20_000
+"""Most queues in the shares, and in the holds, of one message (about 60 KB); above it they are left out."""
+KEPT_MAX = 1_000
 
 
 class AssignmentService:
-    """The handlers. `poke` is called when the engine may have something new to settle or to tell."""
+    """Handlers of the service. `poke` is called when the engine may have new changes or decisions."""
 
     def __init__(
         self, engine: AssignmentEngine, streams: ReportStreams, *, clock: Clock, poke: Callable[[], None]
@@ -43,61 +45,21 @@ class AssignmentService:
         self._telling = DecisionEncoder()
 
     def rpcs(self) -> list[Rpc]:
-        """All calls, for the server."""
-        pair = Resource.TOPIC_AND_GROUP
         return [
-            Rpc(
-                method=f"{SERVICE}/Report",
-                kind=CallKind.BIDI,
-                handler=self.report,
-                response=assignment_pb2.Decision,
-                access=Access(resource=Resource.BROKER, action=Action.INTERNAL),
-            ),
-            Rpc(
-                method=f"{SERVICE}/Query",
-                kind=CallKind.UNARY,
-                handler=self.query,
-                response=assignment_pb2.AssignmentResponse,
-                access=Access(resource=pair, action=Action.CONSUME),
-            ),
-            Rpc(
-                method=f"{SERVICE}/SetMessageRequestMode",
-                kind=CallKind.UNARY,
-                handler=self.set_message_request_mode,
-                response=assignment_pb2.SetMessageRequestModeResponse,
-                access=Access(resource=pair, action=Action.OPERATE),
-            ),
-            Rpc(
-                method=f"{SERVICE}/GetMessageRequestMode",
-                kind=CallKind.UNARY,
-                handler=self.get_message_request_mode,
-                response=assignment_pb2.GetMessageRequestModeResponse,
-                access=Access(resource=pair, action=Action.DESCRIBE),
-            ),
-            Rpc(
-                method=f"{SERVICE}/Explain",
-                kind=CallKind.UNARY,
-                handler=self.explain,
-                response=assignment_pb2.ExplainResponse,
-                access=Access(resource=Resource.GROUP, action=Action.DESCRIBE),
-            ),
-            Rpc(
-                method=f"{SERVICE}/Simulate",
-                kind=CallKind.UNARY,
-                handler=self.simulate,
-                response=assignment_pb2.SimulateResponse,
-                access=Access(resource=pair, action=Action.DESCRIBE),
-            ),
+            rpc(SERVICE + "Report", self.report),
+            rpc(SERVICE + "Query", self.query),
+            rpc(SERVICE + "SetMessageRequestMode", self.set_message_request_mode),
+            rpc(SERVICE + "GetMessageRequestMode", self.get_message_request_mode),
+            rpc(SERVICE + "Explain", self.explain),
+            rpc(SERVICE + "Simulate", self.simulate),
         ]
 
     async def report(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
-        """A broker's open stream. First every decision that stands, then each new one. Ends when the broker ends
-        it.
-        """
+        """Serves a broker's stream: first all current decisions, then new ones, until the broker or term ends it."""
         stream, outbox = self._streams.open()
         reader = spawn(self._read(stream, requests, context), name=f"reports of {context.peer}")
         reader.add_done_callback(lambda _: outbox.wake())
-        # No await since `open`: no decision is lost between those that stand and those that come.
+        # No await since `open`: no decision is lost between the current and the new ones.
         for decision in self._engine.decisions():
             outbox.put(decision)
         try:
@@ -108,7 +70,7 @@ class AssignmentService:
                 if not decisions and not reader.done():
                     yield BEAT
             if reader.done():
-                reader.result()  # raises what ended the reports
+                reader.result()  # raises the error that ended the reports
         finally:
             self._streams.close(stream)
             reader.cancel()
@@ -139,7 +101,7 @@ class AssignmentService:
                 log.info("reports of broker %s ended", broker_name, extra={"broker": broker_name, "peer": context.peer})
 
     async def query(self, data: bytes, _context: RpcContext) -> bytes:
-        """What one member should read of one topic."""
+        """Answers which queues of a topic one member should read."""
         question = to.question_of(to.parse(assignment_pb2.AssignmentRequest, data))
         result = self._engine.query(question, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
         if self._engine.has_news:
@@ -155,7 +117,6 @@ class AssignmentService:
         return response.SerializeToString()
 
     async def set_message_request_mode(self, data: bytes, _context: RpcContext) -> bytes:
-        """PULL or POP for a (group, topic)."""
         request = to.parse(assignment_pb2.SetMessageRequestModeRequest, data)
         group, topic = to.checked_pair(request.group, request.topic)
         self._engine.set_mode(group, topic, to.setting_of(request))
@@ -163,7 +124,7 @@ class AssignmentService:
         return assignment_pb2.SetMessageRequestModeResponse(status=to.ok()).SerializeToString()
 
     async def get_message_request_mode(self, data: bytes, _context: RpcContext) -> bytes:
-        """What is set, or used while nothing is."""
+        """Answers the request mode that is set or in use."""
         request = to.parse(assignment_pb2.GetMessageRequestModeRequest, data)
         setting = self._engine.mode(*to.checked_pair(request.group, request.topic))
         return assignment_pb2.GetMessageRequestModeResponse(
@@ -171,7 +132,7 @@ class AssignmentService:
         ).SerializeToString()
 
     async def explain(self, data: bytes, _context: RpcContext) -> bytes:
-        """Who holds each queue, since when and why."""
+        """Answers the owner of each queue, since when and why."""
         request = to.parse(assignment_pb2.ExplainRequest, data)
         to.checked_pair(request.group, request.topic or "any")
         decisions = self._engine.explain(
@@ -194,12 +155,13 @@ class AssignmentService:
         response.problems.extend(
             f"{topic}: {problem}"
             for topic, problem in problems.items()
-            if not topic.startswith(RETRY_PREFIX) or self._engine.facts.topic_version(topic)  # made when first needed
+            # A retry topic is created when it is first needed: its absence is not a problem.
+            if not topic.startswith(RETRY_PREFIX) or self._engine.facts.topic_version(topic)
         )
         return response.SerializeToString()
 
     async def simulate(self, data: bytes, _context: RpcContext) -> bytes:
-        """What would change with other members, queues or another strategy."""
+        """Answers the effects of other members, queues or another strategy."""
         request = to.parse(assignment_pb2.SimulateRequest, data)
         group, topic = to.checked_pair(request.group, request.topic)
         result = self._engine.simulate(
@@ -216,3 +178,58 @@ class AssignmentService:
             topic_queues=result.topic_queues,
             strategy=result.strategy,
         ).SerializeToString()
+
+
+class DecisionEncoder:
+    """Encoder that keeps the bytes of the newest decisions: each is encoded once for all streams.
+
+    A decision carries each member's share. Otherwise every member of a group would query its share after each change,
+    just while the moved queues rest (decision 18). It carries the holds too, for the next leader.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[Decision, bytes]] = {}
+
+    def bytes_of(self, decision: Decision) -> bytes:
+        key = (decision.group, decision.topic)
+        known = self._kept.get(key)
+        if known is not None and known[0] is decision:
+            return known[1]
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        data = _message(decision).SerializeToString()
+        self._kept[key] = (decision, data)
+        return data
+
+
+def _message(decision: Decision) -> assignment_pb2.Decision:
+    message = assignment_pb2.Decision(
+        group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
+    )
+    inputs = decision.inputs
+    if inputs.held and inputs.one_owner and len(inputs.held) <= SHARED_QUEUES_MAX:
+        message.held.extend(_held(inputs.held))
+    if inputs.mode is not None:
+        message.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
+    if inputs.one_owner and len(inputs.queues) <= SHARED_QUEUES_MAX:
+        message.shares.SetInParent()
+        for client_id in inputs.clustering:
+            member = message.shares.members.add(client_id=client_id)
+            member.share.strategy = decision.strategy
+            for broker_name, queue_ids in _by_broker(decision.shares.get(client_id, ())):
+                member.share.queues.add(broker_name=broker_name, queue_ids=queue_ids)
+    return message
+
+
+def _held(held: Mapping[MessageQueue, Hold]) -> Iterable[assignment_pb2.HeldPlace]:
+    waiting: dict[str, tuple[Hold, list[MessageQueue]]] = {}
+    for queue, hold in held.items():
+        waiting.setdefault(hold.client_id, (hold, []))[1].append(queue)
+    return (to.held_place_message(hold, _by_broker(queues)) for hold, queues in waiting.values())
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> Iterable[tuple[str, list[int]]]:
+    ids_by_broker: dict[str, list[int]] = {}
+    for queue in queues:
+        ids_by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
+    return ids_by_broker.items()

@@ -1,9 +1,8 @@
-"""The gate in front of all calls: while this rebalancer leads, they go to its term; else the caller learns which one
-does.
+"""The gate in front of all calls: passes them to the leader's term, or answers with the address of the leader.
 
-A broker that reports here is answered with one `Decision` that only names the leader ("?": none leads), and its
-stream ends; a unary call is refused with `ConnectionFailed`, which callers may retry. A leader sends an empty
-`Decision` at once and then every `BEAT_MS`, so a broker knows within seconds that a leader hangs or is cut off.
+A broker that reports to a rebalancer that does not lead receives one `Decision` with the leader's address only ("?": no
+leader), and its stream ends. A unary call fails with `ConnectionFailed`, which callers may retry. A leader sends an
+empty `Decision` immediately and every `BEAT_MS`, so a broker notices within seconds that a leader hangs or is cut off.
 """
 
 from __future__ import annotations
@@ -16,22 +15,20 @@ from evenq.errors import ConnectionFailed
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, Unary
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
-__all__ = ["BEAT", "BEAT_MS", "LeaderGate"]
-
 BEAT = assignment_pb2.Decision().SerializeToString()
-"""A sign of life: says nothing of any group."""
+"""A sign of life without any decision."""
 BEAT_MS = 1_000
 
 
 class LeaderGate:
-    """`term`: handlers by method of the present term, None while this process does not lead. `leader`: where to go."""
+    """`term`: handlers of the present term by method, None while this process does not lead. `leader`: its address."""
 
     def __init__(self, *, term: Callable[[], Mapping[str, Rpc] | None], leader: Callable[[], str]) -> None:
         self._term = term
         self._leader = leader
 
     def rpcs(self, shape: Mapping[str, Rpc]) -> list[Rpc]:
-        """The same calls as `shape` has, kept."""
+        """Returns the calls of `shape` with handlers that pass through the gate."""
         return [
             replace(rpc, handler=self._report(method) if rpc.kind is CallKind.BIDI else self._unary(method))
             for method, rpc in shape.items()
@@ -42,7 +39,7 @@ class LeaderGate:
             term = self._term()
             if term is None:
                 raise ConnectionFailed(
-                    f"this rebalancer does not lead; the leader is {self._leader()}: ask there, or again in a second"
+                    f"this rebalancer does not lead; the leader is {self._leader()}: call it, or retry in a second"
                 )
             return await cast("Unary", term[method].handler)(request, context)
 
@@ -55,7 +52,7 @@ class LeaderGate:
                 yield BEAT
                 async for decision in cast("Bidi", term[method].handler)(requests, context):
                     yield decision
-                # The broker ended it; else the term did, and the broker must hear who leads now.
+                # If the term ended the stream, the broker must get the address of the new leader.
                 if self._term() is term:
                     return
             yield assignment_pb2.Decision(leader=self._leader()).SerializeToString()

@@ -1,6 +1,4 @@
-"""Between the messages of `evenq.v1.Assignment` and the words of `core`. Everything that comes from outside is checked
-here.
-"""
+"""Translation between messages of `evenq.v1.Assignment` and values of `core`, with all checks of received fields."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from evenq.model.names import CLIENT_LENGTH_MAX, broker_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_rebalancer.core.assignment_engine import AssignmentQuestion
-from evenq_rebalancer.core.decisions import Holding
+from evenq_rebalancer.core.decisions import QueueOwnership
 from evenq_rebalancer.core.holds import HOLDS_MAX, Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.reports import (
@@ -36,35 +34,19 @@ from evenq_rebalancer.core.reports import (
 )
 from evenq_rebalancer.core.simulate import Wish
 
-__all__ = [
-    "checked_pair",
-    "generation_message",
-    "held_place_message",
-    "holding_message",
-    "mode_message",
-    "ok",
-    "parse",
-    "question_of",
-    "queue_message",
-    "report_of",
-    "setting_of",
-    "topic_mode_message",
-    "wish_of",
-]
-
 READ_QUEUES_MAX = 4_096
 BROKERS_READ_MAX = 1_000
 STRATEGY_LENGTH_MAX = 127
 LABEL_LENGTH_MAX = 255
 PLACE_LENGTH_MAX = 1_024
-"""Characters; `instance` and a label, or namespace, kind and name."""
+"""Characters of `instance` and a label, or of namespace, kind and name."""
 HOLD_TOPICS_MAX = 1_000
 HOLD_QUEUES_MAX = 20_000
-"""Of one topic and group, as many as are sent with a decision."""
+"""Held queues of one topic and group, as many as a decision carries."""
 LAGS_MAX = 100_000
 CAPACITY_MAX = 1_000_000.0
 OWNER_PROTOCOL = "evenq"
-"""`Member.protocol` of those that lock the queues they read."""
+"""`Member.protocol` of members that lock the queues they read."""
 MEMBERS_KNOWN = 50_000
 _UNREADABLE = {definition_pb2.NONE, definition_pb2.WRITE}
 
@@ -78,29 +60,28 @@ class Parses(Protocol[M_co]):
 
 
 def parse(kind: Parses[M_co], data: bytes) -> M_co:
-    """The message in `data`. Raises BadRequest if it is none."""
+    """Returns the message in `data`. Raises BadRequest if it cannot be parsed."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
         name = getattr(kind, "__name__", "message")
-        raise BadRequest(f"the {len(data)} bytes of the request are no {name}: {error}") from error
+        raise BadRequest(f"the {len(data)} bytes of the request are not a valid {name}: {error}") from error
 
 
 def ok() -> definition_pb2.Status:
-    """All is well."""
     return definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def checked_pair(group: str, topic: str) -> tuple[str, str]:
-    """The two names. Raises IllegalGroup, IllegalTopic."""
+    """Returns the two names. Raises IllegalGroup, IllegalTopic."""
     return _group(group), _topic(topic)
 
 
 def question_of(request: assignment_pb2.AssignmentRequest) -> AssignmentQuestion:
-    """A member's question. Raises IllegalGroup, IllegalTopic, ClientIdRequired, BadRequest."""
+    """Returns a member's query. Raises IllegalGroup, IllegalTopic, ClientIdRequired, BadRequest."""
     group, topic = checked_pair(request.group, request.topic)
     if not request.client_id.strip():
-        raise ClientIdRequired("the question has no client_id; tell who asks")
+        raise ClientIdRequired("the query has no client_id; give that of the member")
     return AssignmentQuestion(
         group=group,
         topic=topic,
@@ -111,9 +92,7 @@ def question_of(request: assignment_pb2.AssignmentRequest) -> AssignmentQuestion
 
 
 def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> BrokerReport:
-    """A broker's facts. `address`: the host that it reports from. Raises BadRequest, IllegalGroup, IllegalTopic; then
-    nothing of the report counts.
-    """
+    """Returns a broker's facts. `address`: the host it reports from. Raises BadRequest, IllegalGroup, IllegalTopic."""
     problem = broker_problem(message.broker_name)
     if problem:
         raise BadRequest(problem)
@@ -134,7 +113,7 @@ def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Bro
 def setting_of(
     request: assignment_pb2.SetMessageRequestModeRequest | assignment_pb2.TopicMode,
 ) -> RequestModeSetting:
-    """The request mode in a request. Raises BadRequest."""
+    """Returns the request mode in a request. Raises BadRequest."""
     if request.mode not in {assignment_pb2.PULL, assignment_pb2.POP}:
         raise BadRequest(f"request mode {request.mode} is unknown; 0 is PULL, 1 is POP")
     mode = RequestMode.POP if request.mode == assignment_pb2.POP else RequestMode.PULL
@@ -142,7 +121,7 @@ def setting_of(
 
 
 def wish_of(request: assignment_pb2.SimulateRequest) -> Wish:
-    """What to imagine. Raises BadRequest."""
+    """Returns the imagined change. Raises BadRequest."""
     return Wish(
         members=request.members,
         queues=request.queues,
@@ -152,7 +131,7 @@ def wish_of(request: assignment_pb2.SimulateRequest) -> Wish:
 
 
 def topic_mode_message(topic: str, setting: RequestModeSetting, generation: Generation) -> assignment_pb2.TopicMode:
-    """A request mode, for brokers to keep."""
+    """Encodes a request mode, for brokers to keep."""
     return assignment_pb2.TopicMode(
         topic=topic,
         mode=mode_message(setting.mode),
@@ -162,7 +141,7 @@ def topic_mode_message(topic: str, setting: RequestModeSetting, generation: Gene
 
 
 def held_place_message(hold: Hold, queues: Iterable[tuple[str, list[int]]]) -> assignment_pb2.HeldPlace:
-    """A member that is waited for and its queues, for brokers to keep. `queues`: broker names with queue ids."""
+    """Encodes a hold and its queues (ids by broker name), for brokers to keep."""
     message = assignment_pb2.HeldPlace(client_id=hold.client_id, place=hold.place, until_wall_ms=hold.until_wall_ms)
     for broker_name, queue_ids in queues:
         message.queues.add(broker_name=broker_name, queue_ids=queue_ids)
@@ -170,22 +149,18 @@ def held_place_message(hold: Hold, queues: Iterable[tuple[str, list[int]]]) -> a
 
 
 def mode_message(mode: RequestMode) -> assignment_pb2.RequestMode.ValueType:
-    """PULL or POP."""
     return assignment_pb2.POP if mode is RequestMode.POP else assignment_pb2.PULL
 
 
 def generation_message(generation: Generation) -> common_pb2.Generation:
-    """A generation."""
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
 def queue_message(queue: MessageQueue) -> common_pb2.Queue:
-    """A message queue."""
     return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
-def holding_message(holding: Holding) -> assignment_pb2.ExplainedQueue:
-    """Who has a queue."""
+def holding_message(holding: QueueOwnership) -> assignment_pb2.ExplainedQueue:
     return assignment_pb2.ExplainedQueue(
         queue=queue_message(holding.queue),
         owner=holding.owner,
@@ -217,7 +192,7 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
 
 @lru_cache(maxsize=MEMBERS_KNOWN)
 def _member_fact(data: bytes) -> MemberFact:
-    """A group is reported whole for each member that joins it, so most members were translated before."""
+    """Translates one member; cached, because each join reports the whole group again."""
     member = groups_pb2.Member.FromString(data)
     topics = sorted({_topic(subscription.topic) for subscription in member.subscriptions})
     capacity = member.capacity or 1.0
@@ -237,8 +212,8 @@ def _member_fact(data: bytes) -> MemberFact:
 
 
 def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
-    """Only what must be known at once is read now; the rows stay encoded. Holders are client ids that brokers checked
-    when they let the members in.
+    """Reads only count, epoch and brokers now; the rows stay encoded until they are read. Brokers checked the holders'
+    client ids when the members joined.
     """
     epoch = max(held.generation.epoch for held in facts.held)
     data = assignment_pb2.GroupFacts(held=facts.held).SerializeToString()
@@ -255,7 +230,7 @@ def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
 
 
 def _holds_fact(message: assignment_pb2.TopicHolds) -> HoldsFact:
-    """What is too much or has no sense is left out: a lost hold costs a move, a refused report the whole broker."""
+    """Leaves out excess or invalid holds: a lost hold costs a move, a refused report the whole broker."""
     topic, left, places = _topic(message.topic), HOLD_QUEUES_MAX, []
     for held in message.places[:HOLDS_MAX]:
         ids = ((part.broker_name, number) for part in held.queues for number in part.queue_ids)
@@ -285,7 +260,7 @@ def _queue(queue: common_pb2.Queue) -> MessageQueue:
 
 
 def _balance(policy: groups_pb2.BalancePolicy) -> BalancePolicy:
-    """The broker checked it when it took it; what is not understood here (a newer broker's) weighs nothing."""
+    """Translates a policy that the broker has checked; an unknown weight of a newer broker counts as EVEN."""
     try:
         return BalancePolicy(
             weight=Weight(policy.weight) if policy.weight in set(Weight) else Weight.EVEN,

@@ -1,6 +1,6 @@
-"""The flights of a topic as a streaming table, their mean delays as a view, and the late ones in another topic.
+"""A declarative pipeline: flights of a topic as a table, mean delays as a view, late flights in another topic.
 
-Run by `spark-pipelines` (see `spark-pipeline.yml`, whose configuration says where brokers and topics are).
+`spark-pipelines` runs it; `spark-pipeline.yml` configures brokers and topics.
 """
 
 # ruff: noqa: INP001  scripts, not a package
@@ -18,7 +18,7 @@ ENDPOINTS, SOURCE, TARGET, GROUP = (
 
 @dp.table(comment="every flight of the topic, once")
 def flights() -> DataFrame:
-    """The carrier and its delay in minutes; no delay for a flight that never left."""
+    """Returns carrier and delay in minutes; the delay of a cancelled flight is null."""
     topic = (
         spark.readStream.format("evenq")
         .schema("tag string, body binary")
@@ -32,9 +32,8 @@ def flights() -> DataFrame:
     return topic.select(f.col("tag").alias("carrier"), delay.alias("delay"))
 
 
-@dp.materialized_view(comment="made anew from the table in each run")
+@dp.materialized_view(comment="computed again from the table in each run")
 def delay_by_carrier() -> DataFrame:
-    """Columns carrier, flights and mean_delay."""
     mean = f.coalesce(f.avg("delay"), f.lit(0.0))
     return spark.read.table("flights").groupBy("carrier").agg(f.count("*").alias("flights"), mean.alias("mean_delay"))
 
@@ -44,6 +43,5 @@ dp.create_sink("late_topic", "evenq", {"endpoints": ENDPOINTS, "topic": TARGET})
 
 @dp.append_flow(target="late_topic")
 def late() -> DataFrame:
-    """Each late flight as a message."""
     found = spark.readStream.table("flights").where("delay >= 15")
     return found.select(f.to_json(f.struct("carrier", "delay")).alias("body"), f.col("carrier").alias("tag"))

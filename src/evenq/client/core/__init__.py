@@ -1,1 +1,1 @@
-"""The SDK's decisions: plain objects that take events, give commands and know no clock, thread, file or network."""
+"""Decisions of the SDK: plain objects that take events and return commands; no clock, threads, files or network."""

@@ -1,8 +1,8 @@
-"""What the loops may ask of servers, in words of the model: the seam between `loops` and `rpc`.
+"""Calls of the loops to servers: the interface between `loops` and `rpc`, in terms of the model.
 
-`rpc.calls.Calls` is the real one. Every call raises classes of `evenq.errors`: `ConnectionFailed`,
-`RequestTimeout`, `Unsupported` (the server has no such method) and whatever the answer's status stands for.
-`address` is `host:port`; waiting times are ms and come on top of the call's own deadline.
+`rpc.calls.Calls` implements it. Calls raise classes of `evenq.errors`: `ConnectionFailed`, `RequestTimeout`,
+`Unsupported` (the server lacks the method) and the error of the answer's status. `address` is `host:port`; waiting
+times are ms and are added to the call's own deadline.
 """
 
 from __future__ import annotations
@@ -31,57 +31,36 @@ from evenq.model.session_events import (
     SettingsChanged,
 )
 
-__all__ = [
-    "FINISHED",
-    "Assignment",
-    "ConsumerCalls",
-    "GroupTerms",
-    "Join",
-    "Leave",
-    "LockAnswer",
-    "MemberInfo",
-    "ProducerCalls",
-    "Pulled",
-    "QueueRange",
-    "ReadingCalls",
-    "SessionEvent",
-    "SimpleCalls",
-    "StoredBatch",
-    "Welcome",
-]
-
-
 FINISHED = -1
-"""Instead of a number of deliveries: the message is done."""
+"""Stands for a number of deliveries: the message is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch was stored."""
+    """The answer to a stored batch."""
 
     queue: MessageQueue
-    """Queue id -1: the server chose and did not say."""
+    """Queue id -1: the server chose the queue and did not report it."""
     offsets: Sequence[int]
-    """One per message, in order."""
     queue_ids: Sequence[int] = ()
-    """One per message, if not all are in `queue`: an earlier try had stored some."""
+    """One per message, if not all are in `queue` because an earlier try stored some."""
     recall_handles: Sequence[str] = ()
-    """One per message, empty for one that is not delayed."""
+    """One per message; empty if it is not delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """An answered pull; no messages is an answer too."""
+    """The answer to a pull, with or without messages."""
 
     messages: Sequence[ReceivedMessage]
     next_offset: int
     far_behind: bool = False
-    """The leader had rather see a follower read."""
+    """True: the leader prefers that the client reads from a follower."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What a broker tells of one queue; -1 = nothing."""
+    """A broker's report about one queue; -1 = none."""
 
     minimum: int
     maximum: int
@@ -90,98 +69,94 @@ class QueueRange:
     young: bool = False
     """The group never committed here, and the queue's first message is still in the broker's memory (RB-46)."""
     uid: str = ""
-    """What the offsets count: another one when the topic was made anew. Empty: the broker does not say."""
+    """Uid of the topic, which changes when the topic is deleted and created again. Empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockAnswer:
-    """The answer to one lock request."""
-
     queue: MessageQueue
     granted: bool
     holder: str
     committed: int
     given_until: int = 0
-    """What is below and not committed was given to a member that vanished."""
+    """Uncommitted messages below this offset were given to a member that vanished."""
     counts: tuple[tuple[int, int], ...] = ()
-    """(offset, deliveries so far or FINISHED) of what is not committed."""
+    """(offset, deliveries so far or FINISHED) of uncommitted messages."""
     uid: str = ""
     """As in `QueueRange`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a server decided for this member. `queues` may name queue id -1: all queues of the broker, shared by
-    receiving.
-    """
+    """A server's decision for this member. Queue id -1: all queues of the broker, for members that receive."""
 
     known: bool
-    """False: the server knows nothing; keep what you have."""
+    """False: the server has no decision; the member keeps its queues."""
     queues: tuple[MessageQueue, ...]
     generation: Generation = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """One member of the group, as a broker tells."""
+    """One member of the group, as a broker reports it."""
 
     client_id: str
     protocol: str
     """`evenq` owns queues, `v2` receives and acknowledges."""
     topics: frozenset[str]
-    """Empty: unknown, counts as all."""
+    """Empty: unknown, treated as all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """First word of a session, and again when subscriptions changed."""
+    """First message of a session, sent again when subscriptions change."""
 
     group: str
     model: MessageModel
     subscriptions: Mapping[str, FilterExpression]
     version: int
-    """Ms since the epoch of the last change (RG-6)."""
+    """Time of the last change, ms since the epoch (RG-6)."""
     zone: str = ""
     instance: str = ""
     capacity: float = 1.0
     incarnation: int = 0
-    """Random per start of the client: tells a reconnect from a twin with the same id."""
+    """Random for each start of the client: distinguishes a reconnect from another client with the same id."""
     hands_over: bool = True
-    """On `BrokerLeaving` we finish, commit and unlock; a broker that closes waits a little for it."""
+    """True: the member hands its queues over on `BrokerLeaving`; a closing broker waits for that for a while."""
     unordered: bool = False
-    """Our user wants listener calls of one queue side by side, also of FIFO topics."""
+    """True: listener calls of one queue run in parallel, also for FIFO topics."""
     refuses_resets: bool = False
-    """We go on where we are when an operator moves the group, so brokers refuse to."""
+    """True: the member ignores offset resets, so brokers reject those of its group."""
     strategy: str = ""
-    """Divides our queues while the group has no strategy."""
+    """The strategy of this member, in force while the group has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Last word of a session."""
+    """Last message of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTerms:
-    """How the group is configured, as far as a member learns it."""
+    """The settings of the group that are sent to members."""
 
     max_attempts: int
     start_from: str
     strategy: str = ""
-    """How the server shares the group's queues; empty: it does not."""
+    """Strategy with which the server assigns queues; empty: members assign them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The broker took us in."""
+    """The broker accepted the member."""
 
     beat_interval_ms: int
     members: Sequence[MemberInfo]
     settings: GroupTerms
     session_timeout_ms: int = 0
-    """Silence after which the broker drops us; 0: it did not say."""
+    """Silence after which the broker removes the member; 0: not reported."""
     revoke_ms: int = 0
-    """Time after which a queue that another member waits for is taken from its holder; 0: it did not say."""
+    """Time after which a queue is taken from its holder if another member waits for it; 0: not reported."""
 
 
 SessionEvent = (
@@ -193,35 +168,32 @@ SessionEvent = (
     | OffsetsReset
     | BrokerLeaving
 )
-"""What a broker says in a session."""
 
 
 class RouteCalls(Protocol):
-    """What every client needs."""
+    """Calls of every client."""
 
     def turn_away(self) -> None:
-        """Ask another access point first from now on, if there are several: this one may be cut off from the others."""
+        """Calls another access point first from now on, if there are several: this one may be isolated."""
         ...
 
     async def query_route(self, topic: str) -> Route:
-        """Query an access point; if none answers, brokers of the routes received before. Raises TopicNotFound."""
+        """Queries an access point; if none answers, the brokers of earlier routes. Raises TopicNotFound."""
         ...
 
 
 class ProducerCalls(RouteCalls, Protocol):
-    """What a producer needs."""
+    """Calls of a producer."""
 
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> StoredBatch:
-        """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times
-        or lite topics; the server chooses their queues.
-        """
+        """Stores messages in one queue: all or none. `apart`: the server chooses queues (delivery time, lite topic)."""
         ...
 
 
 class ReadingCalls(Protocol):
-    """What reading queues needs, in a group or in none (group "")."""
+    """Calls for reading queues, in a group or without one (group "")."""
 
     async def pull(
         self,
@@ -240,30 +212,27 @@ class ReadingCalls(Protocol):
         any_copy: bool = False,
         uid: str = "",
     ) -> Pulled:
-        """Read one queue; as its `owner`, only while we hold its lock; with `any_copy` also at a follower; with a `uid`
-        only if its offsets still count the same. Raises IllegalOffset (carries the range), QueueReplaced,
-        PreconditionFailed (fenced).
+        """Reads one queue. `owner`: only while this member holds its lock. `any_copy`: also at a follower. `uid`: only
+        if the topic still has it. Raises IllegalOffset (with the range), QueueReplaced, PreconditionFailed (fenced).
         """
         ...
 
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
-        """Range, progress and, if asked, the first offset stored at or after a time."""
+        """Returns range and progress and, for a `timestamp_ms`, the first offset stored at or after it."""
         ...
 
 
 class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
-    """What a push consumer needs."""
+    """Calls of a push consumer."""
 
     client_id: str
 
-    def rename(self, client_id: str) -> None:
-        """Be another member from now on."""
-        ...
+    def rename(self, client_id: str) -> None: ...
 
     def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
-        """A member's open line; None among the requests is a beat."""
+        """Opens a member's session; None among the requests is a heartbeat."""
         ...
 
     async def lock(
@@ -276,11 +245,11 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         generation: Generation,
         anew: bool = False,
     ) -> list[LockAnswer]:
-        """Take queues; one answer each, in order. `anew`: we know nothing of what we may have had of them before."""
+        """Locks queues; returns one answer for each, in order. `anew`: as if the member had never held them."""
         ...
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
-        """Let go; not holding them is no error."""
+        """Releases locks; a lock that is not held is ignored."""
         ...
 
     async def commit(
@@ -292,8 +261,8 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         generation: Generation,
         uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
-        """Store progress; what would go back is ignored. `uids`: of queues that must still be the same. Raises
-        PreconditionFailed if some of them are not, or not ours; the others are stored.
+        """Stores progress; an offset that would go back is ignored. `uids`: of the topics to which the offsets belong.
+        Raises PreconditionFailed if some queues have another uid or owner; the others are stored.
         """
         ...
 
@@ -305,16 +274,12 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         *,
         generation: Generation,
         uids: Mapping[MessageQueue, str] | None = None,
-    ) -> None:
-        """Store progress, also backward."""
-        ...
+    ) -> None: ...
 
     async def begin(
         self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
     ) -> None:
-        """Let the broker decide where the group begins on the queue's topic, if it has not. Raises IllegalOffset if the
-        broker is too old for that.
-        """
+        """Makes the broker decide the group's start on the topic, if it has none. IllegalOffset: it is too old."""
         ...
 
     async def count_deliveries(
@@ -328,8 +293,8 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         generation: Generation,
         uid: str = "",
     ) -> None:
-        """Note deliveries, or FINISHED, by offset. `given_until`: we let go of the queue, and listeners had it so far
-        without finishing all. Raises PreconditionFailed (fenced).
+        """Stores deliveries, or FINISHED, by offset. `given_until`: the queue is being released, and listeners got its
+        messages below this offset without finishing all. Raises PreconditionFailed (fenced).
         """
         ...
 
@@ -344,16 +309,16 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         attempts: int,
         uid: str = "",
     ) -> None:
-        """Give a message back (RD-1); level -1: to the dead-letter topic."""
+        """Gives a message back for a retry (RD-1); level -1: to the dead-letter topic."""
         ...
 
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
-        """Ask the access point what is ours."""
+        """Queries the access point for this member's queues."""
         ...
 
 
 class SimpleCalls(RouteCalls, Protocol):
-    """What a simple consumer needs."""
+    """Calls of a simple consumer."""
 
     async def receive(
         self,
@@ -365,26 +330,18 @@ class SimpleCalls(RouteCalls, Protocol):
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,
-    ) -> list[ReceivedMessage]:
-        """Take messages for a while; empty if there are none within `wait_ms`."""
-        ...
+    ) -> list[ReceivedMessage]: ...
 
     async def ack(self, address: str, group: str, *messages: ReceivedMessage) -> None:
-        """Finish 1 to 4,096 messages of one topic in one call. Raises the first one's error, like
-        InvalidReceiptHandle; the others are finished.
-        """
+        """Acknowledges 1 to 4,096 messages of one topic. Raises the first error; the other messages are finished."""
         ...
 
     async def change_invisible(
         self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
     ) -> str:
-        """Hide it for `invisible_ms` from now; returns the handle to go on with. `suspend`: it counts as no attempt."""
+        """Hides a message for `invisible_ms` from now; returns its new handle. `suspend`: not counted as an attempt."""
         ...
 
-    async def heartbeat(self, address: str, group: str) -> None:
-        """Say "still here"."""
-        ...
+    async def heartbeat(self, address: str, group: str) -> None: ...
 
-    async def terminate(self, address: str, group: str) -> None:
-        """Say goodbye."""
-        ...
+    async def terminate(self, address: str, group: str) -> None: ...

@@ -1,3 +1,1 @@
-"""The SDK's doing: asyncio tasks that feed the cores and carry out what they say. Speaks to servers only through
-`core.calls`.
-"""
+"""Loops of the SDK: asyncio tasks that feed the cores, execute their commands, and use `core.calls`."""

@@ -1,3 +1,1 @@
-"""The SDK's speaking: model to protobuf bytes and back, over the `Net` seam. The only room of the SDK that knows
-the wire.
-"""
+"""Protocol layer of the SDK: the model to protobuf bytes and back, over the `Net` interface."""

@@ -11,7 +11,6 @@ from evenq.client.core.admin.views import (
     DiagnosisView,
     DrainView,
     ExplainView,
-    FindingView,
     GroupDetails,
     GroupQueueView,
     GroupView,
@@ -19,33 +18,18 @@ from evenq.client.core.admin.views import (
     MissingBrokerView,
     OffsetMoveView,
     PlacementView,
-    QueueView,
     ResizeView,
     SimulationView,
     TopicDetails,
     TopicView,
     WithdrawView,
 )
-from evenq.client.rpc.admin_views import (
-    broker_group,
-    broker_view,
-    drain_view,
-    explained_by_locks,
-    explanation,
-    group_details,
-    group_view,
-    missing_broker,
-    offset_move,
-    resize_view,
-    simulation,
-    unclean_plan,
-    withdraw_view,
-)
-from evenq.client.rpc.admin_views import message_type as topic_type
-from evenq.client.rpc.calls import ASSIGNMENT, AccessPointSilent
+from evenq.client.rpc.calls import ASSIGNMENT
 from evenq.client.rpc.messages import type_of
 from evenq.client.rpc.queries import QueryCalls
-from evenq.client.rpc.translation import model_queue, wire_queue
+from evenq.client.rpc.translation import wire_queue
+from evenq.client.rpc.transport import AccessPointSilent
+from evenq.client.rpc.views import explained_by_locks, view, views
 from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotImplementedYet
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.names import is_system_topic
@@ -53,14 +37,12 @@ from evenq.model.retry import RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, diagnosis_pb2
 
-__all__ = ["AdminCalls"]
-
 COPY_MAX, COPIES_MAX = 999_999_999, 9
-"""Highest number of a copy of a broker group, and most copies."""
+"""Highest copy number of a broker group, and its largest number of copies."""
 
 
 class AdminCalls(QueryCalls):
-    """All raise what the answer's status stands for."""
+    """Calls that raise the error that the answer's status stands for."""
 
     async def create_topic(
         self,
@@ -81,15 +63,7 @@ class AdminCalls(QueryCalls):
         for broker, count in (brokers or {}).items():
             request.brokers.add(broker_name=broker, queues=count)
         response = await self.ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
-        return [
-            PlacementView(
-                broker_name=p.broker_name,
-                queues=p.entry.write_queues,
-                error=p.error,
-                message_type=topic_type(p.entry.message_type),
-            )
-            for p in response.placements
-        ]
+        return views(PlacementView, response.placements)
 
     async def delete_topic(self, topic: str) -> None:
         await self.ask("DeleteTopic", admin_pb2.DeleteTopicRequest(topic=topic), admin_pb2.DeleteTopicResponse)
@@ -97,52 +71,17 @@ class AdminCalls(QueryCalls):
     async def list_topics(self, *, include_system: bool) -> list[TopicView]:
         request = admin_pb2.ListTopicsRequest(include_system=include_system)
         response = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
-        return [
-            TopicView(
-                topic=t.topic,
-                message_type=topic_type(t.message_type),
-                brokers=t.brokers,
-                queues=t.queues,
-                messages=t.messages,
-            )
-            for t in response.topics
-        ]
+        return views(TopicView, response.topics)
 
     async def list_lite_topics(self) -> list[LiteTopicView]:
         request = admin_pb2.ListTopicsRequest(lite=True)
         response = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
-        return [
-            LiteTopicView(
-                topic=one.topic,
-                lite_topic=one.lite_topic,
-                broker_name=one.broker_name,
-                messages=one.messages,
-                subscribers=one.subscribers,
-            )
-            for one in response.lite_topics
-        ]
+        return views(LiteTopicView, response.lite_topics)
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         request = admin_pb2.DescribeTopicRequest(topic=topic)
         response = await self.ask("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
-        queues = [
-            QueueView(
-                queue=model_queue(q.queue),
-                min_offset=q.min_offset,
-                max_offset=q.max_offset,
-                last_store_ms=q.last_store_ms,
-                permission=v2.Permission.Name(q.permission),
-            )
-            for q in response.queues
-        ]
-        return TopicDetails(
-            topic=topic,
-            message_type=topic_type(response.message_type),
-            queues=tuple(queues),
-            groups=tuple(response.groups),
-            retention_ms=response.retention_ms if response.HasField("retention_ms") else None,
-            stranded=response.stranded,
-        )
+        return view(TopicDetails, response, topic=topic)
 
     async def scale_topic(
         self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
@@ -166,8 +105,8 @@ class AdminCalls(QueryCalls):
         )
         response = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
         if not response.brokers:
-            raise InternalError(f"{self.access_point} said nothing of topic {topic} on broker {broker}")
-        return withdraw_view(response.brokers[0])
+            raise InternalError(f"{self.access_point} returned nothing about topic {topic} on broker {broker}")
+        return view(WithdrawView, response.brokers[0])
 
     async def permit_topic(self, topic: str, permission: Permission, *, broker: str) -> list[ResizeView]:
         number = v2.Permission.Value(permission.name)
@@ -178,11 +117,11 @@ class AdminCalls(QueryCalls):
     async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
         change = admin_pb2.DrainBrokerRequest.RESUME if resume else admin_pb2.DrainBrokerRequest.DRAIN
         request = admin_pb2.DrainBrokerRequest(broker_name=broker, change=change)
-        return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+        return view(DrainView, await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
 
     async def look_at_broker(self, broker: str) -> DrainView:
         request = admin_pb2.DrainBrokerRequest(broker_name=broker)
-        return drain_view(await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
+        return view(DrainView, await self.ask("DrainBroker", request, admin_pb2.DrainBrokerResponse))
 
     async def forget_broker(self, broker: str) -> None:
         request = admin_pb2.ForgetBrokerRequest(broker_name=broker)
@@ -218,12 +157,12 @@ class AdminCalls(QueryCalls):
 
     async def list_groups(self) -> list[GroupView]:
         response = await self.ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
-        return [group_view(group) for group in response.groups]
+        return views(GroupView, response.groups)
 
     async def describe_group(self, group: str) -> GroupDetails:
         request = admin_pb2.DescribeGroupRequest(group=group)
         response = await self.ask("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
-        return group_details(response)
+        return view(GroupDetails, response)
 
     async def group_offsets(self, group: str, topic: str) -> list[GroupQueueView]:
         queues = (await self.describe_group(group)).queues
@@ -231,7 +170,7 @@ class AdminCalls(QueryCalls):
 
     async def explain_group(self, group: str, topic: str) -> ExplainView:
         try:
-            return explanation(group, await self._explain(group, topic))
+            return view(ExplainView, await self._explain(group, topic), group=group)
         except AccessPointSilent:
             raise
         except NotImplementedYet:
@@ -244,12 +183,12 @@ class AdminCalls(QueryCalls):
         self, group: str, *, topic: str, members: int, queues: int, strategy: str, lose_zone: str
     ) -> list[SimulationView]:
         if not (members or queues or strategy or lose_zone):
-            raise BadRequest("say what to imagine: one of members, queues, strategy and lose_zone")
+            raise BadRequest("there is nothing to simulate: give one of members, queues, strategy and lose_zone")
         now = await self._explain(group, topic)
         topics = sorted({row.queue.topic for row in now.queues if not is_system_topic(row.queue.topic)})
         if not topics:
             raise BadRequest(
-                f"nothing was decided about group {group} yet, so there is nothing to compare with; start its members"
+                f"group {group} has no assignment yet, so there is nothing to compare with; start its members"
             )
         views = []
         for name in topics:
@@ -257,7 +196,7 @@ class AdminCalls(QueryCalls):
                 group=group, topic=name, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
             )
             response = await self.ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
-            views.append(simulation(name, response))
+            views.append(view(SimulationView, response, topic=name))
         return views
 
     async def _explain(self, group: str, topic: str) -> assignment_pb2.ExplainResponse:
@@ -267,24 +206,7 @@ class AdminCalls(QueryCalls):
     async def diagnose_group(self, group: str, *, watch_ms: int, stuck_ms: int) -> DiagnosisView:
         request = diagnosis_pb2.DiagnoseGroupRequest(group=group, watch_ms=watch_ms, stuck_ms=stuck_ms)
         response = await self.ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
-        return DiagnosisView(
-            findings=tuple(
-                FindingView(
-                    kind=one.kind,
-                    severity=one.severity,
-                    subject=one.subject,
-                    seen=one.seen,
-                    fix=one.fix,
-                    command=one.command,
-                )
-                for one in response.findings
-            ),
-            decides=response.decides,
-            members=response.members,
-            queues=response.queues,
-            brokers=tuple(response.brokers),
-            silent=tuple(response.silent),
-        )
+        return view(DiagnosisView, response)
 
     async def reset_offsets(
         self,
@@ -306,14 +228,19 @@ class AdminCalls(QueryCalls):
             source_group=source_group,
             dry_run=dry_run,
         )
-        response = await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
-        return list(map(offset_move, response.moves))
+        once = request.to == admin_pb2.SKIP and not dry_run
+        if once:  # a second skip would pass over other messages: find an access point that answers, then call it once
+            request.dry_run = True
+            await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
+            request.dry_run = False
+        response = await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse, once=once)
+        return views(OffsetMoveView, response.moves)
 
     async def list_brokers(self) -> list[BrokerView]:
-        return [broker_view(broker) for broker in (await self._brokers()).brokers]
+        return views(BrokerView, (await self._brokers()).brokers)
 
     async def list_missing_brokers(self) -> list[MissingBrokerView]:
-        return [missing_broker(broker) for broker in (await self._brokers()).missing]
+        return views(MissingBrokerView, (await self._brokers()).missing)
 
     async def _brokers(self) -> admin_pb2.ListBrokersResponse:
         return await self.ask("ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
@@ -321,17 +248,7 @@ class AdminCalls(QueryCalls):
     async def describe_cluster(self) -> ClusterView:
         request = admin_pb2.DescribeClusterRequest()
         response = await self.ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
-        return ClusterView(
-            cluster=response.cluster,
-            brokers=tuple(broker_view(broker) for broker in response.brokers),
-            nameservers=tuple(response.nameservers),
-            rebalancer=response.rebalancer,
-            rebalancer_answers=response.rebalancer_answers,
-            topics=response.topics,
-            groups=response.groups,
-            missing=tuple(missing_broker(broker) for broker in response.missing),
-            broker_groups=tuple(map(broker_group, response.broker_groups)),
-        )
+        return view(ClusterView, response)
 
     async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
         request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=_copy_number(to), epoch=epoch)
@@ -347,7 +264,7 @@ class AdminCalls(QueryCalls):
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
         if not 1 <= copies <= COPIES_MAX:
-            raise BadRequest(f"{copies} copies cannot be needed: a broker group has 1 to {COPIES_MAX}")
+            raise BadRequest(f"{copies} copies cannot be required: a broker group has 1 to {COPIES_MAX}")
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, in_sync_min=copies))
 
     async def elect_unclean(
@@ -361,14 +278,14 @@ class AdminCalls(QueryCalls):
             despite_better=despite_better,
             epoch=epoch,
         )
-        return unclean_plan(await self.ask("ElectUnclean", request, admin_pb2.ElectUncleanResponse))
+        return view(UncleanPlanView, await self.ask("ElectUnclean", request, admin_pb2.ElectUncleanResponse))
 
     async def _change_copies(self, request: admin_pb2.ChangeCopiesRequest) -> BrokerGroupView:
-        return broker_group((await self.ask("ChangeCopies", request, admin_pb2.ChangeCopiesResponse)).group)
+        return view(BrokerGroupView, (await self.ask("ChangeCopies", request, admin_pb2.ChangeCopiesResponse)).group)
 
 
 def _copy_number(copy: int | None) -> int | None:
-    """None: none is named. Raises BadRequest."""
+    """Returns the number; None: no copy is named. Raises BadRequest."""
     if copy is not None and not 0 <= copy <= COPY_MAX:
         raise BadRequest(f"copy {copy}: copies have numbers from 0 to {COPY_MAX}")
     return copy
@@ -378,5 +295,5 @@ def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[Resize
     brokers = list(brokers)
     failed = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
     if failed:
-        raise ConnectionFailed(f"{what} on {', '.join(failed)}; do it again")
-    return [resize_view(one) for one in brokers]
+        raise ConnectionFailed(f"{what} on {', '.join(failed)}; repeat it")
+    return views(ResizeView, brokers)

@@ -1,4 +1,4 @@
-"""`evenq.v1.Backup`: a broker's snapshot and log, as a stream."""
+"""`evenq.v1.Backup`: snapshot and log of a broker, as a stream."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Final
 
 from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.client.rpc.calls import Calls
+from evenq.client.rpc.views import view
 from evenq.errors import InternalError, RequestTimeout
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
 
-__all__ = ["fetch_backup"]
-
 METHOD: Final = "/evenq.v1.Backup/Fetch"
 STALL_MS: Final = 120_000
-"""Longest silence: a snapshot of a large broker takes a while, and a low rate waits between pieces."""
+"""Longest silence: a snapshot of a large broker takes time, and a low rate pauses between pieces."""
 
 
 async def fetch_backup(calls: Calls, wish: BackupWish) -> AsyncGenerator[BackupHead | BackupPart, None]:
-    """The head first. Raises what the broker says, ConnectionFailed, RequestTimeout."""
+    """Yields the head, then the parts. Raises the broker's error, ConnectionFailed, RequestTimeout."""
     request = pb.FetchBackupRequest(
         cluster=wish.cluster,
         broker_name=wish.broker_name,
@@ -38,7 +37,7 @@ async def fetch_backup(calls: Calls, wish: BackupWish) -> AsyncGenerator[BackupH
                     data = await anext(frames, None)
             except TimeoutError as error:
                 raise RequestTimeout(
-                    f"broker {wish.broker_name} sent nothing of its backup for {STALL_MS} ms"
+                    f"broker {wish.broker_name} sent no part of its backup for {STALL_MS} ms"
                 ) from error
             if data is None:
                 return
@@ -46,25 +45,8 @@ async def fetch_backup(calls: Calls, wish: BackupWish) -> AsyncGenerator[BackupH
             if piece.HasField("head") is headed:
                 raise InternalError(f"broker {wish.broker_name} sends a backup whose head is not its first piece")
             headed = True
-            yield _head(piece.head) if piece.HasField("head") else BackupPart(piece.snapshot, piece.log)
+            yield view(BackupHead, piece.head) if piece.HasField("head") else BackupPart(piece.snapshot, piece.log)
     finally:
         close = getattr(frames, "aclose", None)
         if close is not None:
             await close()
-
-
-def _head(head: pb.BackupHead) -> BackupHead:
-    return BackupHead(
-        cluster=head.cluster,
-        broker_name=head.broker_name,
-        store_id=head.store_id,
-        segment_bytes=head.segment_bytes,
-        epoch=head.epoch,
-        log_start=head.log_start,
-        start=head.start,
-        end=head.end,
-        compared=head.compared,
-        snapshot_offset=head.snapshot_offset,
-        snapshot_bytes=head.snapshot_bytes,
-        now_ms=head.now_ms,
-    )

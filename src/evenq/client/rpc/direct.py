@@ -1,8 +1,8 @@
-"""One message straight from the caller's thread to its broker: the usual way of the sync `send`.
+"""One message sent from the caller's thread to its broker: the usual path of the sync `send`.
 
-Used for messages that may go to any queue, while the topic's route is known and fresh. It makes one try. Whatever comes
-out of it but a result goes to the producer's loop (`loops.sending`), which knows about retries, closed queues and new
-routes; there it counts as the first try, with the same message id.
+Used for messages that may go to any queue, while the topic's route is known and fresh. It makes one attempt. If that
+fails, the message goes to the producer's loop (`loops.sending`), which handles retries, closed queues and new routes;
+there the attempt counts as the first one, and the message id stays.
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ from evenq.runtime.net import BlockingCalls
 from evenq.runtime.tasks import spawn
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
-__all__ = ["Direct", "Failed"]
-
 HEADS_MAX = 10_000
 LOOK_MS = 500
-"""A server that stops waits for connections that do not answer; longer than this for none of ours."""
+"""Period of looking at idle connections, so that a stopping server need not wait for them longer."""
 OK = 20000
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A try that brought no result."""
+    """An attempt without a result."""
 
     queue: MessageQueue
     error: Error
 
 
 class PublishCalls(Protocol):
-    """What it shares with the loop's calls."""
+    """The part of the loop's calls that this path shares."""
 
     @property
     def metadata(self) -> Mapping[str, str]: ...
@@ -53,7 +51,7 @@ class PublishCalls(Protocol):
 
 
 class Direct:
-    """Thread-safe."""
+    """Sender in the thread of the caller. Thread-safe."""
 
     def __init__(
         self,
@@ -64,9 +62,7 @@ class Direct:
         timeout_ms: int,
         first_turn: int,
     ) -> None:
-        """`route`: the fresh route of a topic or None, callable in any thread. `first_turn`: a random number, so that
-        not all producers begin at the same queue.
-        """
+        """`route`: the fresh route of a topic or None, in any thread. `first_turn`: random, to spread the producers."""
         self._net = net
         self._calls = calls
         self._route = route
@@ -77,7 +73,7 @@ class Direct:
         self._care: asyncio.Task[None] | None = None
 
     def look_after_connections(self, clock: Clock) -> None:
-        """Begin to, until `close`. In the loop, as `close`: threads that send look after those that they use."""
+        """Starts to serve idle connections, until `close`. Called in the loop; senders serve the ones that they use."""
         self._care = spawn(self._look_after(clock), name="idle connections")
 
     async def _look_after(self, clock: Clock) -> None:
@@ -86,40 +82,37 @@ class Direct:
             self._net.look_after()
 
     def publish(self, topic: str, message_id: str, content: bytes) -> SendResult | Failed | None:
-        """None: not this way, nothing was tried."""
+        """Makes the attempt. None: nothing was stored, and the message must take the path over the loop."""
         route = self._route(topic)
         if route is None or not route.writable:
             return None
-        # `itertools.count` advances in one step of C, so many threads take turns without a lock.
+        # `itertools.count` advances in one step of C, so threads take turns without a lock.
         queue = route.writable[next(self._turns) % len(route.writable)]
         address = route.addresses.get(queue.broker_name, "")
         if not address or not self._calls.publishes(address):
             return None
         target, metadata = address, self._metadata
-        if "#" in address:  # it leads to any broker
+        if "#" in address:  # it leads to any broker: a header names this one
             target, named = self._calls.directed(address)
             metadata = tuple(named.items())
         try:
-            data = self._net.unary(
-                target, DATA + "Publish", self._head(queue) + repeated(2, (content,)), timeout_ms=self._timeout_ms,
-                metadata=metadata,
-            )  # fmt: skip
+            body = self._head(queue) + repeated(2, (content,))
+            data = self._net.unary(target, DATA + "Publish", body, timeout_ms=self._timeout_ms, metadata=metadata)
             response = data_pb2.PublishResponse.FromString(data)
             if response.status.code != OK:
                 check_published(response)
         except (Unsupported, NotImplementedYet):
-            return None  # the loop's calls find it out as well, and remember it
+            return None  # the loop's calls get the same answer, and remember it
         except Error as error:
             return Failed(queue, error)
         offset = response.first_offset
-        if response.offsets:  # a repeated one: where the first try put it
+        if response.offsets:  # a repeat: the place of the first copy
             queue, offset = MessageQueue(queue.topic, queue.broker_name, response.queue_ids[0]), response.offsets[0]
         elif response.queue.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, response.queue.queue_id)
         return SendResult(message_id, queue, QueueOffset(offset))
 
     def close(self) -> None:
-        """End the connections."""
         if self._care is not None:
             self._care.cancel()
         self._net.close()

@@ -1,7 +1,7 @@
-"""The wire of a consumer of lite topics: subscriptions, the telemetry line, dead letters (wire contract 3.12, 3.14, 4).
+"""Calls of a consumer of lite topics: subscriptions, telemetry stream, dead letters (wire contract 3.12, 3.14, 4).
 
-Always true: several names are sent as a whole set. A broker takes several short names of one PARTIAL_ADD from a Python
-client for the letters of one name, because the official SDK sends those.
+Invariant: several names are sent as a whole set. The official Python SDK sends one name in a PARTIAL_ADD as its
+letters, so a broker reads several short names there as one name.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from evenq.client.core.lite.events import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
-from evenq.client.rpc.calls import V2
 from evenq.client.rpc.receiving import RpcSimpleCalls
+from evenq.client.rpc.transport import V2
 from evenq.model import ReceivedMessage
 from evenq.runtime.net import Net
 from evenq.runtime.version import __version__
@@ -18,8 +18,6 @@ from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-
-__all__ = ["RpcLiteCalls"]
 
 _ACTIONS = {
     LiteAction.ADD: v2.PARTIAL_ADD,
@@ -29,7 +27,7 @@ _ACTIONS = {
 
 
 class RpcLiteCalls(RpcSimpleCalls):
-    """`RpcSimpleCalls` and what `core.lite.LiteCalls` asks for."""
+    """`RpcSimpleCalls` with the calls of `core.lite.events.LiteCalls`."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int, push: bool) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)

@@ -1,11 +1,12 @@
-"""Messages between model and wire: what a producer encodes once, what a consumer decodes once.
+"""Conversion of messages between model and wire: a producer encodes a message once, a consumer decodes it once.
 
-`encode` runs in the caller's thread; the bytes it makes travel as they are through batching and retries
-(architecture 2), so a retry sends the very same message id.
+`encode` runs in the caller's thread. Its bytes pass unchanged through batches and retries (architecture 2), so a retry
+has the same message id.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from evenq.errors import BodyTooLarge, MessageCorrupted, QueueClosed
@@ -21,27 +22,33 @@ if TYPE_CHECKING:
 
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
-__all__ = ["check_published", "decode", "encode", "queue_of", "repeated"]
-
 RETRY_ORIGIN = "RETRY_ORIGIN_"
+TRACEPARENT = "traceparent"
+IS_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+"""W3C Trace Context, version 00; instrumentations keep it in this property, tools read the protocol's own field."""
 UNPACKED_BYTES_MAX = 64 << 20
-"""Of a body that a foreign server delivers packed; ours unpacks it itself."""
+"""Largest unpacked body from a foreign server; evenq's own servers unpack bodies themselves."""
 
 
 def encode(
     message: Message, *, message_id: str, born_ms: int, born_host: str, compression: str = "", packed_from: int = 0
 ) -> bytes:
-    """The encoded v2 Message. A group makes it FIFO, a delivery time DELAY, a priority PRIORITY, a lite topic LITE,
-    else it is NORMAL. A body of `packed_from` bytes or more is packed by the method `compression`; empty: none is.
+    """Returns the encoded v2 Message. Its type is FIFO with a message group, DELAY with a delivery time, PRIORITY with
+    a priority, LITE with a lite topic, otherwise NORMAL.
+
+    A body of `packed_from` bytes or more is packed by the method `compression` (empty: none).
     """
     body, encoding = message.body, IDENTITY
     if compression and len(body) >= packed_from:
         body, encoding = pack(compression, body)
     wire = v2.Message(body=body)
     wire.topic.name = message.topic
+    system = wire.system_properties
     if message.properties:
         wire.user_properties.update(message.properties)
-    system = wire.system_properties
+        trace_context = message.properties.get(TRACEPARENT)
+        if trace_context is not None and IS_TRACEPARENT(trace_context):
+            system.trace_context = trace_context
     system.message_id = message_id
     system.body_encoding = v2.Encoding.ValueType(encoding)
     system.born_host = born_host
@@ -68,7 +75,7 @@ def encode(
 
 
 def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
-    """What a listener gets; a message of a retry topic shows the topic it was sent to (RD-2).
+    """Returns the message for a listener. A message of a retry topic shows the topic that it was sent to (RD-2).
 
     Raises MessageCorrupted if a compressed body does not unpack.
     """
@@ -97,37 +104,36 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         store_ms=ms_of(system.store_timestamp),
         delivery_attempt=system.delivery_attempt or 1,
         receipt_handle=system.receipt_handle,
+        trace_context=system.trace_context if system.HasField("trace_context") else None,
     )
 
 
 def _without_origin(properties: Mapping[str, str]) -> dict[str, str]:
-    """What its sender gave: a copy in a retry topic also says where the message lies, for its dead letter."""
+    """Returns the sender's properties. A copy in a retry topic also has the place of the original message."""
     return {key: value for key, value in properties.items() if not key.startswith(RETRY_ORIGIN)}
 
 
 def check_published(response: data_pb2.PublishResponse) -> None:
-    """Raises QueueClosed where the broker says that the queue is why it took nothing, and the status's class for any
-    other refusal.
-    """
+    """Raises QueueClosed if the broker reports the queue as the cause, otherwise the class of the status."""
     if response.closed:
         raise QueueClosed(response.status.message)
     check(response.status)
 
 
 def queue_of(wire: v2.MessageQueue) -> MessageQueue:
-    """The queue a route or an assignment names."""
+    """Returns the queue of an entry in a route or an assignment."""
     return MessageQueue(wire.topic.name, wire.broker.name, wire.id)
 
 
 def type_of(name: MessageType) -> v2.MessageType.ValueType:
-    """The wire's number; MIXED has none and travels as unspecified."""
+    """Returns the wire's number. MIXED has none and is sent as unspecified."""
     if name is MessageType.MIXED:
         return v2.MESSAGE_TYPE_UNSPECIFIED
     return v2.MessageType.Value(name.value)
 
 
 def repeated(number: int, encoded: Sequence[bytes]) -> bytes:
-    """Encoded messages as a repeated field, without a second encoding."""
+    """Returns encoded messages as the repeated field `number`, without encoding them again."""
     parts: list[bytes] = []
     tag = bytes([number << 3 | 2])
     for item in encoded:

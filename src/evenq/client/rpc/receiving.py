@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenq.client.rpc.calls import V2, Calls
+from evenq.client.rpc.calls import Calls
 from evenq.client.rpc.messages import decode
+from evenq.client.rpc.transport import V2
 from evenq.errors import MessageNotFound
 from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
 from evenq.runtime.net import Net
@@ -17,13 +18,11 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["RpcSimpleCalls"]
-
 MESSAGE_NOT_FOUND = MessageNotFound.code
 
 
 class RpcSimpleCalls(Calls):
-    """`Calls` and what `core.calls.SimpleCalls` asks for."""
+    """`Calls` with the calls of `core.calls.SimpleCalls`."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
 

@@ -1,7 +1,7 @@
-"""Routes as the access point tells them, read in one pass and only when they are not the bytes of last time.
+"""Reading of route answers: in one pass, and only if the bytes differ from the previous answer.
 
-Used by `rpc.calls`. A topic of a thousand queues has an answer of tens of kilobytes, and every client asks for it again
-and again; nearly always it is what it was.
+Used by `rpc.transport`. The answer for a topic with a thousand queues has tens of kilobytes. Every client queries it
+periodically, and it rarely changes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import routes_pb2
 
-__all__ = ["Routing", "route_of"]
-
 KEPT_MAX = 1_000
 WRITABLE = frozenset({v2.WRITE, v2.READ_WRITE})
 READABLE = frozenset({v2.READ, v2.READ_WRITE})
 
 
-class Routing:
-    """Reads answers of QueryRoute; keeps the last one of each of at most `KEPT_MAX` topics."""
+class RouteReader:
+    """Reader of QueryRoute answers; keeps the last one of each of at most `KEPT_MAX` topics."""
 
     def __init__(self, *, one_address: bool = False) -> None:
-        """`one_address`: brokers are reached through the access point alone, whatever addresses they tell."""
+        """`one_address`: brokers are reached through the access point alone, whatever addresses a route has."""
         self._one_address = one_address
         self._last: dict[str, tuple[bytes, Route]] = {}
         self._passed_over: dict[str, int] = {}
@@ -38,9 +36,7 @@ class Routing:
         self._numbers = count(1)
 
     def read(self, topic: str, response: bytes) -> Route:
-        """The route in this answer; the same object as long as the bytes are the same. Raises what its status says,
-        TopicNotFound if it names no queue.
-        """
+        """Returns the route; the same object while the bytes are the same. Raises the status's error, TopicNotFound."""
         last = self._last.get(topic)
         if last is not None and last[0] == response:
             return last[1]
@@ -50,7 +46,8 @@ class Routing:
         return route
 
     def read_of_broker(self, topic: str, response: bytes) -> Route:
-        """The same for the answer of a broker that replaces the access points; partial unless the broker is settled.
+        """Returns the route in an answer of a broker that replaces the access points; partial unless the broker is
+        settled.
 
         A partial route is not kept: `brokers` would lose those that it does not name.
         """
@@ -59,9 +56,7 @@ class Routing:
         return replace(route_of(topic, response, one_address=self._one_address), partial=True)
 
     def brokers(self, *, besides: Collection[str]) -> list[str]:
-        """The addresses of the brokers in the kept routes, the one that was passed over last at the end. `besides`:
-        targets to leave out.
-        """
+        """Returns the brokers of the kept routes, the one passed over last at the end, without those in `besides`."""
         routes = [route for _, route in self._last.values()]
         named = {meant_broker(address)[0] for route in routes for address in route.addresses.values()}
         known = {one for one in named if one and one.removeprefix(TLS).removeprefix(PLAIN) not in besides}
@@ -69,18 +64,16 @@ class Routing:
         return sorted(known, key=lambda one: (self._passed_over.get(one, 0), one))
 
     def pass_over(self, broker: str) -> None:
-        """Puts this broker behind the others. Several calls may pass over one broker at the same time: if each of them
-        moved an index into a list, the index could point to the same broker again.
-        """
+        """Puts this broker behind the others. Not an index: concurrent calls could move it back to the same broker."""
         self._passed_over[broker] = next(self._numbers)
 
 
 def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route:
-    """The masters' queues, sorted, and their brokers' addresses. Raises as `Routing.read`."""
+    """Returns the masters' queues, sorted, and their brokers' addresses. Raises as `RouteReader.read`."""
     message = service_pb2.QueryRouteResponse.FromString(response)
     check(message.status)
     if not message.message_queues:
-        raise TopicNotFound(f"the access point knows no queue of topic {topic}; create it first")
+        raise TopicNotFound(f"the access point has no queue of topic {topic}; create the topic first")
     writable: list[MessageQueue] = []
     readable: list[MessageQueue] = []
     addresses: dict[str, str] = {}
@@ -91,7 +84,7 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
         # 0 is the master; in RocketMQ's routes its slaves have the same name and other ids.
         if broker.id != 0:
             continue
-        name = broker.name  # as `messages.queue_of`, a quarter faster without its second look at the broker
+        name = broker.name  # not `messages.queue_of`: reading the broker once is a quarter faster
         if name not in addresses:
             for address in broker.endpoints.addresses[:1]:
                 own = BrokerAddress("", address.host, address.port, name in secure).address
@@ -108,9 +101,14 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
     epochs = {leader.broker_name: leader.epoch for leader in schemes.leaders if leader.broker_name in addresses}
     followers = {} if one_address or any_broker else {one.broker_name: tuple(one.followers) for one in schemes.leaders}
     return Route(
-        topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses, epochs=epochs,
-        followers=followers, fifo=list(message.message_queues[0].accept_message_types) == [v2.FIFO],
-    )  # fmt: skip
+        topic=topic,
+        writable=tuple(writable),
+        readable=tuple(readable),
+        addresses=addresses,
+        epochs=epochs,
+        followers=followers,
+        fifo=list(message.message_queues[0].accept_message_types) == [v2.FIFO],
+    )
 
 
 def _place(queue: MessageQueue) -> tuple[str, str, int]:

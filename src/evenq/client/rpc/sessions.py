@@ -1,4 +1,4 @@
-"""The member's open line to a broker (`evenq.v1.Groups/Session`): requests out, events in."""
+"""A member's session with a broker (`evenq.v1.Groups/Session`): requests out, events in."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ from evenq.runtime.version import __version__
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
 
-__all__ = ["RpcConsumerCalls"]
-
 LABEL_MAX = 127
 
 
 class RpcConsumerCalls(Calls):
-    """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
+    """`Calls` with the session: the calls of `core.calls.ConsumerCalls`."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
 
     async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
-        """Raises what the broker refuses with."""
+        """Yields the broker's events. Raises the error with which it refuses the member."""
         frames = self.stream(address, GROUPS + "Session", self._encoded(requests), timeout_ms=None)
         try:
             async for frame in frames:
@@ -76,14 +74,12 @@ class RpcConsumerCalls(Calls):
 
 
 def _label(name: str) -> str:
-    """The name of a strategy, which may be the user's own, within what a broker takes of a label."""
+    """Returns a strategy's name, which may be the user's own, within a broker's limits of a label."""
     return "".join(filter(str.isprintable, name))[:LABEL_MAX]
 
 
 class _Members(Sequence[MemberInfo]):
-    """A list of members that is read only by those who divide by it: in a large group the list is long, changes often,
-    and means nothing to members that ask the server.
-    """
+    """List of members, decoded at its first use: it is long, and members with server assignments never read it."""
 
     def __init__(self, wire: Sequence[groups_pb2.Member]) -> None:
         self._wire = wire

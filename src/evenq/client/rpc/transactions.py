@@ -1,23 +1,20 @@
-"""Transactions on the wire: all of it is `apache.rocketmq.v2` (wire contract 3.7, 3.13, 4.5), so it works with every
-server of that protocol.
-"""
+"""Transactions on the wire, with calls of `apache.rocketmq.v2` alone (wire contract 3.7, 3.13, 4.5)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from evenq.client.core.transactions.half_messages import Check, HalfMessage
-from evenq.client.rpc.calls import V2, Calls
+from evenq.client.rpc.calls import Calls
 from evenq.client.rpc.messages import decode
-from evenq.errors import InternalError
+from evenq.client.rpc.transport import V2
+from evenq.errors import BadRequest, InternalError
 from evenq.model import MessageQueue, TransactionResolution
 from evenq.runtime.version import __version__
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-
-__all__ = ["RpcTransactionCalls"]
 
 _RESOLUTIONS = {
     TransactionResolution.COMMIT: v2.COMMIT,
@@ -27,10 +24,9 @@ _RESOLUTIONS = {
 
 
 class RpcTransactionCalls(Calls):
-    """`Calls` and what `core.half_messages.TransactionCalls` asks for."""
+    """`Calls` with the calls of `core.transactions.half_messages.TransactionCalls`."""
 
     async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
-        """Raises what SendMessage refuses with."""
         request = service_pb2.SendMessageRequest()
         message = request.messages.add()
         message.ParseFromString(encoded)
@@ -40,21 +36,21 @@ class RpcTransactionCalls(Calls):
         response = service_pb2.SendMessageResponse.FromString(data)
         check(response.status)
         if len(response.entries) != 1 or not response.entries[0].transaction_id:
-            raise InternalError(f"{address} stored a transaction message and gave no transaction id")
+            raise InternalError(f"{address} stored a transaction message and returned no transaction id")
         check(response.entries[0].status)
         return HalfMessage(queue.topic, message_id, response.entries[0].transaction_id, address)
 
     async def end_transaction(self, half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> None:
-        """At the broker that keeps it, or that asked."""
+        """Ends a transaction at the broker that keeps it, or that sent the check."""
         request = _ending(half, resolution, checked=checked)
         _ended(await self.unary(half.address, V2 + "EndTransaction", request))
 
     async def end_transaction_anywhere(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        """At the access point."""
+        """Ends a transaction through the access point."""
         _ended(await self.at_access_point(V2 + "EndTransaction", _ending(half, resolution, checked=False)))
 
     async def checks(self, address: str, tellings: AsyncIterator[Iterable[str]]) -> AsyncGenerator[Check, None]:
-        """The telemetry stream of a producer."""
+        """Opens the telemetry stream of a producer; yields the broker's checks of open transactions."""
         frames = self.stream(address, V2 + "Telemetry", self._settings(tellings), timeout_ms=None)
         try:
             async for frame in frames:
@@ -81,6 +77,38 @@ class RpcTransactionCalls(Calls):
             for topic in topics:
                 settings.publishing.topics.add().name = topic
             yield command.SerializeToString()
+
+
+GIVEN_UP_MARKS = ("REAL_TOPIC", "TRANSACTION_CHECK_TIMES")
+"""Properties that a broker adds when it gives a transaction up."""
+
+
+def half_message_of(given_up: v2.Message) -> v2.Message:
+    """Returns the half message, with its first id, of a transaction that was given up. Raises BadRequest for a message
+    that is not one.
+    """
+    system = given_up.system_properties
+    topic = system.dead_letter_queue.topic or given_up.user_properties.get("REAL_TOPIC", "")
+    if not topic or not system.message_id:
+        raise BadRequest(
+            "this message names no topic that it was sent to, so it is not a transaction that was given up"
+        )
+    again = v2.Message(body=given_up.body)
+    again.topic.name = topic
+    again.user_properties.update(
+        {name: value for name, value in given_up.user_properties.items() if name not in GIVEN_UP_MARKS}
+    )
+    kept = again.system_properties
+    kept.message_id = system.message_id
+    kept.message_type = v2.TRANSACTION
+    kept.keys.extend(system.keys)
+    kept.body_encoding = system.body_encoding
+    kept.born_timestamp.CopyFrom(system.born_timestamp)
+    kept.born_host = system.born_host
+    for name in ("tag", "trace_context", "body_digest"):
+        if system.HasField(name):
+            kept.MergeFrom(v2.SystemProperties(**{name: getattr(system, name)}))
+    return again
 
 
 def _ending(half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Queues, filters, generations and counts between the model and evenq.v1."""
+"""Conversion of queues, filters, generations and counts between the model and evenq.v1."""
 
 from __future__ import annotations
 
@@ -6,48 +6,38 @@ from evenq.client.core.calls import FINISHED, LockAnswer
 from evenq.model import FilterExpression, FilterType, Generation, MessageQueue, StartPolicy
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
-__all__ = [
-    "filter_of", "lock_answer", "model_filter", "model_queue", "wire_count", "wire_generation", "wire_queue",
-    "wire_start",
-]  # fmt: skip
-
 
 def wire_queue(queue: MessageQueue) -> common_pb2.Queue:
-    """A queue as evenq.v1 names it."""
     return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def model_queue(queue: common_pb2.Queue) -> MessageQueue:
-    """And back."""
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def filter_of(expression: FilterExpression) -> common_pb2.Filter:
-    """A filter as evenq.v1 writes it."""
     kind = common_pb2.Filter.SQL if expression.type is FilterType.SQL else common_pb2.Filter.TAG
     return common_pb2.Filter(type=kind, expression=expression.expression)
 
 
 def model_filter(message: common_pb2.Filter) -> FilterExpression:
-    """And back; an empty one is all."""
+    """Returns the filter; an empty expression means all messages."""
     kind = FilterType.SQL if message.type == common_pb2.Filter.SQL else FilterType.TAG
     return FilterExpression(message.expression or "*", kind)
 
 
 def wire_generation(generation: Generation) -> common_pb2.Generation:
-    """A generation as evenq.v1 writes it."""
     return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
 
 
 def wire_count(offset: int, number: int) -> common_pb2.DeliveryCount:
-    """The deliveries of a message, or FINISHED, as evenq.v1 writes them."""
+    """Returns the count for a number of deliveries, or for FINISHED."""
     if number == FINISHED:
         return common_pb2.DeliveryCount(offset=offset, finished=True)
     return common_pb2.DeliveryCount(offset=offset, deliveries=number)
 
 
 def lock_answer(message: groups_pb2.LockedQueue) -> LockAnswer:
-    """The answer to one lock request."""
     counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in message.counts)
     queue = model_queue(message.queue)
     return LockAnswer(
@@ -56,8 +46,9 @@ def lock_answer(message: groups_pb2.LockedQueue) -> LockAnswer:
 
 
 def wire_start(policy: StartPolicy) -> data_pb2.StartPolicy:
-    """A start policy as evenq.v1 writes it."""
     return data_pb2.StartPolicy(
-        start_from=policy.start_from or "", timestamp_ms=policy.timestamp_ms, young_from_first=policy.young_from_first,
+        start_from=policy.start_from or "",
+        timestamp_ms=policy.timestamp_ms,
+        young_from_first=policy.young_from_first,
         begun_ms=policy.begun_ms,
-    )  # fmt: skip
+    )

@@ -1,1 +1,1 @@
-"""Rights of callers: users, their secrets and grants, the guard of every call, names and namespaces in requests."""
+"""Access control: users, their secrets and grants, the guard of every call, names and namespaces in requests."""

@@ -1,12 +1,31 @@
-"""The guard of the gRPC server: every call is signed by a known user who may do what it asks for (wire contract 2.2).
+"""The guard of the gRPC server: each call must be signed by a known user who has the right to it (wire contract 2.2).
 
-`Guard.guarded` turns an `Rpc` into one that checks first and then calls the same handler, so that no handler knows of
-it and a server without authentication pays nothing. Who calls is found by the signature over `x-mq-date-time`; what a
-user may is decided by the call's `Access` row and the names in its request (`evenq.serving.auth.names`), which are full
-names: namespaces are resolved in front of it (`evenq.serving.auth.namespaces`).
+Problem: each call must be authenticated, at the cost of a look-up for most calls. The SDKs sign only the header
+`x-mq-date-time`, in whole seconds, and four of them write local time as if it were UTC. A stream is signed once and may
+last for years. Failures must reveal nothing, and must not fill memory or the log.
 
-Always true: an identity is remembered only together with the exact signature that proved it; failures are never
-remembered; an `Rpc` about topics or groups without a row of names is refused when the server starts.
+Idea: `Guard.guarded` wraps an `Rpc`, so handlers do not know of the guard, and servers without authentication do not
+pay for it. A call passes three checks:
+1. Signature (`identify`): HMAC-SHA1 of the date header with the secret of the named user. A proof is remembered under
+   the exact pair (authorization, date), so headers that a client repeats within a second cost one look-up.
+2. Date (`_fresh`): at most `clock_skew_ms` from this server's clock, after subtracting any whole quarters of an hour of
+   time zone, up to 14 h.
+3. Right (`_decide`): the call's row (`evenq.serving.auth.calls`) and the names in its request, which are full names:
+   `evenq.serving.auth.namespaces` resolves namespaces before.
+
+Invariants:
+- Only proofs are remembered, never failures; `change` drops them all, so a revoked secret is invalid immediately.
+- All secrets of a user are compared, in constant time, also after a match; an unknown user costs one comparison too.
+- Each open stream is checked again by `change`, and at each of its messages.
+- An `Rpc` about topics or groups without a row of names is rejected when the server starts.
+- Proofs, delayed refusals, log keys and client ids are bounded.
+
+Example: `clock_skew_ms` is 60,000, and it is 12:00:00 UTC. A Java client in India (+05:30) sends 17:30:40, which is
+19,840 s ahead: 22 quarters of 900 s, and 40 s, so it is accepted. 17:32:00 leaves 120 s and is rejected. The price:
+recorded headers are valid for two minutes in each quarter of an hour, from 14 h before their date to 14 h after it.
+Only TLS prevents that (`docs/guides/security.md`).
+
+References: wire contract 2.1, 2.2, 3.9, 8.50; `evenq.wire.signature`: the format; `evenq.serving.auth.owners`: ids.
 """
 
 from __future__ import annotations
@@ -20,7 +39,8 @@ from typing import Any, cast
 
 from evenq.errors import Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
-from evenq.serving.auth.names import NAMES, Named, Names
+from evenq.serving.auth.calls import CALLS
+from evenq.serving.auth.names import Named, Names
 from evenq.serving.auth.owners import ClientOwners
 from evenq.serving.auth.users import User, UserResource, Users
 from evenq.serving.program.logs import AUDIT
@@ -28,19 +48,17 @@ from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, 
 from evenq.serving.rpc import CallKind as RpcKind
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, date_time, fits, moment_ms, read_claim
 
-__all__ = ["Guard"]
-
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
 
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 """Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
-"""Its settings are answered whatever they name: SDKs wait for them before they begin, and do not say why none came.
-What is not granted is left out (`RpcContext.refused`), and the calls that follow are refused with words.
+"""Its settings are answered whatever they name, because SDKs wait for them before they begin and do not report why none
+came. Names without a grant are left out (`RpcContext.refused`), and later calls with them are refused with a reason.
 """
 SESSION = "/evenq.v1.Groups/Session"
-"""A member that may not read some of its topics is a member for the others (`RpcContext.refused`)."""
+"""A member without a grant for some of its topics is a member for the others (`RpcContext.refused`)."""
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
@@ -49,40 +67,40 @@ REFUSALS_MAX = 1_000
 HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
 HELD_MAX = 1_000
 
-_KINDS = {
+KINDS = {
     Resource.TOPIC: (UserResource.TOPIC,),
     Resource.GROUP: (UserResource.GROUP,),
     Resource.TOPIC_AND_GROUP: (UserResource.TOPIC, UserResource.GROUP),
 }
-_WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
+WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
 _AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
 _CLIENTS = frozenset({Action.PUBLISH, Action.CONSUME})
-_SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
+SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
 
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """A signature that was right."""
+    """A verified signature."""
 
     user: User
     dated_ms: int | None
-    """The moment in its date header; None if the caller does not check it."""
+    """Time in its date header, ms; None if the date is not checked."""
 
 
 @dataclass(slots=True)
 class _OpenStream:
-    """What an open stream rests on."""
+    """The rights that an open stream depends on."""
 
     user: str
     authorization: str
     date: str
     access: Access
     named: Sequence[Named] = ()
-    """What its last message that names anything names, and its user may."""
+    """Names of its last message that has names, as far as its user has grants for them."""
 
 
 class _Refusals:
-    """Refusals of one user, call and verdict since the last line about them."""
+    """Refusals of one user, call and verdict since the last log line about them."""
 
     __slots__ = ("left_out", "quiet_until_ms")
 
@@ -92,7 +110,7 @@ class _Refusals:
 
 
 class Guard:
-    """Belongs to the server's loop."""
+    """The guard of one server; belongs to its loop."""
 
     def __init__(
         self,
@@ -104,45 +122,43 @@ class Guard:
         user_clients_max: int = 50_000,
         clients_max: int = 100_000,
     ) -> None:
-        """`clock_skew_ms`: how far a call's date may be off, beside any whole quarter of an hour of time zone; 0 = any.
-        `cache_max`: signatures remembered. `user_clients_max`: live client ids of one user; `clients_max`: of all.
+        """`clock_skew_ms`: largest error of a call's date, in addition to time zones; 0 = not checked. `cache_max`:
+        remembered signatures. `user_clients_max`: live client ids of one user; `clients_max`: of all.
         """
-        self._users = users
+        self._users = users  # the users in force; replaced as a whole by `change`
         self._clock = clock
         self._skew_ms = clock_skew_ms
         self._half_max = max(1, cache_max // 2)
+        # By (authorization, date): the newer half with at most `_half_max`, and the older half, dropped as a whole.
         self._proofs: dict[tuple[str, str], _Proof] = {}
         self._older: dict[tuple[str, str], _Proof] = {}
-        self._open: dict[asyncio.Task[Any], _OpenStream] = {}
-        self._revoked: dict[asyncio.Task[Any], Unauthorized | Forbidden] = {}
-        self._refusals: OrderedDict[tuple[str, str, int], _Refusals] = OrderedDict()
-        self._held = 0
+        self._open: dict[asyncio.Task[Any], _OpenStream] = {}  # streams by the task that runs them
+        self._revoked: dict[asyncio.Task[Any], Unauthorized | Forbidden] = {}  # verdicts of tasks being cancelled
+        self._refusals: OrderedDict[tuple[str, str, int], _Refusals] = OrderedDict()  # at most REFUSALS_MAX
+        self._held = 0  # refusals that wait in `_late`; at most HELD_MAX
         self._owners = ClientOwners(user_max=user_clients_max, owners_max=max(clients_max, user_clients_max))
 
     @property
     def users(self) -> Users:
-        """Those that calls are judged by now."""
+        """Users in force."""
         return self._users
 
     def change(self, users: Users) -> None:
-        """Judge by these users from now on. Open streams whose signature is not right any more, or that rest on a grant
-        that was removed, are ended: what they are refused is decided anew when they come back.
+        """Replaces the users. Ends open streams whose signature is no longer right, or that depend on a removed grant;
+        their rights are decided again when the client reconnects.
         """
         self._users = users
         self._proofs, self._older = {}, {}
-        # Streams are signed once, when they open (wire contract 2.2), and may last for years: a revoked key must end
-        # them, and so must a removed grant.
+        # Streams are signed once, when they open, and may last for years: a revoked key or grant must end them.
         for task, stream in list(self._open.items()):
             proof = self._proven(stream.authorization, stream.date)
             lost = None if proof is None else self._lost(proof.user, stream)
-            if proof is None:
-                self._revoked[task] = Unauthorized(
-                    f"user {stream.user} is not known any more, or has another secret key"
-                )
-            elif lost is not None:
+            if proof is None:  # the user or the secret is gone
+                self._revoked[task] = Unauthorized(f"user {stream.user} is no longer known, or has another secret key")
+            elif lost is not None:  # a grant is gone that the last message needs
                 action = lost.action or stream.access.action
                 self._revoked[task] = Forbidden(
-                    f"user {stream.user} may not {action} {lost.kind} {lost.name} any more; a grant was removed "
+                    f"user {stream.user} may no longer {action} {lost.kind} {lost.name}; a grant was removed "
                     "from the users file"
                 )
             else:
@@ -154,10 +170,11 @@ class Guard:
         return next((one for one in stream.named if not user.may(one.kind, one.action or action, one.name)), None)
 
     def guarded(self, rpc: Rpc) -> Rpc:
-        """The same call behind the guard. Raises SettingsError for a call that no rule could decide on."""
-        names = NAMES.get(rpc.method)
-        if rpc.access.resource in _KINDS and names is None:
-            raise SettingsError(f"{rpc.method} is about a {rpc.access.resource}, and no row says where it names one")
+        """Returns the same call with the checks. Raises SettingsError for a call without rules to decide it."""
+        call = CALLS.get(rpc.method)
+        names = call.names if call is not None else None
+        if rpc.access.resource in KINDS and names is None:
+            raise SettingsError(f"{rpc.method} is about a {rpc.access.resource}, but no row lists where it names one")
         if rpc.kind is RpcKind.BIDI:
             return replace(rpc, handler=self._stream(rpc, cast("Bidi", rpc.handler), names))
         if rpc.kind is RpcKind.SERVER_STREAM:
@@ -167,10 +184,11 @@ class Guard:
         owned = _is_a_clients(rpc.access)
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+            # Go's heartbeat without any header, which changes nothing.
             if nameless_is_ok and not context.client_id and AUTHORIZATION not in context.headers:
                 return handler(request, context)
             user = identify(context)
-            if not user.internal:
+            if not user.internal:  # a server may do everything; it names the user whose call it passes on
                 decide(user, rpc, names, request, context)
             elif owned:
                 self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
@@ -179,11 +197,11 @@ class Guard:
         return replace(rpc, handler=checked)
 
     def identify(self, context: RpcContext) -> User:
-        """Who calls. Raises Unauthorized."""
+        """Returns the calling user. Raises Unauthorized."""
         headers = context.headers
         authorization, date = headers.get(AUTHORIZATION, ""), headers.get(DATE_TIME, "")
         proof = self._proofs.get((authorization, date)) or self._proven(authorization, date)
-        if proof is None:
+        if proof is None:  # the reason is derived again, because failures are not remembered
             claim = read_claim(authorization)
             if claim is None or not date or len(date) > DATE_MAX:
                 text = "the call is not signed by MQv2-HMAC-SHA1: give the client an access key and a secret key"
@@ -194,8 +212,9 @@ class Guard:
         if self._skew_ms and not self._fresh(proof):
             self._log_refusal(proof.user.name, context, Unauthorized.code)
             raise Unauthorized(
-                f"the call is dated {date} (x-mq-date-time), it is {date_time(self._clock.now_ms())} by this server's "
-                f"clock, more than {self._skew_ms} ms apart in every time zone: set the clock that is wrong"
+                f"the call is dated {date} (x-mq-date-time), but this server's clock shows "
+                f"{date_time(self._clock.now_ms())}, more than {self._skew_ms} ms apart in every time zone: correct "
+                "the wrong clock"
             )
         context.caller = proof.user
         return proof.user
@@ -207,22 +226,22 @@ class Guard:
             if claim is None or not date or len(date) > DATE_MAX:
                 return None
             user = self._users.get(claim.user)
-            # An unknown user costs what a known one with a wrong secret does.
+            # An unknown user costs the same as a known one with a wrong secret.
             secrets = user.secrets if user is not None else self._users.internal.secrets[:1]
-            # All secrets are tried, also after one that fits: the time must not tell which one it was.
+            # All secrets are compared, also after a match: the time must not reveal which one it was.
             right = [fits(claim, secret, date) for secret in secrets]
             if user is None or not any(right):
                 return None
             known = _Proof(user, moment_ms(date) if self._skew_ms else None)
-        # Two halves: the older one is dropped as a whole, so that what is used stays and nothing counts its age.
+        # Two halves: the older one is dropped as a whole. Used proofs move to the newer one, and no age is kept.
         if len(self._proofs) >= self._half_max:
             self._older, self._proofs = self._proofs, {}
         self._proofs[authorization, date] = known
         return known
 
     def _fresh(self, proof: _Proof) -> bool:
-        # Four SDKs write local time as if it were UTC, so a zone's offset is no skew (contract 2.2).
-        if proof.dated_ms is None:
+        # Four SDKs write local time as if it were UTC, so a zone's offset is not an error (contract 2.2).
+        if proof.dated_ms is None:  # the date has no known form
             return False
         off_ms = self._clock.now_ms() - proof.dated_ms
         within = (off_ms + self._skew_ms) % ZONE_STEP_MS <= 2 * self._skew_ms
@@ -231,20 +250,21 @@ class Guard:
     # ------------------------------------------------------------------------------------------------- what one may
 
     def _decide(self, user: User, rpc: Rpc, names: Names | None, request: bytes, context: RpcContext) -> None:
-        """Raises Forbidden. Not asked about the internal user, who may do everything."""
+        """Raises Forbidden. Not called for the internal user, who may do everything."""
         access = rpc.access
-        action, kinds = access.action, _KINDS.get(access.resource)
+        action, kinds = access.action, KINDS.get(access.resource)
         if action is Action.INTERNAL:
             raise self._forbidden(user, context, "do what servers do among themselves")
+        # The call names no topic or group, or operates on the whole cluster.
         if kinds is None and (names is None or action is Action.OPERATE):
-            if access.resource in _WHOLE and not user.may_all(UserResource.CLUSTER, action):
+            if access.resource in WHOLE and not user.may_all(UserResource.CLUSTER, action):
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
             plain = context.plain
-            if plain is None:
+            if plain is None:  # names of a decoded request
                 message = names.read(request, context.decoded)
                 named, acts_as = names.of(message), names.client_of(message)
-            else:
+            else:  # a plain request names one topic
                 message, named, acts_as = None, [Named(UserResource.TOPIC, plain.topic)], ""
             if not self._reads_replies(user, names, named, message):
                 self._check_named(user, access, named, context)
@@ -257,7 +277,7 @@ class Guard:
             self._audit(user, context)
 
     def _claim(self, client_id: str, user: str, rpc: Rpc, context: RpcContext) -> None:
-        """The user acts under this client id. Raises Forbidden for another user's, TooManyRequests beyond its share."""
+        """Claims the client id for the user. Raises Forbidden for another user's, TooManyRequests beyond its share."""
         if not client_id or not user:
             return
         try:
@@ -269,7 +289,7 @@ class Guard:
             self._owners.leave(client_id)
 
     def _reads_replies(self, user: User, names: Names, named: Sequence[Named], message: Any) -> bool:
-        """May the user do what consuming is needed for otherwise, because the call reads its own replies alone?"""
+        """Returns whether the call reads only its own replies, for which the right to reply is enough."""
         return (
             message is not None
             and names.asks_for_replies(message)
@@ -281,8 +301,8 @@ class Guard:
     ) -> None:
         named_kinds = {one.kind for one in named if one.action is None}
         for kind in kinds:
-            # An empty name stands for all of a kind. Where a call reads, the other kind's name binds it.
-            left_out = kind not in named_kinds and not (named_kinds and access.action in _SOFT)
+            # An empty name means all of a kind. Where a call reads, the other kind's name limits it.
+            left_out = kind not in named_kinds and not (named_kinds and access.action in SOFT)
             if left_out and not user.may_all(kind, access.action):
                 raise self._forbidden(user, context, f"{access.action} every {kind}, and the call names none")
 
@@ -323,8 +343,8 @@ class Guard:
         return checked
 
     async def _late(self, error: Exception, context: RpcContext) -> AsyncIterator[bytes]:
-        """A refusal that waits a moment: Go's push consumers ask again 20 ms after any error (wire contract 3.9). Only
-        a bounded number waits at a time, so that strangers cannot fill the server with it.
+        """Delays a refusal: Go's push consumers call again 20 ms after any error (wire contract 3.9). A bounded number
+        waits at a time, so that callers cannot fill the server with them.
         """
         if self._held < HELD_MAX:
             self._held += 1
@@ -336,7 +356,7 @@ class Guard:
             finally:
                 self._held -= 1
         raise error
-        yield b""  # never: it makes this a stream
+        yield b""  # never reached: it makes this a stream
 
     def _stream(self, rpc: Rpc, handler: Bidi, names: Names | None) -> Bidi:
         access = rpc.access
@@ -355,12 +375,12 @@ class Guard:
                     named, acts_as = names.of(message), names.client_of(message)
                     if acts_as and acts_as != context.client_id:
                         self._claim(acts_as, user.name, rpc, context)
-                    if answers_all or answers_topics:
+                    if answers_all or answers_topics:  # names without a grant are left out
                         context.refused = self._refused(user, access, named, context)
-                    if answers_topics:
+                    if answers_topics:  # but the group itself must be allowed
                         groups = [one for one in named if one.kind is UserResource.GROUP]
                         self._check_named(user, access, groups, context)
-                    elif not answers_all:
+                    elif not answers_all:  # every name must be allowed
                         self._check_named(user, access, named, context)
                     if named:
                         stream.named = [one for one in named if (one.kind, one.name) not in context.refused]
@@ -382,9 +402,9 @@ class Guard:
                     yield frame
             except asyncio.CancelledError as cancelled:
                 verdict = self._revoked.get(task)
-                if verdict is None:
+                if verdict is None:  # an ordinary cancellation
                     raise
-                task.uncancel()
+                task.uncancel()  # by `change`: the stream ends with the verdict
                 self._log_refusal(user.name, context, verdict.code)
                 raise verdict from cancelled
             finally:
@@ -397,11 +417,11 @@ class Guard:
         return checked
 
     def identify_open(self, context: RpcContext) -> User:
-        """Who opened a stream, whose date may be old by now. Raises Unauthorized."""
+        """Returns the user who opened a stream, whose date may be old by now. Raises Unauthorized."""
         authorization, date = context.headers[AUTHORIZATION], context.headers[DATE_TIME]
         proof = self._proofs.get((authorization, date)) or self._proven(authorization, date)
         if proof is None:
-            raise Unauthorized("the user who opened this stream is not known any more, or has another secret key")
+            raise Unauthorized("the user who opened this stream is no longer known, or has another secret key")
         return proof.user
 
     # --------------------------------------------------------------------------------------------------- the record
@@ -418,9 +438,9 @@ class Guard:
         )
 
     def _log_refusal(self, user: str, context: RpcContext, code: int, *, claimed: str = "") -> None:
-        """One line per user, call and verdict a minute, with the number of those left out: a client that asks again and
-        again fills no disk. `claimed`: a name that was not proven. It is shown and makes no line of its own, because
-        strangers can make up names without end.
+        """Logs one line per user, call and verdict a minute, with the number of omitted ones, so that a client that
+        retries does not fill the disk. `claimed`: an unproven name. It is shown but is not part of the key, because
+        callers can invent any number of names.
         """
         key, now_ms = (user, context.method, code), self._clock.monotonic_ms()
         refusals = self._refusals.get(key)
@@ -438,5 +458,5 @@ class Guard:
 
 
 def _is_a_clients(access: Access) -> bool:
-    """True for calls with which clients send, receive and report themselves: state is kept under their ids."""
+    """Returns whether clients send, receive or report themselves with the call: state is kept under their ids."""
     return access.action in _CLIENTS

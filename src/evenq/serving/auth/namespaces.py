@@ -1,14 +1,14 @@
-"""The one rule that turns what a call names into names of topics and groups, applied before guard and handler.
+"""Resolution of names in requests to full names of topics and groups, applied before guard and handler.
 
-A v2 `Resource` may carry a namespace, the header `x-mq-namespace` gives one to those that do not (wire contract 2.4),
-and the full name is `NAMESPACE%NAME`. The server (`evenq.serving.front.grpc_server`) wraps every call in `resolved`:
-the request is decoded once, each `Resource` is replaced by one without a namespace whose name is the full name, and
-guard and handler get that request, as bytes and as a message. Requests that a call's own reader (`Rpc.plain`) takes
-name one topic in full, and are not decoded. What goes out names things as the client did, because SDKs compare.
+A v2 `Resource` may contain a namespace; the header `x-mq-namespace` is the default for the others (wire contract 2.4).
+The full name is `NAMESPACE%NAME`. The server (`evenq.serving.front.grpc_server`) wraps every call in `resolved`: the
+request is decoded once, each `Resource` gets its full name and no namespace, and guard and handler get that request, as
+bytes and as a message. Requests that a call's own reader (`Rpc.plain`) accepts name one topic in full and are not
+decoded. Answers use the names of the client, because SDKs compare them.
 
-Always true: nothing behind the server sees a namespace, so nothing can fall back to the bare name; a resolved request
-without the header resolves to itself, so it may be passed on to another server. Requests of `evenq.v1` hold full names
-and the header says nothing about them. Where `Resource`s are, in requests and answers, is read from the descriptors.
+Always true: guard and handlers see no namespace, so nothing can use the bare name by mistake. A resolved request
+without the header resolves to itself, so it may be passed on to another server. Requests of `evenq.v1` have full names
+and ignore the header. The positions of `Resource`s in requests and answers come from the descriptors.
 """
 
 from __future__ import annotations
@@ -28,29 +28,26 @@ from evenq.serving.rpc import Bidi, CallKind, Frames, PlainReader, Rpc, RpcConte
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
-__all__ = ["full_name", "resolved"]
-
 NAMESPACE_LENGTH_MAX = 64
 _LEGAL = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAMESPACE_LENGTH_MAX}}}\Z")
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 _RESOURCE = definition_pb2.Resource.DESCRIPTOR.full_name
 _OWN = attrgetter("resource_namespace")
 _MESSAGE = 2
-_MESSAGE_TAG = b"\x12"
-"""Number and first byte of the message in a frame of ReceiveMessage and PullMessage."""
+_MESSAGE_TAG = b"\x12"  # number and first byte of the message in a frame of ReceiveMessage and PullMessage
 
 
 def full_name(namespace: str, name: str) -> str:
-    """The name by which servers know a topic or group; retry and dead-letter topics are those of the group's full name.
+    """Returns the full name of a topic or group; for retry and dead-letter topics by the full name of the group.
 
-    Raises BadRequest for a namespace that could be read in two ways.
+    Raises BadRequest for an ambiguous namespace.
     """
     if not namespace or not name:
         return name
     if not _LEGAL.match(namespace):
         raise BadRequest(
             f"the namespace {namespace[:NAMESPACE_LENGTH_MAX]!r} is not 1 to {NAMESPACE_LENGTH_MAX} characters of "
-            "letters, digits, '_' and '-'; '%' parts it from the name"
+            "letters, digits, '_' and '-'; '%' separates it from the name"
         )
     for prefix in _OF_GROUPS:
         if name.startswith(prefix):
@@ -59,7 +56,7 @@ def full_name(namespace: str, name: str) -> str:
 
 
 class _Resources:
-    """Where the messages of one kind hold `Resource`s."""
+    """Positions of `Resource`s in the messages of one kind."""
 
     def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
@@ -73,7 +70,7 @@ class _Resources:
         return self._single is not None or bool(self._several)
 
     def of(self, message: Any) -> Sequence[Any]:
-        """All of them, those that are not set as empty ones."""
+        """Returns all of them; those that are not set are empty ones."""
         resources: Sequence[Any] = ()
         if self._single is not None:
             resources = self._single(message)
@@ -84,8 +81,7 @@ class _Resources:
         return resources
 
 
-_Path = Sequence[tuple[str, bool]]
-"""Field after field, and which of them are repeated."""
+_Path = Sequence[tuple[str, bool]]  # field after field, with whether it is repeated
 
 
 def _paths(descriptor: Any) -> Iterator[_Path]:
@@ -114,23 +110,21 @@ def _getter(path: _Path) -> Callable[[Any], list[Any]]:
 
     def get(message: Any) -> list[Any]:
         values = each(message)
-        return [inside(values[0])] if len(values) == 1 else list(map(inside, values))  # one is what is sent mostly
+        return [inside(values[0])] if len(values) == 1 else list(map(inside, values))  # usually one is sent
 
     return get
 
 
 class _ClientNames:
-    """How one client names things: full names back into its words."""
+    """Names of one client, to replace full names in answers."""
 
     def __init__(self, header: str) -> None:
         self._header = header
-        self.namespace = header
-        """The one of answers that name what the request did not."""
-        self.given: dict[str, tuple[str, str]] = {}
-        """Full name -> namespace and name of the request."""
+        self.namespace = header  # for names in answers that the request did not have
+        self.given: dict[str, tuple[str, str]] = {}  # by full name: namespace and name of the request
 
     def resolve(self, resources: Sequence[Any]) -> bool:
-        """Make the names full; True if the request is not what it was. Raises BadRequest."""
+        """Replaces the names by full names; returns whether the request changed. Raises BadRequest."""
         changed = False
         given: dict[str, tuple[str, str]] = {}
         for resource in resources:
@@ -142,8 +136,7 @@ class _ClientNames:
                 changed = True
             if own:
                 resource.ClearField("resource_namespace")
-                # Without a header the first namespace of the request is the client's; answers that name more are put
-                # in its words.
+                # Without a header the first namespace of the request is the client's, also for other names of answers.
                 self.namespace = self.namespace or own
                 changed = True
         if given:
@@ -151,7 +144,7 @@ class _ClientNames:
         return changed
 
     def name(self, resource: Any) -> None:
-        """Let a `Resource` of an answer say what the client says."""
+        """Replaces the full name in a `Resource` of an answer by the client's name."""
         name = resource.name
         if not name or not self.namespace:
             return
@@ -166,7 +159,7 @@ class _ClientNames:
 
 
 class _Resolver:
-    """The names of one call."""
+    """Resolver of one call's names."""
 
     def __init__(self, request: _Resources, response: _Resources) -> None:
         self._request = request
@@ -177,15 +170,15 @@ class _Resolver:
     def read(
         self, request: bytes, context: RpcContext, names: _ClientNames | None = None
     ) -> tuple[bytes, _ClientNames | None]:
-        """The request with full names, and the client's words if they are others. Raises BadRequest."""
+        """Returns the request with full names, and the client's names if they differ. Raises BadRequest."""
         try:
             message = self._parse(request)
         except DecodeError as error:
             raise BadRequest(
-                f"the request of {len(request)} bytes is no {self._request.kind.__name__}: {error}"
+                f"the request of {len(request)} bytes is not a {self._request.kind.__name__}: {error}"
             ) from error
         resources, namespace = self._find(message), context.namespace
-        # Most clients use no namespace: their request is handed on as it came, and not encoded again.
+        # Most clients use no namespace: their request is passed on unchanged and not encoded again.
         if namespace or any(map(_OWN, resources)):
             names = names or _ClientNames(namespace)
             if names.resolve(resources):
@@ -197,7 +190,7 @@ class _Resolver:
         read, answers = self.read, bool(self._response)
 
         def call(request: bytes, context: RpcContext) -> Awaitable[bytes]:
-            # With the header every name in the request is another one, which only the decoded message can tell.
+            # With the header every name in the request changes, so it must be decoded.
             if plain is not None and not context.namespace:
                 context.plain = plain(request)
                 if context.plain is not None:
@@ -260,12 +253,12 @@ class _Resolver:
 
 
 def _topic_field(context: RpcContext, names: _ClientNames | None) -> bytes:
-    """The field `topic` of messages that come out of the queue the request names, in the client's words."""
+    """Returns the field `topic`, with the client's names, for messages of the queue that the request names."""
     if names is None or context.decoded is None:
         return b""
     full = context.decoded[1].message_queue.topic.name
     namespace, name = names.given.get(full, ("", full))
-    # Both fields, also an empty one: this stands behind what is stored, and readers take the later one.
+    # Both fields, also an empty one: this follows the stored bytes, and readers use the later value.
     return write_bytes(1, write_bytes(1, namespace.encode()) + write_bytes(2, name.encode()))
 
 
@@ -302,8 +295,8 @@ def _read_first(handler: Unary, plain: PlainReader) -> Unary:
 
 
 def resolved(rpc: Rpc) -> Rpc:
-    """The same call for clients that name things in any way; calls without a `Resource` as they are, behind their
-    reader if they have one.
+    """Returns the same call for clients with any namespaces. Calls without a `Resource` stay as they are, after their
+    own reader if they have one.
     """
     resolver = _RESOLVERS.get(rpc.method)
     if resolver is None:

@@ -1,9 +1,9 @@
-"""Owners of client ids: while its client lives, an id belongs to one user, and no other user can act under it.
+"""Owners of client ids: while its client is alive, an id belongs to one user, and no other user can act under it.
 
-Servers send a client's stream what was asked of that client, half messages of transactions among it; a farewell under
-its id ends its deliveries; a member's id holds queues. An id belongs to the user who first came with it, until it was
-silent for a while or said farewell. Bounded for each user and in total, and a bound refuses new ids: an id that is
-alive never makes room, so nobody can take an id over by coming with very many. Pure: the guard brings the time.
+Under a client id servers send commands to the client's stream, half messages among them, end its deliveries when it
+terminates, and lock queues. An id belongs to the first user who used it, until it is silent for a while or terminates.
+The number is bounded for each user and in total. A bound refuses new ids and never evicts live ones, so nobody can take
+over an id by using very many. Pure: the guard passes the time.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ from collections import OrderedDict
 
 from evenq.errors import Forbidden, TooManyRequests
 
-__all__ = ["ClientOwners"]
-
 
 class ClientOwners:
-    """Owners by client id, the one silent for longest first."""
+    """Owner of each client id, the longest silent one first."""
 
     def __init__(self, *, silence_ms: int = 120_000, user_max: int = 50_000, owners_max: int = 100_000) -> None:
-        """`silence_ms`: how long after its last call an id is anybody's; SDKs send a heartbeat every 10 s."""
+        """`silence_ms`: time after its last call when an id is free; SDKs send a heartbeat every 10 s."""
         self._silence_ms = silence_ms
         self._user_max = user_max
         self._owners_max = owners_max
         self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        self._counts: dict[str, int] = {}
-        """User -> how many ids."""
+        self._counts: dict[str, int] = {}  # number of ids by user
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def claim(self, client_id: str, user: str, now_ms: int) -> None:
-        """This user comes with the id. Raises Forbidden if it is another user's, TooManyRequests if the user has too
-        many already. Monotonic ms.
+        """Records that the user acts under the id, at a monotonic time. Raises Forbidden if it is another user's,
+        TooManyRequests if the user has too many.
         """
         owner = self._owners.get(client_id)
         if owner is None or owner[0] != user:
@@ -45,7 +42,7 @@ class ClientOwners:
         self._owners.move_to_end(client_id)
 
     def leave(self, client_id: str) -> None:
-        """The owner said farewell, or is silent."""
+        """Releases an id whose client terminated, or is silent."""
         owner = self._owners.pop(client_id, None)
         if owner is not None:
             self._counts[owner[0]] -= 1
@@ -53,7 +50,7 @@ class ClientOwners:
                 del self._counts[owner[0]]
 
     def _must_have_room(self, user: str, now_ms: int) -> None:
-        # Two for one that comes: the silent are gone before the table is full of them.
+        # Two for each new one, so that silent ids are removed before they fill the table.
         for _ in range(2):
             oldest = next(iter(self._owners), None)
             if oldest is None or now_ms - self._owners[oldest][1] < self._silence_ms:
@@ -66,4 +63,4 @@ class ClientOwners:
                 f"that are not used, or wait {self._silence_ms} ms after their last call"
             )
         if len(self._owners) >= self._owners_max:
-            raise TooManyRequests(f"this server knows {len(self._owners)} clients, the limit; try again after a pause")
+            raise TooManyRequests(f"this server has {len(self._owners)} clients, the limit; try again after a pause")

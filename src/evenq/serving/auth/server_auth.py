@@ -1,7 +1,7 @@
 """Authentication of one server: its settings, the users file and its reload, the guard, the signed net.
 
-A program makes an `Auth` from its settings, lets it guard its `Rpc`s and sign its own calls, and starts and closes it
-beside its gRPC servers. Switched off, all of that hands back what it was given, so nothing is paid per call.
+A program makes an `Auth` from its settings, wraps its `Rpc`s and its net with it, and starts and closes it with its
+gRPC servers. If authentication is off, both are returned unchanged, so calls cost nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from evenq.serving.auth.users import Users
 from evenq.serving.rpc import Rpc
 from evenq.wire.signed_net import SignedNet, Signer
 
-__all__ = ["Auth", "AuthSettings"]
-
 log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 4 << 20
 CLOCK_SKEW_MS = 60_000
-"""Where connections can be listened to, a signature is of use for that time before and after its own."""
+"""Without TLS, recorded headers can be used again: this time around their date, in each quarter of an hour (guard)."""
 
 
 class AuthSettings(BaseModel, frozen=True, extra="forbid"):
-    """Who may call."""
+    """Authentication of callers."""
 
     enabled: bool = Field(default=False, description="Accept only calls that are signed by a user of the users file.")
     users: Path | None = Field(
@@ -59,8 +57,8 @@ class AuthSettings(BaseModel, frozen=True, extra="forbid"):
         default=50_000,
         ge=1,
         le=10_000_000,
-        description="Most client ids of one user that are alive at this server: it called within 120 s and said no "
-        "farewell. Further ones are answered TooManyRequests, so that no user leaves others without clients.",
+        description="Most live client ids of one user at this server: the client called within 120 s and did not "
+        "terminate. Further ones are answered TooManyRequests, so that no user leaves others without clients.",
     )
 
     @model_validator(mode="after")
@@ -74,15 +72,13 @@ class Auth:
     """Authentication, on or off. Belongs to one loop."""
 
     def __init__(self, settings: AuthSettings, *, clock: Clock, plain: bool = True) -> None:
-        """`plain`: the server has a port without TLS. Raises SettingsError for a users file that cannot be read or
-        makes no sense.
-        """
+        """`plain`: the server has a port without TLS. Raises SettingsError for a users file that is not valid."""
         self._settings = settings
         self._clock = clock
         self._task: asyncio.Task[Any] | None = None
         self._guard: Guard | None = None
         self.on_change: Callable[[], None] = lambda: None
-        """Called when other users or grants are in force: calls that wait were allowed by the ones before."""
+        """Called after users or grants changed: waiting calls were allowed by the previous ones."""
         self._digest = b""
         if not settings.enabled:
             return
@@ -100,31 +96,31 @@ class Auth:
         self._signer = Signer(users.internal.name, users.internal.secrets[0], clock=clock)
 
     def rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
-        """The calls to serve, guarded if authentication is on."""
+        """Returns the calls to serve, guarded if authentication is on."""
         return list(rpcs) if self._guard is None else [self._guard.guarded(rpc) for rpc in rpcs]
 
     def net(self, net: Net) -> Net:
-        """The net for calls to other servers, signed by the internal user if authentication is on."""
+        """Returns the net for calls to other servers, signed by the internal user if authentication is on."""
         return net if self._guard is None else SignedNet(net, self._signer)
 
     def users(self) -> Users | None:
-        """The users that are in force; None: authentication is off."""
+        """Returns the users in force; None: authentication is off."""
         return self._guard.users if self._guard is not None else None
 
     def start(self) -> None:
-        """Watch the users file."""
+        """Starts to watch the users file."""
         if self._guard is not None:
             self._task = spawn(self._watch(), name="users file")
 
     async def close(self) -> None:
-        """Stop watching. Idempotent."""
+        """Stops watching. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def reload(self) -> bool:
-        """Read the file; True if it changed and is in force. A file that makes no sense changes nothing."""
+        """Reads the file; True if it changed and is in force. An invalid file changes nothing."""
         assert self._guard is not None
         try:
             content = await asyncio.to_thread(self._read)

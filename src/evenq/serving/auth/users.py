@@ -1,19 +1,19 @@
-"""Who may do what: users, their secrets and their grants, read from one TOML file. Pure but for `Users.parse`'s input.
+"""Users, their secrets and their grants, read from one TOML file. Pure: `Users.parse` gets the content.
 
     [users.orders]
-    secret = "..."                       # or a list of up to four: all of them are right, the first one signs
+    secret = "..."                       # or a list of up to four: all of them are valid, the first one signs
     allow = [
       { resource = "topic:orders-*", actions = ["publish", "consume"] },
       { resource = "group:orders-*", actions = ["consume"] },
     ]
     [users.operator]
     secret = "..."
-    admin = true                         # everything but what servers do among themselves
+    admin = true                         # everything except calls between servers
     [users.evenq-internal]
     secret = "..."
-    internal = true                      # exactly one: the servers' own
+    internal = true                      # exactly one: for the servers themselves
 
-Always true: what no grant names is forbidden; no error holds a secret.
+Always true: what no grant allows is forbidden; no error contains a secret.
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.rpc import Action
 from evenq.wire.signature import Secret
 
-__all__ = ["User", "UserResource", "Users"]
-
 SECRET_LENGTH_MIN = 8
 SECRETS_MAX = 4
 USERS_MAX = 10_000
 
 
 class UserResource(StrEnum):
-    """What a grant is about."""
+    """Kind of resource of a grant."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -64,14 +62,14 @@ _MAKES: Mapping[UserResource, tuple[Action, ...]] = {
     UserResource.TOPIC: (Action.PUBLISH, Action.CREATE),
     UserResource.GROUP: (Action.CONSUME, Action.CREATE, Action.OPERATE),
 }
-"""Actions of calls that may make a name of the kind, by themselves or because it is used for the first time."""
+"""Actions of calls that may create a name of the kind, directly or by its first use."""
 TENANTS_MAX = 8
-"""Users looked at for one name: the others that may make it have wider grants, or the same."""
+"""Users that are checked for one name: further ones that may create it have grants as wide or wider."""
 
 
 @dataclass(slots=True)
 class _AllowedNames:
-    """The names that one action is allowed on."""
+    """Names that one action is allowed on."""
 
     everything: bool = False
     exact: set[str] = field(default_factory=set)
@@ -83,8 +81,6 @@ class _AllowedNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """One identity."""
-
     name: str
     secrets: tuple[Secret, ...]
     admin: bool = False
@@ -93,47 +89,56 @@ class User:
 
     @property
     def unbound(self) -> bool:
-        """True if no name needs to be looked at: nothing public is forbidden to this user."""
+        """True if no name needs a check: this user may make every public call."""
         return self.admin or self.internal
 
     def may_all(self, kind: UserResource, action: Action) -> bool:
-        """True if every name of the kind is allowed, also the empty one that stands for all."""
+        """Returns whether every name of the kind is allowed, also the empty one that means all."""
         names = self.allowed.get((kind, action))
         return self.unbound or (names is not None and names.everything)
 
     def may(self, kind: UserResource, action: Action, name: str) -> bool:
-        """Is the action allowed on this name? Retry and dead-letter topics belong to their group."""
+        """Returns whether the action is allowed on the name. Retry and dead-letter topics belong to their group."""
         if self.unbound:
             return True
         names = self.allowed.get((kind, action))
         if names is not None and names.hold(name):
             return True
-        # A right on the group is none to write into these: brokers do that themselves.
+        # A right on the group does not allow to write into these topics: only brokers do that.
         if kind is UserResource.TOPIC and name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and action is not Action.PUBLISH:
             group = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
             return self.may(UserResource.GROUP, action, group)
         return False
 
     def may_topic(self, action: Action, name: str) -> bool:
-        """`may` of a topic."""
         return self.may(UserResource.TOPIC, action, name)
 
+    def grants(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Returns resources such as `topic:orders-*` with their actions, both ascending; none for an admin."""
+        actions: dict[str, set[str]] = {}
+        for (kind, action), names in self.allowed.items():
+            patterns = [*names.exact, *(f"{prefix}*" for prefix in names.prefixes)]
+            for pattern in [*patterns, "*"] if names.everything else patterns:
+                resource = kind.value if kind is UserResource.CLUSTER else f"{kind.value}:{pattern}"
+                actions.setdefault(resource, set()).add(action.value)
+        return [(resource, tuple(sorted(actions[resource]))) for resource in sorted(actions)]
+
     def makes_all(self, kind: UserResource) -> bool:
-        """True if the user may make every topic, or every group: no part of them is its own."""
+        """Returns whether the user may create every topic, or every group, so that none counts as the user's own."""
         return self.unbound or any(self.may_all(kind, action) for action in _MAKES[kind])
 
     def may_make(self, kind: UserResource, name: str) -> bool:
-        """May calls of the user lead to this name? Retry and dead-letter topics follow from their group."""
+        """Returns whether calls of the user may create the name; retry and dead-letter topics depend on their group."""
         kind, name = _source(kind, name)
         return any(names.hold(name) for names in self.makes(kind))
 
     def makes(self, kind: UserResource) -> Iterator[_AllowedNames]:
-        """The names that the grants of the user let it make."""
+        """Returns the names that the user's grants allow to create."""
         return (self.allowed[kind, action] for action in _MAKES[kind] if (kind, action) in self.allowed)
 
 
 class _Tenants:
-    """Users that may make some names of a kind, found by a name in steps that do not grow with their number."""
+    """Users that may create some names of a kind; a search takes as many steps as there are lengths of prefixes."""
 
     def __init__(self, kind: UserResource, users: Iterable[User]) -> None:
         self._exact: dict[str, dict[str, User]] = {}
@@ -147,7 +152,7 @@ class _Tenants:
         self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
 
     def of(self, name: str) -> list[User]:
-        """The narrowest grants first, at most TENANTS_MAX."""
+        """Returns the users that may create the name, the narrowest grants first, at most TENANTS_MAX."""
         found: dict[str, User] = {}
         prefixes = (self._prefixes.get(name[:length], {}) for length in self._lengths if length <= len(name))
         for user in chain(self._exact.get(name, {}).values(), *(users.values() for users in prefixes)):
@@ -158,7 +163,7 @@ class _Tenants:
 
 
 class Users:
-    """All identities of one file."""
+    """All users of one file."""
 
     def __init__(self, users: Sequence[User]) -> None:
         self._users = {user.name: user for user in users}
@@ -168,19 +173,17 @@ class Users:
                 f"the users file has {len(internal)} users with internal = true; give exactly one, for the servers' "
                 "calls among themselves"
             )
-        self.internal = internal[0]
-        """Who servers are when they call each other."""
+        self.internal = internal[0]  # the user with which servers sign calls to each other
         self._tenants = {kind: _Tenants(kind, (user for user in users if not user.makes_all(kind))) for kind in _MAKES}
 
     def get(self, name: str) -> User | None:
-        """The user, if there is one."""
         return self._users.get(name)
 
     def __len__(self) -> int:
         return len(self._users)
 
     def tenants_of(self, kind: UserResource, name: str) -> list[User]:
-        """Users that may make this topic or group and not all of them, those with the narrowest grants first; at most
+        """Returns users that may create this topic or group but not all, the narrowest grants first; at most
         TENANTS_MAX.
         """
         kind, name = _source(kind, name)
@@ -188,11 +191,11 @@ class Users:
 
     @staticmethod
     def parse(content: bytes) -> Users:
-        """Read a file's content. Raises SettingsError that names the user and the key, and never a secret."""
+        """Parses a file's content. Raises SettingsError that names the user and the key, and never a secret."""
         try:
             content_table = tomllib.loads(content.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            # The parser's own text may quote the file: only where it stumbled is logged.
+            # The parser's text may quote the file, so only the position is logged.
             raise SettingsError(f"the users file is not TOML{_place(error)}") from None
         unknown = sorted(set(content_table) - {"users"})
         tables = content_table.get("users", {})
@@ -200,11 +203,11 @@ class Users:
             raise SettingsError(f"the users file has {unknown or 'users'} where only tables [users.NAME] belong")
         if len(tables) > USERS_MAX:
             raise SettingsError(f"the users file has {len(tables)} users, the limit is {USERS_MAX}")
-        return Users([_user(name, table) for name, table in tables.items()])
+        return Users([user_of(name, table) for name, table in tables.items()])
 
 
 def _source(kind: UserResource, name: str) -> tuple[UserResource, str]:
-    """The name whose grants decide who may make this one."""
+    """Returns the name whose grants decide who may create this one."""
     if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return UserResource.GROUP, name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
     return kind, name
@@ -216,9 +219,10 @@ def _place(error: Exception) -> str:
     return " " + text[at:] if at >= 0 else ""
 
 
-def _user(name: str, table: Any) -> User:
+def user_of(name: str, table: Any) -> User:
+    """Returns the user of a table `[users.NAME]`. Raises SettingsError, which never contains a secret."""
     if not name or any(character in name for character in "/,= \t\n") or not name.isascii():
-        raise SettingsError(f"user {name!r}: a name is ASCII without blanks, '/', ',' and '='")
+        raise SettingsError(f"user {name!r}: a name must be ASCII without blanks, '/', ',' and '='")
     if not isinstance(table, dict):
         raise SettingsError(f"user {name}: write a table [users.{name}]")
     unknown = sorted(set(table) - {"secret", "admin", "internal", "allow"})
@@ -226,7 +230,7 @@ def _user(name: str, table: Any) -> User:
         raise SettingsError(f"user {name}: unknown key {unknown[0]!r}; known are secret, admin, internal and allow")
     admin, internal, allow = table.get("admin", False), table.get("internal", False), table.get("allow", [])
     if not isinstance(admin, bool) or not isinstance(internal, bool) or not isinstance(allow, list):
-        raise SettingsError(f"user {name}: admin and internal are true or false, allow is a list")
+        raise SettingsError(f"user {name}: admin and internal must be true or false, allow must be a list")
     if ((admin or internal) and allow) or (admin and internal):
         raise SettingsError(f"user {name}: give one of admin, internal and allow")
     return User(
@@ -271,8 +275,8 @@ def _resource(name: str, resource: Any) -> tuple[UserResource, str]:
         return UserResource.CLUSTER, "*"
     if kind not in {UserResource.TOPIC, UserResource.GROUP} or not pattern or "*" in pattern[:-1]:
         raise SettingsError(
-            f"user {name}: resource {resource!r} is none of topic:NAME, topic:PREFIX*, topic:*, the same with group:, "
-            "and cluster"
+            f"user {name}: resource {resource!r} is not one of topic:NAME, topic:PREFIX*, topic:*, the same with "
+            "group:, and cluster"
         )
     return UserResource(kind), pattern
 
@@ -285,4 +289,4 @@ def _actions(name: str, kind: UserResource, actions: Any) -> frozenset[Action]:
         raise SettingsError(
             f'user {name}: actions {actions!r} of a {kind}; give a list out of {", ".join(sorted(known))}, or ["*"]'
         )
-    return frozenset({*map(Action, actions), Action.DESCRIBE})  # who may use a thing may look at it
+    return frozenset({*map(Action, actions), Action.DESCRIBE})  # each right includes DESCRIBE

@@ -1,1 +1,1 @@
-"""The gRPC servers of a program: their ports, health, reflection, and what a caller receives when a handler fails."""
+"""The gRPC servers of a program: their ports, health, reflection, and forwarded connections."""

@@ -1,14 +1,13 @@
-"""Ports whose connections lead to the same ports of another host: bytes go on, nothing is read or decrypted.
+"""Ports whose connections are forwarded to the same ports of another host, as bytes that are not decrypted.
 
-A copy that follows opens the ports that its leader serves clients at, so that a load balancer may choose any copy. A
-connection that comes while no copy leads is held, for `HOLD_S` at most, until somebody does: refused, a client of gRPC
-would pause for a second, then for longer.
-A copy that stops ends its connections by `leave`: what the leader has answered reaches the client. A leader holds a
-message by the life of the push consumer that it gave it to: an answer that is lost on the way would hold it for a day.
-Always true: at most `CONNECTIONS_MAX` connections, which take two descriptors each, and half of the process's at most;
-of one address half as many; each with at most `PIECE_BYTES` in each direction that have not left yet, because a
-side is not read while the other one has not taken what was read before; no connection leads to these ports themselves;
-after `close` no port and no connection is left.
+A copy that follows opens its leader's client ports, so that a load balancer may choose any copy. A connection that
+arrives while no copy leads is held for at most `HOLD_S`: after a refusal a gRPC client would pause for a second, then
+longer. A copy that stops ends its connections by `leave`, so that the leader's answers reach the clients: a lost answer
+could hold a push consumer's message for a day.
+Always true: there are at most `CONNECTIONS_MAX` connections, with two descriptors each, and they use at most half of
+the process's descriptors; one address has at most half of them. Each buffers at most `PIECE_BYTES` in each direction: a
+side is not read until the other one has taken the previous bytes. No connection leads to these ports themselves. After
+`close` no port and no connection is left.
 """
 
 from __future__ import annotations
@@ -22,45 +21,37 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
+from evenq.model.route import WILDCARDS
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import bind, close_listening
 from evenq.serving.front.grpc_servers import ListenAddress
 from evenq.serving.program.open_files import open_files
 
-__all__ = ["CONNECTIONS_MAX", "HERE", "PIECE_BYTES", "ConnectionForwarder"]
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 8_000
-"""One more is closed at once; with two sides of `PIECE_BYTES` each that is 250 MiB at most."""
+"""One more is closed immediately; with two sides of `PIECE_BYTES` each, the maximum needs 250 MiB."""
 PIECE_BYTES = 16 << 10
 DESCRIPTORS_SHARE = 4
-"""One connection for so many descriptors that the process may have: two are its own, and as many stay for all else."""
-REFUSED_PAUSE_MS = 60_000
-"""Between two lines about refused connections."""
-LAST_BYTES_S = 5.0
-"""Longest time for the last bytes to leave when the other side has ended."""
-LEAVE_S = 1.0
-"""Longest time for what the leader has answered to leave when this host goes."""
-HOLD_S = 10.0
-"""Longest wait for a host that answers; then its connection ends, and the client tries again."""
-CONNECT_S = 1.5
-"""Longest wait for one answer of the host."""
-RETRY_S = 0.1
-"""Before a host that refused is tried again: it leads, and opens its ports in a moment, or another one will."""
+"""One connection for this number of descriptors of the process: two are its own, and two remain for other uses."""
+REFUSED_PAUSE_MS = 60_000  # between two log lines about refused connections
+LAST_BYTES_S = 5.0  # longest time for the last bytes to leave after the other side has ended
+LEAVE_S = 1.0  # longest time for the leader's answers to leave when this host stops
+HOLD_S = 10.0  # longest wait for a host that accepts; then the connection ends, and the client tries again
+CONNECT_S = 1.5  # longest wait for one answer of the host
+RETRY_S = 0.1  # before a host that refused is tried again: it opens its ports soon, or another one will
 HERE = "(this host)"
-"""To lead to: the ports themselves, once another server listens there. For connections that came before."""
-_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
+"""Target of connections that arrived before another server listens at these ports: the ports themselves."""
 
 
 class ConnectionForwarder:
-    """See the module. Belongs to one event loop."""
+    """Forwarder of one copy; belongs to one event loop."""
 
     def __init__(
         self, addresses: Sequence[ListenAddress], *, connections_max: int = CONNECTIONS_MAX, per_address_max: int = 0
     ) -> None:
-        """`addresses`: where to listen; their ports are those of the other host, too. `per_address_max`: connections of
-        one client's address; 0 or more than half of all: half of all, since a load balancer has one address.
+        """`addresses`: where to listen, and the ports of the other host. `per_address_max`: connections of one client's
+        address; 0 or more than half of all: half of all, since a load balancer has one address.
         """
         self._addresses = list(addresses)
         self._connections_max = min(connections_max, max(1, open_files()[1] // DESCRIPTORS_SHARE))
@@ -68,31 +59,28 @@ class ConnectionForwarder:
         self._per_address_max = min(per_address_max or half, half)
         self._of_address: Counter[str] = Counter()
         self._refused_ms = -float(REFUSED_PAUSE_MS)
-        self.host = ""
-        """Where connections lead; empty: no leader is known."""
-        self._own_host = ""
-        """A host that turned out to be this one."""
+        self.host = ""  # target of connections; empty: no leader is known
+        self._own_host = ""  # a target that is this host itself
         self._listening: list[asyncio.Server] = []
         self._pairs: dict[_Pair, None] = {}
-        self._fewer = asyncio.Event()
-        """A pair has ended."""
+        self._fewer = asyncio.Event()  # set when a pair ends
         self.piece = memoryview(bytearray(PIECE_BYTES))
-        """What was read last, of any connection: it is written on before the loop reads another one."""
+        """Buffer of the last read, of any connection: it is written before the loop reads another one."""
 
     @property
     def connections(self) -> int:
-        """That lead on now, or are about to."""
+        """Number of connections that are forwarded or held."""
         return len(self._pairs)
 
     async def open(self) -> None:
-        """Listen. Does nothing if it does. Raises PortInUse, SettingsError."""
+        """Starts to listen, unless it does. Raises PortInUse, SettingsError."""
         if self._listening:
             return
         loop = asyncio.get_running_loop()
         try:
             for address in self._addresses:
                 for bound in bind(address.host, address.port):
-                    here = "127.0.0.1" if address.host in _WILDCARDS else address.host
+                    here = "127.0.0.1" if address.host in WILDCARDS else address.host
                     listening = await loop.create_server(partial(_Client, self, address.port, here), sock=bound)
                     self._listening.append(listening)
         except BaseException:
@@ -100,13 +88,13 @@ class ConnectionForwarder:
             raise
 
     async def stop_listening(self) -> None:
-        """Close the ports; connections stay. Idempotent."""
+        """Closes the ports; connections stay. Idempotent."""
         listening, self._listening = self._listening, []
         await close_listening(listening)
 
     async def leave(self) -> None:
-        """Close ports and connections; what the leader answered before it saw that arrives at the clients, for
-        `LEAVE_S` at most. Idempotent.
+        """Closes ports and connections; the leader's answers before that reach the clients, for at most `LEAVE_S`.
+        Idempotent.
         """
         await self.stop_listening()
         for pair in list(self._pairs):
@@ -117,12 +105,12 @@ class ConnectionForwarder:
                     self._fewer.clear()
                     await self._fewer.wait()
         except TimeoutError:
-            log.debug("%d clients' connections have not ended by themselves", len(self._pairs))
+            log.debug("%d clients' connections have not ended", len(self._pairs))
         finally:
             self.close()
 
     def close(self) -> None:
-        """Close ports and connections, now. Idempotent."""
+        """Closes ports and connections immediately. Idempotent."""
         for listening in self._listening:
             listening.close()
         self._listening.clear()
@@ -130,8 +118,8 @@ class ConnectionForwarder:
             pair.end()
 
     def lead_to(self, host: str) -> None:
-        """Connections go to this host from now on, and those to another one end. Empty: no leader is known; then new
-        ones wait and others go on. `HERE` only after `stop_listening`.
+        """Forwards connections to this host from now on, and ends those to another one. Empty: no leader is known; new
+        connections wait, others continue. `HERE` only after `stop_listening`.
         """
         if host == self.host:
             return
@@ -142,7 +130,7 @@ class ConnectionForwarder:
             log.info("clients' connections lead to %s now, %d to another host end", host, ended)
 
     def accepted(self, client: _Client, port: int, here: str) -> None:
-        """A client came."""
+        """Forwards a new client, or refuses it at a maximum."""
         address = client.address
         full = len(self._pairs) >= self._connections_max or self._of_address[address] >= self._per_address_max
         if full or not self._listening:
@@ -158,34 +146,40 @@ class ConnectionForwarder:
         if now_ms - self._refused_ms >= REFUSED_PAUSE_MS:
             self._refused_ms = now_ms
             log.warning(
-                "connections of clients are refused: %d lead on, %d of them from %s; at most %d may, and %d from one "
-                "address. Give clients the addresses of all copies, or more descriptors (ulimit -n) to the broker",
-                len(self._pairs), self._of_address[address], address, self._connections_max, self._per_address_max,
-            )  # fmt: skip
+                "connections of clients are refused: %d are forwarded, %d of them from %s; at most %d may be, and %d "
+                "from one address. Give clients the addresses of all copies, or more descriptors (ulimit -n) to the "
+                "broker",
+                len(self._pairs),
+                self._of_address[address],
+                address,
+                self._connections_max,
+                self._per_address_max,
+            )
 
     def leads_here(self, address: str, port: int) -> bool:
-        """Whether a connection to this address would come to one of the ports that are listened on here: then the other
-        copy is on this host, and its ports are others.
+        """Returns whether a connection to this address would reach a port of this forwarder: then the other copy is on
+        this host, with other ports.
         """
         for listening in self._listening:
             for bound in listening.sockets:
                 host, at = bound.getsockname()[:2]
-                if at == port and (host == address or (host in _WILDCARDS and _is_own(address))):
+                if at == port and (host == address or (host in WILDCARDS and _is_own(address))):
                     return True
         return False
 
     def refuse_own(self, host: str) -> None:
-        """Said once for a host."""
+        """Logs the error, once for a host."""
         if host != self._own_host:
             self._own_host = host
             log.error(
-                "clients cannot be led on: the leader's host %s is this host, so its ports are not those of this copy. "
-                "replication.forward_clients needs a host (an address) of its own for each copy: set it to false, and "
-                "give clients the addresses of all copies", host,
-            )  # fmt: skip
+                "clients cannot be forwarded: the leader's host %s is this host, so its ports are not those of this "
+                "copy. replication.forward_clients needs a separate host (an address) for each copy: set it to false, "
+                "and give clients the addresses of all copies",
+                host,
+            )
 
     def ended(self, pair: _Pair) -> None:
-        """A pair is no more."""
+        """Removes a pair that has ended."""
         if pair in self._pairs:
             del self._pairs[pair]
             self._of_address[pair.address] -= 1
@@ -194,12 +188,12 @@ class ConnectionForwarder:
         self._fewer.set()
 
 
-class _LeadsHere(Exception):  # no error of a connection
-    """The host that is to be led to is this one."""
+class _LeadsHere(Exception):  # not an error of a connection
+    """The target host is this one."""
 
 
 def _is_own(address: str) -> bool:
-    """Whether the address is one of this host: only such can be bound."""
+    """Returns whether the address is one of this host: others cannot be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as trial:
         try:
@@ -210,7 +204,7 @@ def _is_own(address: str) -> bool:
 
 
 class _Side(asyncio.BufferedProtocol):
-    """One of the two connections; what it reads is written to the other."""
+    """One of the two connections of a pair; its input is written to the other one."""
 
     transport: asyncio.Transport
 
@@ -218,16 +212,13 @@ class _Side(asyncio.BufferedProtocol):
         self._forwarder = forwarder
         self.pair: _Pair | None = None
         self.other: _Side | None = None
-        self.early = b""
-        """What came before the other side was there."""
+        self.early = b""  # input before the other side was connected
         self.unheard = False
-        """True: what comes is dropped. Not left unread: a connection that is closed then is reset, and may lose what
-        was written to it.
-        """
+        """True: input is dropped. If it were left unread, closing would reset the connection and could lose output."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        # At 0 the transport says stop as soon as anything waits, so a pair holds one piece in each direction.
+        # At 0 the transport pauses as soon as anything waits, so a pair buffers one piece in each direction.
         self.transport.set_write_buffer_limits(high=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -236,11 +227,11 @@ class _Side(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self.unheard:
             return
-        # Copied: the buffer is shared by all connections, and the transport may keep what it cannot write at once.
+        # Copied: all connections share the buffer, and the transport may keep what it cannot write immediately.
         data = bytes(self._forwarder.piece[:size])
         if self.other is not None:
             self.other.transport.write(data)
-        else:  # there is no host to write to yet
+        else:  # the other side is not connected yet
             self.early += data
             self.transport.pause_reading()
 
@@ -257,7 +248,7 @@ class _Side(asyncio.BufferedProtocol):
         if other is not None:
             other.other = None
             if error is None:
-                other.transport.close()  # what it has not taken yet may leave
+                other.transport.close()  # its remaining output may leave
                 asyncio.get_running_loop().call_later(LAST_BYTES_S, other.transport.abort)
             else:
                 other.transport.abort()
@@ -272,7 +263,6 @@ class _Client(_Side):
 
     @property
     def address(self) -> str:
-        """The client's."""
         peer = self.transport.get_extra_info("peername")
         return str(peer[0]) if peer else ""
 
@@ -282,19 +272,16 @@ class _Client(_Side):
 
 
 class _Pair:
-    """A client's connection and the one that it leads to."""
+    """A client's connection and the one that it is forwarded to."""
 
     def __init__(self, forwarder: ConnectionForwarder, client: _Client, port: int, here: str) -> None:
-        """`here`: where this machine answers at the client's port."""
+        """`here`: address of this machine for the client's port."""
         self._forwarder, self._client, self._port, self._here = forwarder, client, port, here
         self.address = client.address
-        self._sides: dict[_Side, None] = {client: None}
-        """Those that are open."""
+        self._sides: dict[_Side, None] = {client: None}  # open connections
         client.pair = self
-        self._host = ""
-        """That it leads to; empty: not yet."""
-        self._moved = asyncio.Event()
-        """Another host than before is to be connected to."""
+        self._host = ""  # host that it is connected to; empty: not connected yet
+        self._moved = asyncio.Event()  # set when the target has changed
         self._trying: asyncio.Timeout | None = None
         self._connecting = spawn(self._connect(), name="forwarded connection")
 
@@ -308,7 +295,9 @@ class _Pair:
             return
         except TimeoutError:
             log.debug(
-                "a client's connection cannot go on to %s port %d", self._forwarder.host or "any host", self._port
+                "a client's connection cannot be forwarded to %s port %d",
+                self._forwarder.host or "any host",
+                self._port,
             )
             client.transport.abort()
             return
@@ -318,10 +307,10 @@ class _Pair:
         for source, target in ((client, server), (server, client)):
             early, source.early = source.early, b""
             source.transport.resume_reading()
-            target.transport.write(early)  # which may hold up the source again
+            target.transport.write(early)  # this may pause the source again
 
     async def _reach(self) -> _Side:
-        """The connection to the host that leads by then."""
+        """Returns a connection to the host that leads when it is made."""
         forwarder = self._forwarder
         while True:
             self._moved.clear()
@@ -336,7 +325,7 @@ class _Pair:
                     await self._to_first_of(target, server)
                     self._host = host
             self._trying = None
-            # The leader may have changed while the connection came about.
+            # The leader may have changed meanwhile.
             if self._host and forwarder.host in {"", host}:
                 return server
             if self._host:
@@ -348,11 +337,11 @@ class _Pair:
                     await self._moved.wait()
 
     async def _to_first_of(self, target: str, server: _Side) -> None:
-        """Connect to the first of the name's addresses that takes it. The name is looked up here: one that uvloop looks
-        up for a connection goes on when that is given up, and logs its failure as an exception that nobody retrieved.
+        """Connects to the first address of the name that accepts. The name is resolved here: a look-up by uvloop for a
+        connection continues after a cancellation, and its failure is logged as an exception that nobody retrieved.
         """
         loop = asyncio.get_running_loop()
-        failed = OSError(f"the name {target} leads nowhere")
+        failed = OSError(f"the name {target} has no address")
         for _, _, _, _, address in await loop.getaddrinfo(target, self._port, type=socket.SOCK_STREAM):
             if self._forwarder.leads_here(str(address[0]), self._port):
                 self._forwarder.refuse_own(target)
@@ -366,7 +355,7 @@ class _Pair:
         raise failed
 
     def look(self) -> bool:
-        """Another host leads than before. True if the pair led to another one, and has ended."""
+        """Reacts to another target host. Returns True if the pair was connected to another one, and has ended."""
         host = self._forwarder.host
         if self._host and self._client.other is not None:
             if host and host != self._host:
@@ -375,32 +364,32 @@ class _Pair:
         elif host:
             self._moved.set()
             if self._trying is not None and not self._trying.expired():
-                # Ended at once: a connection attempt to a host that is gone would last `CONNECT_S`.
+                # Ended immediately: a connection attempt to a lost host would last `CONNECT_S`.
                 self._trying.reschedule(asyncio.get_running_loop().time())
         return False
 
     def lost(self, side: _Side) -> None:
-        """A side is gone; the other one follows by itself."""
+        """Removes a lost side; the other one ends by itself."""
         self._connecting.cancel()
         self._sides.pop(side, None)
         if not self._sides:
             self._forwarder.ended(self)
 
     def leave(self) -> None:
-        """Say to the host that nothing comes any more. It ends the connection behind its last answer, and so does the
-        client's side then.
+        """Sends the host the end of the input. It closes the connection after its last answer, and then the client's
+        side is closed too.
         """
         client, server = self._client, self._client.other
-        if not self._connecting.done():  # no host has heard of it
+        if not self._connecting.done():  # no host has received anything
             self.end()
-        if server is None:  # or one side has ended, and the other is about to
+        if server is None:  # or one side has ended, and the other one is about to
             return
         client.unheard = True
         client.transport.resume_reading()
         server.transport.write_eof()
 
     def end(self) -> None:
-        """Now. The client makes another connection."""
+        """Ends immediately. The client makes another connection."""
         self._connecting.cancel()
         for side in self._sides:
             side.transport.abort()

@@ -1,4 +1,4 @@
-"""Metrics of the front `http2`: what its connections hold, and what was refused. Servers on grpcio's front have none.
+"""Metrics of the front `http2`: sums over its connections, and refusals. Servers on grpcio's front have none.
 
 Read at scrape from the plain counters of `evenq.serving.http2.limits.Totals`, one for each listener.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from evenq.serving.http2.limits import Totals
-from evenq.serving.program.metrics import Metric, MetricKind, Sample
-
-__all__ = ["front_metrics"]
+from evenq.serving.program.metrics import Metric, Sample, counter, gauge
 
 _REFUSED = (
     "connections_refused",
@@ -24,7 +22,7 @@ _REFUSED = (
 
 
 def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
-    """`totals` is asked at scrape: `lambda: servers.totals`."""
+    """Returns the metrics. `totals` is called at scrape: `lambda: servers.totals`."""
 
     def held(name: str) -> Callable[[], Iterable[Sample]]:
         def read() -> Iterable[Sample]:
@@ -48,7 +46,7 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
         return [((code,), sum(each.faults.get(code, 0) for each in totals())) for code in codes]
 
     gauges = [
-        Metric(name=f"evenq_front_{name}", kind=MetricKind.GAUGE, unit=unit, help=text, read=held(name))
+        gauge(f"evenq_front_{name}", unit).series(held(name), text)
         for name, unit, text in (
             ("connections", "connections", "Open connections, including those in a TLS handshake."),
             ("streams", "streams", "Open streams: running calls, and incomplete requests."),
@@ -58,36 +56,18 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
     ]
     return [
         *gauges,
-        Metric(
-            name="evenq_front_refused_total",
-            kind=MetricKind.COUNTER,
-            unit="events",
-            labels=("what",),
-            help="Connections, handshakes, calls and streams that were refused or ended because of a limit.",
-            read=refused,
+        counter("evenq_front_refused_total", "events", "what").series(
+            refused, "Connections, handshakes, calls and streams that were refused or ended because of a limit."
         ),
-        Metric(
-            name="evenq_front_limits_total",
-            kind=MetricKind.COUNTER,
-            unit="events",
-            labels=("limit",),
-            help="Times that a limit was reached, by its name in the settings `front_limits`.",
-            read=reached,
+        counter("evenq_front_limits_total", "events", "limit").series(
+            reached, "Times that a limit was reached, by its name in the settings `front_limits`."
         ),
-        Metric(
-            name="evenq_front_untaken_total",
-            kind=MetricKind.COUNTER,
-            unit="responses",
-            help="Responses with messages that push consumers reset, or read only after their deadline; what they "
+        counter("evenq_front_untaken_total", "responses").series(
+            held("untaken"),
+            "Responses with messages that push consumers reset, or read only after their deadline; what they "
             "still hold of them is delivered again.",
-            read=held("untaken"),
         ),
-        Metric(
-            name="evenq_front_faults_total",
-            kind=MetricKind.COUNTER,
-            unit="connections",
-            labels=("code",),
-            help="Connections closed because the peer violated the protocol or flooded, by HTTP/2 error code.",
-            read=faults,
+        counter("evenq_front_faults_total", "connections", "code").series(
+            faults, "Connections closed because the peer violated the protocol or flooded, by HTTP/2 error code."
         ),
     ]

@@ -1,10 +1,9 @@
-"""The one gRPC server of every program: bytes in, bytes out, errors turned into statuses.
+"""The gRPC server of every program on grpcio: bytes in, bytes out, errors as statuses.
 
-`open_grpc_server` takes `Rpc`s (`evenq.serving.rpc`), which know nothing of gRPC, and serves them beside
-`grpc.health.v1` and server reflection. Always true: an error of a handler is answered in the response's own `status`
-(or, where a response has none, as a gRPC error with the trailer `evenq-code`); a mistake of ours is answered with an id
-that is also in the log, never with a stack; no more than `running_max` handlers run at once. This is the hot path of
-all programs: no look-ups, no logging, no copies here.
+`open_grpc_server` serves `Rpc`s (`evenq.serving.rpc`), which are independent of gRPC, with `grpc.health.v1` and server
+reflection. Always true: a handler's error is answered in the response's own `status`, or without one as a gRPC
+error with the trailer `evenq-code`. A defect is answered with an id that is also in the log, never with a stack. No
+more than `running_max` handlers run at the same time. This is the hot path: no look-ups, no logging, no copies here.
 """
 
 from __future__ import annotations
@@ -34,32 +33,28 @@ from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStr
 from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
-__all__ = ["GrpcServer", "open_grpc_server"]
-
 
 class GrpcServer:
     """A running server. Made by `open_grpc_server`; owned by the loop that made it."""
 
     def __init__(self, rpcs: Sequence[Rpc], *, clock: Clock, options: GrpcServerOptions) -> None:
-        self.port = 0
-        """The port that is listened on."""
+        self.port = 0  # port that it listens on
         self.listener = options.listener
         self.health = Health()
         self.stats: dict[str, MethodStats] = {rpc.method: MethodStats() for rpc in rpcs}
         """Counters by method; the methods of health and reflection are not counted."""
-        self.running = 0
-        """Calls that have not ended yet."""
+        self.running = 0  # calls that have not ended
         self._clock = clock
         self._options = options
         self._stopping = False
         self._endless: set[asyncio.Task[Any]] = set()
         self._server: Any = grpc.aio.server(options=options.channel_arguments())
         methods = {rpc.method: self._method_handler(rpc) for rpc in all_served(rpcs, self.health)}
-        finder: Any = _Methods(methods)  # all that gRPC wants of its abstract class
+        finder: Any = _Methods(methods)  # has what gRPC uses of its abstract class
         self._server.add_generic_rpc_handlers((finder,))
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. 0 = any free port. Raises PortInUse, or SettingsError for a host or port that cannot be had."""
+        """Listens; 0 = any free port. Raises PortInUse, or SettingsError for an invalid host or port."""
         _probe(host, port)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -68,7 +63,7 @@ class GrpcServer:
             else:
                 self.port = self._server.add_secure_port(address, self._options.credentials)
         except RuntimeError as error:
-            if self._options.credentials is not None:  # the port was free a moment ago
+            if self._options.credentials is not None:  # the port was free just before
                 raise errors.SettingsError(
                     f"cannot listen with TLS on {host}:{port}: certificate and key must be PEM and belong together"
                 ) from error
@@ -76,12 +71,12 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 25), wait for the
-        others up to `grace_ms`.
+        """Accepts no new calls, ends bidirectional streams immediately with status OK (decision 25), waits for other
+        calls up to `grace_ms`.
         """
         self._stopping = True
         self.health.close()
-        # Without any grace gRPC would cancel the streams before they could end cleanly.
+        # Without any grace gRPC would cancel the streams before they can end cleanly.
         stopped = spawn(self._server.stop(max(grace_ms, CLEAN_END_MS) / 1000), name="server stop")
         await self._clock.sleep_ms(0)
         for task in list(self._endless):
@@ -117,7 +112,7 @@ class GrpcServer:
             try:
                 context.must_be_legal()
                 return await handler(request, context)
-            except Exception as error:  # noqa: BLE001  the last stop of every call: it logs, counts and answers
+            except Exception as error:  # noqa: BLE001  the last handler of all errors: it logs, counts and answers
                 return await fail(error, context, grpc_context)
             finally:
                 self.running -= 1
@@ -175,8 +170,8 @@ class GrpcServer:
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
-                # The server shuts down. Returning ends the stream with OK: Rust's SDK reads a stream that ended with
-                # an error again and again, without a pause and for ever (decision 25).
+                # The server is stopping. Returning ends the stream with OK: Rust's SDK reopens a stream that ended
+                # with an error endlessly without a pause (decision 25).
             except Exception as error:  # noqa: BLE001  as above
                 await grpc_context.write(await fail(error, context, grpc_context))
             finally:
@@ -205,9 +200,7 @@ class GrpcServer:
 async def open_grpc_server(
     rpcs: Sequence[Rpc], *, host: str, port: int, clock: Clock, options: GrpcServerOptions | None = None
 ) -> GrpcServer | Http2GrpcServer:
-    """Serve `rpcs` at host:port; 0 = any free port, to be read from `port` of the result. Raises PortInUse,
-    SettingsError.
-    """
+    """Serves `rpcs` at host:port; 0 = any free port, which is `port` of the result. Raises PortInUse, SettingsError."""
     options = options or GrpcServerOptions()
     server = (GrpcServer if options.front == "grpcio" else Http2GrpcServer)(rpcs, clock=clock, options=options)
     await server.start(host, port)
@@ -217,14 +210,14 @@ async def open_grpc_server(
 _Fail = Callable[[Exception, RpcContext, Any], Awaitable[bytes]]
 
 _METADATA: ContextVar[Sequence[tuple[str, str | bytes]]] = ContextVar("metadata", default=())
-"""Headers of the call whose task this is: gRPC decodes them once to find the method, and again for a handler that asks
+"""Headers of the current task's call: gRPC decodes them to find the method, and again for handlers that read them from
 the context.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MethodHandler:
-    """What gRPC asks of a handler. No (de)serialisers: bytes pass as they are."""
+    """A handler in the form that gRPC requires, without (de)serialisers."""
 
     request_streaming: bool = False
     response_streaming: bool = False
@@ -237,7 +230,7 @@ class _MethodHandler:
 
 
 class _Methods:
-    """A `grpc.GenericRpcHandler`: finds the method; an unknown one becomes gRPC's UNIMPLEMENTED."""
+    """A `grpc.GenericRpcHandler` that finds the method; an unknown one becomes gRPC's UNIMPLEMENTED."""
 
     def __init__(self, methods: dict[str, _MethodHandler]) -> None:
         self._methods = methods
@@ -257,7 +250,7 @@ async def _pump(frames: AsyncIterator[Frames], write: Callable[[bytes], Awaitabl
             for one in each_of(frame):
                 await write(one)
     except BaseException:
-        # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the collector.
+        # A cancelled write leaves the generator where it yielded: its cleanup must not wait for the collector.
         close = getattr(frames, "aclose", None)
         if close is not None:
             await close()
@@ -265,7 +258,7 @@ async def _pump(frames: AsyncIterator[Frames], write: Callable[[bytes], Awaitabl
 
 
 def _probe(host: str, port: int) -> None:
-    """Bind once with plain sockets: gRPC's own failure is a bare sentence, and lines of the C++ core on stderr."""
+    """Binds once with plain sockets, because gRPC's own error is vague and writes lines of its core to stderr."""
     for one in bind(host, port):
         one.close()
 

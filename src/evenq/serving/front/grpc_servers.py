@@ -1,8 +1,7 @@
-"""All gRPC servers of one program: plain text, TLS, and further listeners; opened together, counted and closed as one.
+"""All gRPC servers of one program: plain text, TLS, and further listeners; opened, counted and closed together.
 
-`open_grpc_servers` takes the server's settings of where to listen. A call knows the listener it came through by
-`RpcContext.listener`. Always true: if one server cannot be opened, none stays open; the first server is the plain one,
-where it is on.
+Handlers find the listener of a call in `RpcContext.listener`. Always true: if one server cannot be opened, none stays
+open; the first server is the plain one, if it is on.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass, replace
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER, Listener
 from evenq.runtime.clock import Clock
-from evenq.serving.front.edges import EDGES, Edges
 from evenq.serving.front.grpc_server import GrpcServer
 from evenq.serving.front.http2_grpc_server import Http2GrpcServer
+from evenq.serving.front.port_openers import PORT_OPENERS, PortOpeners
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
@@ -24,12 +23,10 @@ from evenq.serving.rpc import Rpc
 from evenq.serving.tls import ServerTls, TlsSettings
 from evenq.wire.addresses import TLS
 
-__all__ = ["GrpcServers", "ListenAddress", "open_grpc_servers", "usual_addresses"]
-
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where a gRPC server is to listen."""
+    """Address at which a gRPC server listens."""
 
     listener: Listener
     host: str
@@ -46,26 +43,26 @@ class GrpcServers:
 
     @property
     def port(self) -> int:
-        """Port of the first server: the plain one, where it is on."""
+        """Port of the first server, which is the plain one if it is on."""
         return self._servers[0].port
 
     @property
     def listener(self) -> Listener:
-        """Of the first server."""
+        """Listener of the first server."""
         return self._servers[0].listener
 
     def port_of(self, listener: str) -> int:
-        """Port of the server with this name; 0 if there is none."""
+        """Returns the port of the server with this name; 0 if there is none."""
         return next((server.port for server in self._servers if server.listener.name == listener), 0)
 
     @property
     def ports(self) -> Mapping[Listener, int]:
-        """Each server and its port, the first server first."""
+        """Each server and its port, in order."""
         return {server.listener: server.port for server in self._servers}
 
     def address(self, host: str, *, tls: bool, advertise: str = "") -> str:
-        """Where other servers call this one: `advertise`, or else `host` and the port of the first server that speaks
-        as `tls` wants it (of the first one, if none does); with `evenqs://` in front if that server has TLS.
+        """Returns the address for other servers: `advertise`, or `host` and the port of the first server with TLS as in
+        `tls` (otherwise of the first server); with `evenqs://` in front if that server has TLS.
         """
         server = next((server for server in self._servers if server.listener.tls == tls), self._servers[0])
         if "://" in advertise:
@@ -75,16 +72,16 @@ class GrpcServers:
 
     @property
     def serving(self) -> bool:
-        """What the health service of all servers says."""
+        """State that the health services of all servers report."""
         return all(server.health.serving for server in self._servers)
 
     def set_serving(self, *, serving: bool, service: str = "") -> None:
-        """Let the health service of all servers say so."""
+        """Sets the state in the health services of all servers."""
         for server in self._servers:
             server.health.set_serving(serving=serving, service=service)
 
     def stats(self) -> Mapping[str, MethodStats]:
-        """Counters by method, of all servers together: they answer the same calls."""
+        """Returns the counters by method, summed over all servers, which answer the same calls."""
         if len(self._servers) == 1:
             return self._servers[0].stats
         together: dict[str, MethodStats] = {}
@@ -95,23 +92,23 @@ class GrpcServers:
 
     @property
     def totals(self) -> list[Totals]:
-        """What the connections of each server on the front `http2` hold."""
+        """Totals of the connections of each server on the front `http2`."""
         return [server.totals for server in self._servers if isinstance(server, Http2GrpcServer)]
 
     def turn_away(self) -> None:
-        """Tell all clients to connect anew, and serve them on if they come back. gRPC's own server cannot."""
+        """Makes all clients reconnect; they are served again. Not possible in gRPC's own server."""
         for server in self._servers:
             if isinstance(server, Http2GrpcServer):
                 server.turn_away()
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end running ones within `grace_ms`, stop watching the TLS files. Idempotent."""
+        """Accepts no new calls, ends running ones within `grace_ms`, stops watching the TLS files. Idempotent."""
         await self._tls.close()
         await asyncio.gather(*(server.stop(grace_ms) for server in self._servers))
 
 
 def usual_addresses(host: str, port: int, tls: TlsSettings) -> list[ListenAddress]:
-    """The plain server and the TLS server, as far as they are on (-1 = off)."""
+    """Returns the plain and the TLS server, as far as they are on (-1 = off)."""
     usual = ((PLAIN_LISTENER, port), (TLS_LISTENER, tls.port))
     return [ListenAddress(listener, host, number) for listener, number in usual if number >= 0]
 
@@ -123,9 +120,9 @@ async def open_grpc_servers(
     *,
     clock: Clock,
     options: GrpcServerOptions | None = None,
-    edges: Edges = EDGES,
+    edges: PortOpeners = PORT_OPENERS,
 ) -> GrpcServers:
-    """Serve `rpcs` at all `addresses`, and show TLS files that change from then on. Raises PortInUse, SettingsError."""
+    """Serves `rpcs` at all `addresses`, and reloads changed TLS files from then on. Raises PortInUse, SettingsError."""
     if not addresses:
         raise SettingsError("port and tls.port are both -1, so nothing would be served; give one of them")
     server_tls = ServerTls(tls, clock=clock)

@@ -1,11 +1,10 @@
-"""`grpc.health.v1.Health`: what Kubernetes' gRPC probes and load balancers ask. Check answers once, Watch on every
-change.
+"""`grpc.health.v1.Health`, for Kubernetes' gRPC probes and load balancers. Check answers once, Watch on every change.
 
-The two messages are one field each, so they are read and written here by hand; the published package would cost every
-start an import. Three names are known from the start: the empty one and `readiness` say whether clients should come,
-`liveness` whether a restart would help: it says yes while the loop turns, and no once the process cannot recover by
-itself. So neither a full disk nor a drain gets a server killed. Any other name that was never set is NOT_FOUND to
-Check and SERVICE_UNKNOWN to Watch.
+The two messages have one field each, so they are read and written by hand: importing the published package would delay
+every start. Three names always exist. The empty one and `readiness` report whether clients should connect. `liveness`
+reports whether a restart would help: it is serving while the loop runs, and not serving once the process cannot recover
+by itself. So neither a full disk nor a drain gets a server killed. Any other name is NOT_FOUND for Check and
+SERVICE_UNKNOWN for Watch until it is set.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from collections.abc import AsyncIterator
 from evenq.errors import NotFound, TooManyRequests
 from evenq.serving.fields import read_fields
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
-
-__all__ = ["LIVENESS", "READINESS", "Health"]
 
 LIVENESS, READINESS = "liveness", "readiness"
 
@@ -30,7 +27,7 @@ ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
 
 
 class Health:
-    """The state that probes see. A server is "serving" from the start; its program may say otherwise."""
+    """The state that probes get. A server is "serving" from the start; its program may change that."""
 
     def __init__(self) -> None:
         self._states: dict[str, bytes] = {"": SERVING, READINESS: SERVING, LIVENESS: SERVING}
@@ -40,16 +37,15 @@ class Health:
 
     @property
     def serving(self) -> bool:
-        """What the empty name answers."""
         return self._states[""] == SERVING
 
     @property
     def alive(self) -> bool:
-        """What `liveness` answers."""
+        """Answer for `liveness`."""
         return self._states[LIVENESS] == SERVING
 
     def set_serving(self, *, serving: bool, service: str = "") -> None:
-        """Change the answer. The empty service stands for the whole server, and `readiness` says the same."""
+        """Changes the answer. The empty service means the whole server, and `readiness` has the same answer."""
         state = SERVING if serving else NOT_SERVING
         for name in ("", READINESS) if service in {"", READINESS} else (service,):
             self._states[name] = state
@@ -57,12 +53,12 @@ class Health:
         changed.set()
 
     def close(self) -> None:
-        """The server ends: tell that it does not serve, and end every watch, so that it waits for none."""
+        """Reports that the server does not serve, and ends every watch, so that a stop waits for none."""
         self._closed = True
         self.set_serving(serving=False)
 
     def rpcs(self) -> list[Rpc]:
-        """The two calls, for the gRPC server."""
+        """Returns the two calls, for the gRPC server."""
         return [
             Rpc(
                 method="/grpc.health.v1.Health/Check",
@@ -86,8 +82,7 @@ class Health:
         state = self._states.get(_service(request))
         if state is None:
             raise NotFound(
-                f"no health is known of service {_service(request)!r}; "
-                f"ask with the empty name, {READINESS} or {LIVENESS}"
+                f"service {_service(request)!r} has no health state; use the empty name, {READINESS} or {LIVENESS}"
             )
         return state
 
@@ -98,7 +93,7 @@ class Health:
         try:
             last_state = b""
             while True:
-                changed, last = self._changed, self._closed  # as of now: both may change while the state is sent
+                changed, last = self._changed, self._closed  # both may change while the state is sent
                 state = self._states.get(_service(request), SERVICE_UNKNOWN)
                 if state != last_state:
                     last_state = state

@@ -1,8 +1,7 @@
-"""The gRPC server on our own HTTP/2, with the rows, contexts, statuses and bounds of `evenq.serving.front.grpc_server`.
+"""The gRPC server on our own HTTP/2; calls, contexts, statuses and bounds as in `evenq.serving.front.grpc_server`.
 
-Made by `open_grpc_server` where `GrpcServerOptions.front` is `http2`. Always true: as of `GrpcServer`; what the peer
-can make grow is bounded by `evenq.serving.http2.limits`. This is the hot path of all programs: no look-ups, no logging,
-no copies here.
+Made by `open_grpc_server` if `GrpcServerOptions.front` is `http2`. Always true: as of `GrpcServer`; everything that the
+peer can make grow is bounded by `evenq.serving.http2.limits`. This is the hot path: no look-ups, no logging, no copies.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from evenq.serving.rpc import CallKind, Rpc, RpcContext, Unary
 from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
-__all__ = ["Http2GrpcServer"]
-
 _Fail: TypeAlias = Callable[[Exception, RpcContext], bytes]
 
 
@@ -35,14 +32,12 @@ class Http2GrpcServer:
     """A running server. Made by `open_grpc_server`; owned by the loop that made it."""
 
     def __init__(self, rpcs: Sequence[Rpc], *, clock: Clock, options: GrpcServerOptions) -> None:
-        self.port = 0
-        """The port that is listened on."""
+        self.port = 0  # port that it listens on
         self.listener = options.listener
         self.health = Health()
         self.stats: dict[str, MethodStats] = {rpc.method: MethodStats() for rpc in rpcs}
         """Counters by method; the methods of health and reflection are not counted."""
-        self.running = 0
-        """Calls that have not ended yet."""
+        self.running = 0  # calls that have not ended
         self._clock = clock
         self._options = options
         methods = {rpc.method: self._method(rpc) for rpc in all_served(rpcs, self.health)}
@@ -55,27 +50,27 @@ class Http2GrpcServer:
 
     @property
     def totals(self) -> Totals:
-        """What connections hold together, and what was refused."""
+        """Sums over the connections, and numbers of refusals."""
         return self._server.totals
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. 0 = any free port. Raises PortInUse, or SettingsError for a host or port that cannot be had."""
+        """Listens; 0 = any free port. Raises PortInUse, or SettingsError for an invalid host or port."""
         self.port = await self._server.start(host, port)
 
     def turn_away(self) -> None:
-        """Let each client open its next call on a new connection. Bidirectional streams end cleanly, other calls go on
-        to their end.
+        """Makes each client open its next call on a new connection. Bidirectional streams end cleanly, other calls
+        continue to their end.
         """
         self._server.drain()
         self._server.end_calls(endless=True)
 
     async def stop(self, grace_ms: int = 0) -> None:
-        """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 25), wait for the
-        others up to `grace_ms`.
+        """Accepts no new calls, ends bidirectional streams immediately with status OK (decision 25), waits for other
+        calls up to `grace_ms`.
         """
         self.health.close()
         await self._server.close_ports()
-        # A turn of the loop for calls that came with the GOAWAY: they are begun, so that they are ended in order.
+        # One turn of the loop for calls that crossed the GOAWAY: they begin, so that they end in order.
         await self._clock.sleep_ms(0)
         self._server.end_calls(endless=True)
         await self._server.stop(max(grace_ms, CLEAN_END_MS))
@@ -101,7 +96,7 @@ class Http2GrpcServer:
             try:
                 context.must_be_legal()
                 return await handler(request, context)
-            except Exception as error:  # noqa: BLE001  the last stop of every call: it logs, counts and answers
+            except Exception as error:  # noqa: BLE001  the last handler of all errors: it logs, counts and answers
                 return fail(error, context)
             finally:
                 self.running -= 1
@@ -134,7 +129,7 @@ class Http2GrpcServer:
             finally:
                 self.running -= 1
                 stats.running -= 1
-                # A stream that lives as long as its client has no time of an answer.
+                # A stream that lives as long as its client has no duration of an answer.
                 if not endless:
                     stats.add(monotonic_ms() - started)
 
@@ -142,8 +137,7 @@ class Http2GrpcServer:
 
 
 def _failure(rpc: Rpc, stats: MethodStats) -> _Fail:
-    # Answers that have a status say errors there, where RocketMQ's SDKs look for them; only the others end with one of
-    # gRPC.
+    # Responses with a status carry errors there, where RocketMQ's SDKs look for them; others end with a gRPC error.
     in_response = has_status(rpc.response)
 
     def fail(error: Exception, context: RpcContext) -> bytes:

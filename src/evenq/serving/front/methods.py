@@ -1,6 +1,6 @@
-"""Everything that a server serves: a program's own calls, and health and reflection beside them.
+"""All calls of a server: those of the program, and health and reflection.
 
-Called by both servers. Calls come back resolved, so that clients may name things in any way.
+Used by both servers. The calls are wrapped in `resolved`, so that clients may use any namespaces.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from evenq.serving.front import reflection
 from evenq.serving.front.health import Health
 from evenq.serving.rpc import Rpc
 
-__all__ = ["all_served"]
-
 
 def all_served(rpcs: Sequence[Rpc], health: Health) -> list[Rpc]:
-    """Raises ValueError if two of them have one method."""
+    """Returns all calls. Raises ValueError if two of them have one method."""
     served = [*health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs]), *rpcs]
     if len({rpc.method for rpc in served}) != len(served):
         raise ValueError("two Rpcs have one method")

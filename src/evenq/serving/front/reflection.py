@@ -1,9 +1,7 @@
-"""Server reflection (`grpc.reflection.v1` and `v1alpha`, which are equal on the wire), so that grpcurl and others can
-call us.
+"""Server reflection (`grpc.reflection.v1` and `v1alpha`, which are equal on the wire), for grpcurl and similar tools.
 
-It lists the services that the server serves and answers with descriptors from our private pool. Written by hand: the
-published package knows only the default pool and only v1alpha. Access: descriptors are public, they are in our
-repository.
+It lists the services of the server and answers with descriptors from our private pool. Hand-written, because the
+published package supports only the default pool and v1alpha. Descriptors need no credentials: they are public.
 """
 
 from __future__ import annotations
@@ -15,12 +13,10 @@ from typing import Any
 from evenq.errors import BadRequest
 from evenq.serving.fields import read_fields, write_bytes, write_varint
 from evenq.serving.rpc import Access, Action, Bidi, CallKind, MessagePieces, Resource, Rpc, RpcContext
-from evenq.wire.stubs.grpc.health.v1 import health_pb2 as _health_pb2  # noqa: F401  the pool knows what was imported
+from evenq.wire.stubs.grpc.health.v1 import health_pb2 as _health_pb2  # noqa: F401  imported into the pool
 from evenq.wire.stubs.pool import POOL
 
-__all__ = ["rpcs"]
-
-NOT_FOUND = 5  # gRPC codes, as the reflection protocol wants them
+NOT_FOUND = 5  # gRPC codes, as in the reflection protocol
 INVALID_ARGUMENT = 3
 UNIMPLEMENTED = 12
 
@@ -29,11 +25,11 @@ FILE_CONTAINING_SYMBOL = 4
 LIST_SERVICES = 7
 
 REQUEST_BYTES_MAX = 4 << 10
-"""Longest request that is answered, because the answer repeats it; a symbol's name is far shorter."""
+"""Longest request that is answered, because the answer repeats it; names of symbols are far shorter."""
 
 
 def rpcs(methods: Sequence[str]) -> list[Rpc]:
-    """The reflection calls of a server that serves `methods`."""
+    """Returns the reflection calls of a server that serves `methods`."""
     services = sorted({method.split("/")[1] for method in methods} | {"grpc.health.v1.Health"})
     return [
         Rpc(
@@ -58,7 +54,7 @@ def _handler(services: Sequence[str]) -> Bidi:
 
 
 class _Answers:
-    """An answer to each request. Strangers may leave thousands of these waiting, and a generator is twice as large."""
+    """Answers to a stream of requests. Thousands of them may wait, and a generator is twice as large."""
 
     __slots__ = ("_listed", "_requests")
 
@@ -77,13 +73,12 @@ def _listed(services: Sequence[str]) -> bytes:
 
 
 def answer(request: bytes, listed: bytes) -> MessagePieces:
-    """The encoded ServerReflectionResponse to an encoded ServerReflectionRequest; `listed`: the answer to a question
-    for all services.
+    """Returns the encoded ServerReflectionResponse to an encoded ServerReflectionRequest.
 
-    Descriptors are tens of kilobytes and anybody may ask for them, again and again: all answers share them.
+    `listed`: the answer to a request for all services. All answers share the descriptors, which have tens of kilobytes.
     """
     if len(request) > REQUEST_BYTES_MAX:
-        text = f"the request has {len(request)} bytes, more than {REQUEST_BYTES_MAX}; ask for one name at a time"
+        text = f"the request has {len(request)} bytes, more than {REQUEST_BYTES_MAX}; send one name at a time"
         return MessagePieces([_error(INVALID_ARGUMENT, text)])
     host, result = b"", b""
     try:
@@ -99,24 +94,24 @@ def answer(request: bytes, listed: bytes) -> MessagePieces:
             elif number == LIST_SERVICES:
                 result = listed
     except KeyError as error:
-        result = _error(NOT_FOUND, f"not known here: {error}")
+        result = _error(NOT_FOUND, f"unknown here: {error}")
     except (BadRequest, UnicodeDecodeError) as error:
         result = _error(INVALID_ARGUMENT, str(error))
     begin = write_bytes(1, host) + write_bytes(2, request)
-    return MessagePieces([begin, result or _error(UNIMPLEMENTED, "we have no extensions")])
+    return MessagePieces([begin, result or _error(UNIMPLEMENTED, "extensions are not supported")])
 
 
 def _file_with(symbol: str) -> Any:
     try:
         return POOL.FindFileContainingSymbol(symbol)
     except KeyError:
-        service, _, _method = symbol.rpartition(".")  # the pool does not know methods by name
+        service, _, _method = symbol.rpartition(".")  # the pool has no methods by name
         return POOL.FindFileContainingSymbol(service)
 
 
-@cache  # as many as there are files in our pool, about 700 KB
+@cache  # one entry per file of our pool, about 700 KB in total
 def _files(name: str) -> bytes:
-    """The file, then all that it imports, each once: some clients take the first for the one that they asked for."""
+    """Returns the file, then all its imports, each once: some clients take the first file for the requested one."""
     files = {name: POOL.FindFileByName(name)}
     unread = [name]
     while unread:

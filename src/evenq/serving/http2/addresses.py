@@ -1,7 +1,7 @@
-"""One peer address: what its connections have in common, and the name under which it is logged.
+"""One peer address: the common state of its connections, and its name in logs.
 
-Made by `evenq.serving.http2.server` for the first connection from an address, forgotten with the last one. Always
-true: `calls` counts the calls from this address whose handlers are not over; `idle` holds some of them.
+Made by `evenq.serving.http2.server` for the first connection from an address, removed with the last one. Always true:
+`calls` counts the calls from this address whose handlers have not ended; `idle` contains some of them.
 """
 
 from __future__ import annotations
@@ -16,38 +16,35 @@ from evenq.serving.binding import UNIX
 from evenq.serving.http2.limits import PeerTotals
 from evenq.wire.http2.codes import Status
 
-__all__ = ["Address", "Idle", "IdleConnections"]
-
-LOOK_MS = 1_000
-"""Shortest time between two looks at all connections: 15,000 of them take some milliseconds."""
+LOOK_MS = 1_000  # shortest time between two searches of all connections: 15,000 of them take some ms
 
 
 class Idle(Protocol):
-    """A stream that can be ended for others."""
+    """A stream that can be ended to make room for others."""
 
     def end(self, code: int, message: str = "") -> None:
-        """Answer with a status, if it is not answered yet."""
+        """Answers with a status, if no answer was sent."""
 
     def end_now(self) -> None:
-        """Do not wait until the caller has sent something."""
+        """Ends it without waiting for the caller's first message."""
 
     def abandon(self) -> None:
-        """Stop the handler."""
+        """Stops the handler."""
 
 
 class IdleConnection(Protocol):
-    """A connection that can be ended for another one."""
+    """A connection that can be ended to make room for another one."""
 
     @property
     def idle_since_ms(self) -> int | None:
-        """Since when it carries no call that showed credentials; None: it carries one, or ends already."""
+        """Time since which it has no call with credentials; None: it has one, or is ending."""
 
     def make_room(self) -> None:
-        """End it."""
+        """Ends the connection."""
 
 
 class IdleConnections:
-    """Those that can be ended for new ones, the longest idle first, as the last look found them."""
+    """Connections that can be ended for new ones, the longest idle first, as of the last search."""
 
     __slots__ = ("_found", "_looked_ms")
 
@@ -56,7 +53,7 @@ class IdleConnections:
         self._looked_ms: int | None = None
 
     def end_one(self, connections: Iterable[IdleConnection], now_ms: int) -> bool:
-        """End one that is idle still. False: none was found within the last second."""
+        """Ends one that is still idle. False: none was found within the last second."""
         while True:
             while self._found:
                 connection = self._found.popleft()
@@ -72,24 +69,20 @@ class IdleConnections:
 
 
 class Address(PeerTotals):
-    """What comes from one peer address."""
+    """Common state of one peer address."""
 
     __slots__ = ("calls", "host", "idle", "idle_connections")
 
     def __init__(self, host: str) -> None:
         super().__init__()
         self.host = host
-        self.calls = 0
-        """Whose handlers are not over."""
+        self.calls = 0  # calls whose handlers have not ended
         self.idle: dict[Idle, None] = {}
-        """Streams that show no credentials: no message has come on them yet, or anybody may open them. The oldest
-        first.
-        """
-        self.idle_connections: IdleConnections | None = None
-        """Made when there are as many connections as may be."""
+        """Streams without credentials, the oldest first: no message has arrived yet, or they need none."""
+        self.idle_connections: IdleConnections | None = None  # made when the maximum of connections is reached
 
     def make_room(self) -> bool:
-        """End the oldest idle stream for a call that comes; False: there is none."""
+        """Ends the oldest idle stream for a new call; False: there is none."""
         stream = next(iter(self.idle), None)
         if stream is None:
             return False
@@ -100,7 +93,7 @@ class Address(PeerTotals):
         return True
 
     def peer_of(self, transport: asyncio.BaseTransport) -> str:
-        """`host:port`, as contexts and logs have it."""
+        """Returns `host:port`, as in contexts and logs."""
         if self.host == UNIX:
             return self.host
         port = transport.get_extra_info("peername")[1]

@@ -1,10 +1,9 @@
-"""Which answers must wait: what a connection's peer has not taken, against what it may leave.
+"""Decides which answers must wait, by the bytes that the peer has not taken.
 
-One for each connection, asked by its calls before they make more. Counted is what streams have queued for the peer's
-windows and what the transport holds for its socket. Always true: while the answers of an address, or of all, are at
-their bound, no connection that has more than its share of it unread makes more of them; one that has less, and one
-that has `SHARE_MIN` or less, waits for no other. So the sum of all is at most twice the bound, and a message more
-for each handler that was making one.
+One object per connection; its calls query it before they make more. It counts the bytes that streams have queued for
+the peer's windows and that the transport holds for its socket. Always true: while the answers of an address, or of all,
+are at their bound, connections over their share make no more of them. Connections under their share, or with at most
+`SHARE_MIN`, do not wait for others. So the sum is at most twice the bound, plus one message of each busy handler.
 """
 
 from __future__ import annotations
@@ -15,37 +14,31 @@ from evenq.serving.http2.limits import SHARE_MIN, Http2Limits
 from evenq.serving.http2.sending import StreamSender
 from evenq.serving.http2.streams import Http2Stream
 
-__all__ = ["WRITE_BYTES", "Backpressure", "Paused"]
-
 WRITE_BYTES, WRITE_BYTES_PRESSED = 256 << 10, 64 << 10
-"""What is handed to the transport at a time: usually, and while the peer's address has half of what it may unread."""
+"""Bytes passed to the transport at a time: usually, and while the address has half of its bound unread."""
 
 
 class Paused(Protocol):
     """A call whose handler waits for room."""
 
     def go_on(self) -> None:
-        """There is room again: let the handler look."""
+        """Lets the handler check again, because there is room."""
 
 
 class Backpressure:
-    """Of one connection."""
+    """Backpressure of one connection."""
 
     __slots__ = ("_core", "_crowded", "_held_bytes", "_limits", "paused_ms", "waiting")
 
     def __init__(self, core: StreamSender, limits: Http2Limits) -> None:
         self._core, self._limits = core, limits
-        self.paused_ms: int | None = None
-        """Since when the transport takes no more."""
-        self.waiting: dict[Http2Stream, Paused] = {}
-        """Calls whose handlers wait for room."""
-        self._held_bytes = 0
-        """What the transport holds while it takes no more."""
-        self._crowded = False
-        """Handlers wait for more than their own stream's room."""
+        self.paused_ms: int | None = None  # since when the transport accepts no more
+        self.waiting: dict[Http2Stream, Paused] = {}  # calls whose handlers wait for room
+        self._held_bytes = 0  # bytes in the transport while it accepts no more
+        self._crowded = False  # handlers wait for more than their own stream's room
 
     def must_wait(self, stream: Http2Stream) -> bool:
-        """True: what is queued already, here or on other connections, must leave before more is made."""
+        """Returns whether queued data, here or on other connections, must leave before more is made."""
         queued = stream.queued_bytes
         if (queued and self._is_full()) or self.over_share:
             self._crowded = True
@@ -53,7 +46,7 @@ class Backpressure:
         return queued >= self._limits.stream_unread_bytes
 
     def count_wait(self, stream: Http2Stream) -> None:
-        """A handler begins to wait for room."""
+        """Counts a handler that begins to wait for room."""
         core, limits = self._core, self._limits
         if limit := self.over_share:
             core.totals.reach(limit)
@@ -63,7 +56,7 @@ class Backpressure:
             core.totals.reach("stream_unread_bytes")
 
     def wake(self) -> None:
-        """Let handlers go on whose answers left; all are looked at only if more than their own streams were full."""
+        """Lets waiting handlers continue; checks all of them only if more than their own streams were full."""
         crowded, before = self._is_full() or bool(self.over_share), self._crowded
         self._crowded = crowded
         if crowded:
@@ -75,26 +68,26 @@ class Backpressure:
 
     @property
     def over_share(self) -> str:
-        """The bound that the answers of the peer's address, or of all, have reached, if this connection has left more
-        than its share of it unread; else empty.
+        """Name of the reached bound, of the peer's address or of all, if this connection exceeds its share; otherwise
+        empty.
         """
         return self._over(self._limits.address_unread_bytes)
 
     @property
     def refuses(self) -> str:
-        """The same for calls whose answers cannot wait, at twice the bound of an address: one that is a load balancer
-        has many answers on their way, and waiting costs a client less than being refused.
+        """The same for calls whose answers cannot wait, at twice the bound of an address: a load balancer has many
+        answers on their way, and waiting costs a client less than a refusal.
         """
         return self._over(2 * self._limits.address_unread_bytes)
 
     def _over(self, address_bytes: int) -> str:
         core = self._core
         own = core.unread_bytes + self._held_bytes
-        # An answer on its way is no sign of a peer that does not read.
+        # One answer on its way does not show that the peer does not read.
         if own < SHARE_MIN:
             return ""
         peer, totals, all_bytes = core.peer, core.totals, self._limits.unread_bytes
-        # Multiplied instead of divided: whenever the sum is over the bound, somebody's share is, so the bound holds
+        # Multiplied instead of divided: if the sum reaches the bound, at least one share does too, so the bound holds
         # (decision 57).
         if peer.unread_bytes >= address_bytes <= own * peer.connections:
             return "address_unread_bytes"
@@ -104,12 +97,12 @@ class Backpressure:
 
     @property
     def write_bytes(self) -> int:
-        """What may be handed to the transport at a time."""
+        """Bytes that may be passed to the transport at a time."""
         pressed = self._core.peer.unread_bytes > self._limits.address_unread_bytes >> 1
         return WRITE_BYTES_PRESSED if pressed else WRITE_BYTES
 
     def has_stalled(self, now_ms: int) -> str:
-        """The bound that the socket has reached by taking nothing; empty: none."""
+        """Returns the time bound that the socket has reached without accepting a byte; empty: none."""
         if self.paused_ms is None:
             return ""
         limits, paused_ms = self._limits, now_ms - self.paused_ms
@@ -118,12 +111,12 @@ class Backpressure:
         return "pressed_stall_ms" if paused_ms >= limits.pressed_stall_ms and self.over_share else ""
 
     def pause(self, now_ms: int, held_bytes: int) -> None:
-        """The transport takes no more, and holds so much."""
+        """Records that the transport accepts no more, and holds `held_bytes`."""
         self.paused_ms = now_ms
         self._hold(held_bytes)
 
     def resume(self) -> None:
-        """The transport takes more, or is gone. Idempotent."""
+        """Records that the transport accepts more, or is closed. Idempotent."""
         self.paused_ms = None
         self._hold(0)
 

@@ -1,11 +1,10 @@
-"""One call: its request as it comes in, its handler, its answer. Made by `evenq.serving.http2.protocol`.
+"""One call: its incoming request, its handler, its answer. Made by `evenq.serving.http2.protocol`.
 
-A handler is given the request (bytes, or an iterator of them) and the `Call`; `GrpcFault` ends the call with that
-status. A handler that streams waits when the peer does not read; a unary one cannot, its answer
-is bounded by what it made.
-Always true: a call is counted at its address from its first byte until its handler ended; what it keeps of its request
-is counted at its connection and in all; after its stream is closed nothing is sent for it. Its stream knows it until it
-is over: both would otherwise wait for the garbage collector, and hold their connection until it comes.
+A handler gets the request (bytes, or an iterator of them) and the `Call`; `GrpcFault` ends the call with that status. A
+streaming handler waits while the peer does not read. A unary one cannot; its answer is bounded by what it made.
+Always true: a call counts at its address from its first byte until its handler ended. Its kept request bytes count at
+its connection and in total. After its stream is closed, nothing is sent. Its stream refers to it only until it ends:
+otherwise both, and their connection, would stay in memory until the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from evenq.serving.http2.turns import Turns
 from evenq.serving.rpc import CallKind, Frames
 from evenq.wire.http2.codes import ErrorCode, Status
 
-__all__ = ["Call", "CallConnection", "Method"]
-
 log = logging.getLogger(__name__)
 
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -40,7 +37,7 @@ NO_MESSAGE, CUT_OFF = "the request has no message", "the request ends inside a m
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What is served under one path."""
+    """A served method."""
 
     kind: CallKind
     handler: Any
@@ -48,11 +45,11 @@ class Method:
     `(AsyncIterator[bytes], Call) -> Coroutine[None]`, which answer with `Call.send` and `Call.pump`.
     """
     anybody: bool = False
-    """Served without credentials: health and reflection."""
+    """True: served without credentials, as health and reflection."""
 
 
 class CallConnection(Protocol):
-    """What a call needs of its connection."""
+    """The part of a connection that a call uses."""
 
     loop: asyncio.AbstractEventLoop
     message_bytes_max: int
@@ -64,35 +61,35 @@ class CallConnection(Protocol):
 
     @property
     def core(self) -> StreamSender:
-        """Where answers go."""
+        """Output of the connection."""
 
     @property
     def limits(self) -> Http2Limits:
-        """The bounds."""
+        """Bounds of the front."""
 
     @property
     def pressure(self) -> Backpressure:
-        """Which answers must wait."""
+        """Decides which answers must wait."""
 
     @property
     def peer_certificate(self) -> dict[str, Any]:
-        """What the peer showed in the handshake."""
+        """Certificate that the peer presented in the handshake."""
 
     def touch(self) -> None:
-        """There is output: write it at the end of this turn of the loop."""
+        """Schedules the output to be written at the end of this turn of the loop."""
 
     def keep(self, change: int) -> None:
-        """Count bytes of requests that are kept. Raises GrpcFault at the bound of all."""
+        """Counts a change of the kept bytes of requests. Raises GrpcFault at the bound of all connections."""
 
     def object_to(self, call: Call, fault: GrpcFault) -> None:
-        """End a call for what its request is."""
+        """Ends a call because of its request."""
 
     def finished(self, call: Call) -> None:
-        """A call and its handler are over."""
+        """Counts a call as ended, with its handler."""
 
 
 class Call(EagerTask):
-    """What a handler knows of its call, and the call's state. Its task is itself."""
+    """State of one call, its task, and the context of its handler."""
 
     __slots__ = (
         "_finished",
@@ -129,47 +126,39 @@ class Call(EagerTask):
         self.method = method
         self.kind = method.kind
         self.head = request
-        self.deadline_ms = deadline_ms
-        """Monotonic ms of the server's clock; None: the caller waits for ever."""
-        self.ended = False
-        """True: the request is complete."""
-        self.initial_metadata: Metadata = ()
-        """Sent before the first message; to be set before it."""
-        self.trailers: Sequence[tuple[str, str | bytes]] = ()
-        """Sent with the status, whatever it is."""
+        self.deadline_ms = deadline_ms  # monotonic ms of the server's clock; None: the caller waits without a limit
+        self.ended = False  # True: the request is complete
+        self.initial_metadata: Metadata = ()  # sent before the first message; must be set before it
+        self.trailers: Sequence[tuple[str, str | bytes]] = ()  # sent with any status
         self._reader: RequestMessageReader | None = None
         self._message_waiter: asyncio.Future[None] | None = None
-        self._room_waiters: list[asyncio.Future[None]] | None = None
-        """Of its task, and of another one that reads its requests."""
+        self._room_waiters: list[asyncio.Future[None]] | None = None  # its own task, and one that reads its requests
         self._started = False
         self._finished = False
         self._headers_sent = False
-        self._kept = 0
-        """Bytes of the request that are counted."""
-        self._postponed: tuple[int, str, Metadata] | None = None
-        """An error that waits for the caller's first message."""
-        self._owed = 0
-        """Bytes that were read and that open the stream's window once the handler took what it has."""
+        self._kept = 0  # counted bytes of the request
+        self._postponed: tuple[int, str, Metadata] | None = None  # an error that waits for the caller's first message
+        self._owed = 0  # read bytes that open the stream's window once the handler took enough
 
     # -------------------------------------------------------------------------------------------- for handlers
 
     @property
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """What the caller sent: lower-case names, bytes where the name ends in `-bin`."""
+        """Metadata of the caller: lower-case names, bytes where the name ends in `-bin`."""
         return self.head.metadata
 
     @property
     def peer(self) -> str:
-        """`host:port` of the caller, `unix:` for one on this machine."""
+        """`host:port` of the caller, `unix:` for a local one."""
         return self.connection.peer
 
     @property
     def peer_certificate(self) -> dict[str, Any]:
-        """The certificate that the caller showed (as `ssl.SSLSocket.getpeercert`); empty without mTLS."""
+        """Certificate that the caller presented (as `ssl.SSLSocket.getpeercert`); empty without mTLS."""
         return self.connection.peer_certificate
 
     def send_headers(self) -> None:
-        """Send headers with `initial_metadata` now, before any message. Once."""
+        """Sends headers with `initial_metadata` now, before any message. Once."""
         if not self._headers_sent and self.stream.sending:
             self._headers_sent = True
             metadata = tuple(self.initial_metadata)
@@ -179,7 +168,7 @@ class Call(EagerTask):
     # ---------------------------------------------------------------------------------------------- the request
 
     def receive(self, data: bytes, *, ended: bool) -> None:
-        """Bytes of the request. Raises GrpcFault for what is no gRPC message, or too long."""
+        """Processes bytes of the request. Raises GrpcFault for an invalid or too long message."""
         if self._postponed is not None:
             self.end_now()
             return
@@ -196,7 +185,7 @@ class Call(EagerTask):
             and size - 5 <= limit
             and int.from_bytes(data[1:5], "big") == size - 5
         ):
-            self._start(data[5:])  # the usual call, in one piece
+            self._start(data[5:])  # a usual call, in one piece
             return
         reader = self._reader
         if reader is None:
@@ -220,8 +209,8 @@ class Call(EagerTask):
             self._start(message)
 
     def _receive_more(self, reader: RequestMessageReader, data: bytes) -> None:
-        """Bytes of a bidirectional stream. They stay as they are until its handler asks for the next message: a peer
-        may send thousands of small ones and leave the answers unread.
+        """Processes bytes of a bidirectional stream. They stay as they are until its handler requests the next message:
+        a peer may send thousands of small ones and not read the answers.
         """
         if reader.clean:
             self.stream.since_ms = self.connection.core.now_ms
@@ -236,13 +225,13 @@ class Call(EagerTask):
                 raise GrpcFault(Status.INTERNAL, CUT_OFF)
 
     def begin(self) -> None:
-        """Start the handler of a bidirectional stream, before any message."""
+        """Starts the handler of a bidirectional stream, before any message."""
         self._started = True
         self.connection.address.idle[self] = None
         self._run(self.method.handler(self, self))
         self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
 
-    # A handler's iterator of requests is its call itself: a generator would cost each idle stream 400 bytes more.
+    # The iterator of requests is the call itself: a generator would cost each idle stream 400 bytes more.
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -250,7 +239,7 @@ class Call(EagerTask):
     async def __anext__(self) -> bytes:
         while True:
             if self.connection.pressure.over_share and self._reader is not None:
-                await self._wait_for_room()  # an answer would wait as well, so it is not even asked for
+                await self._wait_for_room()  # an answer would wait as well, so the handler gets no message
             message = await self._next_message()
             if message is not None:
                 return message
@@ -263,7 +252,7 @@ class Call(EagerTask):
                 self._message_waiter = None
 
     async def _next_message(self) -> bytes | None:
-        """None: none is complete."""
+        """Returns the next message; None: none is complete."""
         reader = self._reader
         if reader is None:
             return None
@@ -273,10 +262,10 @@ class Call(EagerTask):
                 raise GrpcFault(Status.INTERNAL, CUT_OFF)
         except GrpcFault as fault:
             self.connection.object_to(self, fault)
-            await self._loop.create_future()  # the cancellation is on its way
+            await self._loop.create_future()  # the task is being cancelled
         self._keep(reader.kept_bytes - self._kept)
         if message is not None:
-            self.stream.since_ms = self.connection.core.now_ms  # what follows begins now, at the earliest
+            self.stream.since_ms = self.connection.core.now_ms  # the next message begins now at the earliest
             self._give_window_back()
         return message
 
@@ -298,17 +287,17 @@ class Call(EagerTask):
 
     @property
     def incomplete(self) -> bool:
-        """True: its handler waits for the whole request."""
+        """True if its handler waits for the whole request."""
         return not self._started and not self._finished
 
     @property
     def waits_since_ms(self) -> int | None:
-        """When the message began that the caller has not sent to its end; None: it owes none."""
+        """Begin of the message that the caller has not completed; None: it owes no message."""
         if self.ended:
             return None
         if self.kind is CallKind.BIDI:
-            # While its handler does not read on, it is not known whether one has begun, and no handler waits for it.
-            # The first message is owed from the beginning; strangers owe each.
+            # While the handler does not read, it is unknown whether a message has begun, and no handler waits for it.
+            # The first message is owed from the beginning; callers without credentials owe each.
             reader = self._reader
             if reader is not None and (self._message_waiter is None or (reader.clean and not self.method.anybody)):
                 return None
@@ -319,20 +308,19 @@ class Call(EagerTask):
     def _start(self, request: bytes) -> None:
         self._started = True
         self._run(self.method.handler(request, self))
-        # Only now: most handlers are over after their first step, and cost the table of deadlines nothing.
+        # Only now: most handlers end in their first step, and then need no entry in the table of deadlines.
         if self._coroutine is not None and self.deadline_ms is not None:
             self.connection.deadlines.add(self)
 
     async def send(self, message: bytes) -> None:
-        """Answer with one more message of a stream. Waits while the peer does not read."""
+        """Sends one more message of a stream. Waits while the peer does not read."""
         if self._write(message):
             await self._wait_for_room()
 
     async def pump(self, frames: AsyncIterator[Frames]) -> None:
-        """Answer with all messages of an iterator, and close it, whatever ends it."""
+        """Sends all messages of an iterator, and closes it in any case."""
         try:
-            # No answer is made at all while the peer's share is used up; a bidirectional stream waits at its next
-            # message instead.
+            # No answer is made while the peer's share is used up; a bidirectional stream waits at its next message.
             if self.kind is CallKind.SERVER_STREAM and self.connection.pressure.must_wait(self.stream):
                 await self._wait_for_room()
             async for frame in frames:
@@ -340,19 +328,18 @@ class Call(EagerTask):
                     full = self._write(frame)
                 else:
                     full = self._write_all(frame) if isinstance(frame, list) else self._write_pieces(frame.parts)
-                del frame  # its memory may be for the next one
+                del frame  # the next one may reuse its memory
                 if full:
                     await self._wait_for_room()
         except BaseException:
-            # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the
-            # collector.
+            # A cancelled write leaves the generator where it yielded: its cleanup must not wait for the collector.
             close = getattr(frames, "aclose", None)
             if close is not None:
                 await close()
             raise
 
     def _write(self, message: bytes, more: bytes = b"") -> bool:
-        """Queue one message, and `more` that have their prefixes; True: wait for room before the next one."""
+        """Queues one message, and `more` that have their prefixes; True: wait for room before the next one."""
         stream, connection = self.stream, self.connection
         if not stream.sending:
             return True
@@ -363,14 +350,14 @@ class Call(EagerTask):
         return connection.pressure.must_wait(stream)
 
     def _write_all(self, messages: list[bytes]) -> bool:
-        """As `_write`, with messages that leave together."""
+        """Works as `_write`, for messages that leave together."""
         pieces: list[bytes] = []
         for message in messages[1:]:
             pieces += (prefix(len(message)), message)
         return self._write(messages[0], b"".join(pieces))
 
     def _write_pieces(self, parts: list[bytes | memoryview]) -> bool:
-        """As `_write`, with one message that lies in several places."""
+        """Works as `_write`, for one message in several pieces."""
         stream, connection = self.stream, self.connection
         if not stream.sending:
             return True
@@ -384,7 +371,7 @@ class Call(EagerTask):
         connection = self.connection
         connection.pressure.count_wait(self.stream)
         while not self.stream.sending or connection.pressure.must_wait(self.stream):
-            # Without a stream to write to, this waits for the cancellation that is on its way.
+            # Without a stream to write to, this waits for the cancellation that follows.
             waiters, waiter = self._room_waiters, self._loop.create_future()
             if waiters is None:
                 waiters = self._room_waiters = []
@@ -398,7 +385,7 @@ class Call(EagerTask):
                     connection.pressure.waiting.pop(self.stream, None)
 
     def go_on(self) -> None:
-        """There is room again."""
+        """Lets handlers continue that waited for room."""
         for waiter in self._room_waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
@@ -437,9 +424,9 @@ class Call(EagerTask):
             self.stream.call = None
 
     def end(self, code: int, message: str = "", trailers: Metadata = ()) -> None:
-        """Answer with this status, if nothing ended the stream before.
+        """Sends this status, if nothing ended the stream before.
 
-        An error of a bidirectional stream waits for the first message: Python's client of gRPC tells "Internal error
+        An error of a bidirectional stream waits for the first message: Python's gRPC client reports "Internal error
         from Core" instead if the stream ends before it could write. `end_now` does not wait.
         """
         stream = self.stream
@@ -461,22 +448,22 @@ class Call(EagerTask):
             self.connection.touch()
 
     def end_now(self) -> None:
-        """End the stream, if an error of it waits."""
+        """Ends the stream if its error waits."""
         if self._postponed is not None:
             self.end(*self._postponed)
             self.stream.call = None
 
     @property
     def postponed(self) -> bool:
-        """True: it is over, but for the status that waits for the caller's first message."""
+        """True if it has ended except for a status that waits for the caller's first message."""
         return self._postponed is not None and self.stream.sending
 
     def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Its caller does not wait any more: end the handler, forget the request."""
+        """Ends the handler and drops the request of a caller that does not wait any more."""
         if self._started:
             self.cancel()
             self._forget_request()
-            if self.done():  # it was over, but for an error that waited
+            if self.done():  # it had ended, except for an error that waited
                 self.stream.call = None
         else:
             self._finish()

@@ -1,14 +1,12 @@
-"""Calls by the moment at which their callers stop waiting, in steps of 64 ms: cheap to enter, and to leave before.
+"""Calls by the time at which their callers stop waiting, in steps of 64 ms: adding and early removal are cheap.
 
-The server asks once a tick which are due. Only calls that wait are in it: a handler that answers at once never is.
+The server takes the due ones at each tick. Only waiting calls are here: a handler that answers immediately never is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Protocol
-
-__all__ = ["Deadlines", "Timed"]
 
 STEP_BITS = 6
 
@@ -17,17 +15,17 @@ class Timed(Protocol):
     """A call that can be ended when its caller stops waiting."""
 
     deadline_ms: int | None
-    """Monotonic ms of the server's clock; None: the caller waits for ever."""
+    """Monotonic ms of the server's clock; None: the caller waits without a limit."""
 
     def end(self, code: int, message: str = "") -> None:
-        """Answer with a status, if it is not answered yet."""
+        """Answers with a status, if no answer was sent."""
 
     def abandon(self) -> None:
-        """Its caller is gone: stop the handler."""
+        """Stops the handler of a caller that does not wait."""
 
 
 class Deadlines:
-    """Belongs to the server's loop."""
+    """Table of the server's loop."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[Timed, None]] = {}
@@ -36,7 +34,6 @@ class Deadlines:
         return sum(map(len, self._steps.values()))
 
     def add(self, call: Timed) -> None:
-        """Remember a call that has a deadline."""
         assert call.deadline_ms is not None
         step = call.deadline_ms >> STEP_BITS
         calls = self._steps.get(step)
@@ -45,7 +42,7 @@ class Deadlines:
         calls[call] = None
 
     def discard(self, call: Timed) -> None:
-        """Forget it. Idempotent."""
+        """Removes a call. Idempotent."""
         assert call.deadline_ms is not None
         step = call.deadline_ms >> STEP_BITS
         calls = self._steps.get(step)
@@ -53,7 +50,7 @@ class Deadlines:
             del self._steps[step]
 
     def due(self, now_ms: int) -> Iterator[Timed]:
-        """Calls whose time is over, up to one step late; they are forgotten."""
+        """Removes and returns the calls whose time has passed, up to one step late."""
         last = (now_ms >> STEP_BITS) - 1
         for step in sorted(step for step in self._steps if step <= last):
             yield from self._steps.pop(step)

@@ -1,8 +1,8 @@
-"""A task that runs its first step at once: a handler that does not wait costs no turn of the loop and no Task.
+"""A task that runs its first step immediately: a handler that does not wait costs no turn of the loop and no Task.
 
-It is what `asyncio.current_task()` says while the coroutine runs, so `asyncio.timeout` and `asyncio.TaskGroup` work
-inside; it is no `asyncio.Task`, and is never awaited: `_returned` and `_raised` of the subclass take the outcome.
-Python 3.12's eager tasks do the same; this works on 3.11 and makes one object a call instead of three.
+`asyncio.current_task()` returns it while the coroutine runs, so `asyncio.timeout` and `asyncio.TaskGroup` work inside.
+It is not an `asyncio.Task` and is never awaited: `_returned` and `_raised` of the subclass get the outcome. Python
+3.12's eager tasks do the same; this works on 3.11 and makes one object per call instead of three.
 Always true: one of `_returned` and `_raised` is called, once, and no step runs after it.
 """
 
@@ -14,15 +14,13 @@ from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
-__all__ = ["EagerTask"]
-
-# Of asyncio, for programs that make tasks of their own; they take any object.
+# asyncio's interface for programs with their own tasks; it accepts any object.
 _enter_task: Any = tasks._enter_task  # noqa: SLF001
 _leave_task: Any = tasks._leave_task  # noqa: SLF001
 
 
 class EagerTask:
-    """Base of a call. Belongs to one loop."""
+    """Base of a call; belongs to one loop."""
 
     __slots__ = ("__weakref__", "_cancel_requests", "_context", "_coroutine", "_loop", "_must_cancel", "_waiting")
 
@@ -35,7 +33,7 @@ class EagerTask:
         self._context: Context | None = None
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Begin, not from within a task. Context variables that it sets are its own."""
+        """Begins, not from within a task. Context variables set by the coroutine are its own."""
         self._coroutine = coroutine
         self._context = copy_context()
         self._context.run(self._step)
@@ -46,10 +44,10 @@ class EagerTask:
     def _raised(self, error: BaseException) -> None:
         raise NotImplementedError
 
-    # ----------------------------------------------------------------------------- what asyncio asks of a current task
+    # ---------------------------------------------------------------------------- asyncio's interface of a current task
 
     def cancel(self, msg: str | None = None) -> bool:
-        """As `asyncio.Task.cancel`; False: it is over, or was never begun."""
+        """Works as `asyncio.Task.cancel`; False: it has ended, or never began."""
         if self._coroutine is None:
             return False
         self._cancel_requests += 1
@@ -59,30 +57,27 @@ class EagerTask:
         return True
 
     def cancelling(self) -> int:
-        """How often it was cancelled, less `uncancel`."""
+        """Returns the number of `cancel` calls, less `uncancel`."""
         return self._cancel_requests
 
     def uncancel(self) -> int:
-        """Take one `cancel` back; what is left."""
+        """Takes one `cancel` back; returns the rest."""
         self._cancel_requests = max(0, self._cancel_requests - 1)
         if not self._cancel_requests:
             self._must_cancel = False
         return self._cancel_requests
 
     def done(self) -> bool:
-        """True: it is over, or was never begun."""
+        """Returns whether it has ended, or never began."""
         return self._coroutine is None
 
     def get_name(self) -> str:
-        """For debuggers."""
         return type(self).__name__
 
     def get_coro(self) -> Coroutine[Any, Any, Any] | None:
-        """For debuggers."""
         return self._coroutine
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop it belongs to."""
         return self._loop
 
     # ----------------------------------------------------------------------------------------------------------- steps
@@ -92,12 +87,11 @@ class EagerTask:
         assert coroutine is not None
         if self._must_cancel:
             self._must_cancel = False
-            # As asyncio does: a cancellation that came while the awaited future was already done wins over its
-            # outcome.
+            # As asyncio: a cancellation that arrives after the awaited future is done wins over its outcome.
             if not isinstance(error, asyncio.CancelledError):
                 error = asyncio.CancelledError()
         self._waiting = None
-        # Else `asyncio.timeout` and `TaskGroup` inside the handler would find no current task to cancel.
+        # Otherwise `asyncio.timeout` and `TaskGroup` inside the handler would find no current task to cancel.
         _enter_task(loop, self)
         try:
             awaited = coroutine.send(None) if error is None else coroutine.throw(error)
@@ -113,7 +107,7 @@ class EagerTask:
             return
         finally:
             _leave_task(loop, self)
-            error = None  # its traceback holds this frame, and so does that of `raised`
+            error = None  # its traceback refers to this frame, and so does that of `raised`
         self._coroutine = self._context = None
         try:
             if raised is None:
@@ -133,13 +127,13 @@ class EagerTask:
         elif awaited is None:  # a bare yield: the next turn of the loop
             self._loop.call_soon(self._step, context=self._context)
         else:
-            wrong = RuntimeError(f"a handler awaits {awaited!r}, which is no future of this loop")
+            wrong = RuntimeError(f"a handler awaits {awaited!r}, which is not a future of this loop")
             self._loop.call_soon(self._step, wrong, context=self._context)
 
     def _wake(self, future: asyncio.Future[Any]) -> None:
         try:
             future.result()
-        except BaseException as error:  # noqa: BLE001  is raised where the coroutine waits
+        except BaseException as error:  # noqa: BLE001  raised where the coroutine waits
             self._step(error)
         else:
             self._step()

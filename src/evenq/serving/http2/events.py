@@ -1,4 +1,4 @@
-"""What a connection tells the layer above, in the order in which it came in."""
+"""Events of a connection for the layer above, in the order of the input."""
 
 from __future__ import annotations
 
@@ -9,31 +9,17 @@ from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.fields import HeaderBlock
 
-__all__ = [
-    "AnswerRefused",
-    "ConnectionEnded",
-    "DataReceived",
-    "Event",
-    "PeerGoesAway",
-    "PingAnswered",
-    "RequestStarted",
-    "StreamEnded",
-    "StreamReset",
-]
-
 
 class RequestStarted:
-    """The header block of a new stream, and its request if that came with it in one frame."""
+    """The header block of a new stream, and its request if that arrived in one frame with it."""
 
     __slots__ = ("block", "data", "ended", "stream")
 
     def __init__(self, stream: Http2Stream, block: HeaderBlock, *, ended: bool, data: bytes = b"") -> None:
         self.stream = stream
         self.block = block
-        self.ended = ended
-        """True: nothing follows."""
-        self.data = data
-        """The whole request, where it came along."""
+        self.ended = ended  # True: nothing follows
+        self.data = data  # the whole request, if it arrived with the header block
 
 
 class DataReceived:
@@ -48,7 +34,7 @@ class DataReceived:
 
 
 class StreamEnded:
-    """The peer's side ended with trailers, which gRPC requests do not have and which are not read."""
+    """The end of the peer's side by trailers, which gRPC requests do not have and which are not read."""
 
     __slots__ = ("stream",)
 
@@ -57,7 +43,7 @@ class StreamEnded:
 
 
 class StreamReset:
-    """The stream is over before its time: reset by the peer, or by us for a fault of the peer."""
+    """The early end of a stream: reset by the peer, or by us for a fault of the peer."""
 
     __slots__ = ("code", "stream")
 
@@ -67,17 +53,16 @@ class StreamReset:
 
 
 class AnswerRefused:
-    """The peer reset a stream whose answer was made, and whose handler wants to know that it was not taken."""
+    """A reset of a stream whose answer was sent and whose handler must be notified (`untaken`)."""
 
     __slots__ = ("untaken",)
 
     def __init__(self, untaken: Callable[[], None]) -> None:
         self.untaken = untaken
-        """To be called."""
 
 
 class PingAnswered:
-    """A PING of ours came back."""
+    """The answer to a PING of ours."""
 
     __slots__ = ("data",)
 
@@ -86,13 +71,13 @@ class PingAnswered:
 
 
 class PeerGoesAway:
-    """The peer opens no more streams."""
+    """The peer's GOAWAY: it opens no more streams."""
 
     __slots__ = ()
 
 
 class ConnectionEnded:
-    """The peer is at fault; GOAWAY is in the output, and nothing is read any more."""
+    """A fault of the peer; GOAWAY is in the output, and no more input is processed."""
 
     __slots__ = ("code", "reason")
 

@@ -1,8 +1,8 @@
 """One connection on the loop: bytes between its transport and the core, calls between the core and handlers.
 
-Made by `evenq.serving.http2.server` for each accepted connection. What a turn of the loop answers leaves in one write.
-Always true: while the peer takes nothing from its socket, nothing is read from it either; nothing is written to the
-transport that the core did not hand out; after `connection_lost` the connection counts nowhere.
+Made by `evenq.serving.http2.server` for each accepted connection. All answers of one turn of the loop leave together.
+Always true: while the peer reads nothing from its socket, nothing is read from it; only output of the core is written;
+after `connection_lost` the connection counts nowhere.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from evenq.serving.http2.events import (
 )
 from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.messages import GrpcFault, status
-from evenq.serving.http2.plain_requests import PlainRequest
-from evenq.serving.http2.refusals import refusal_of, refuse_newest
+from evenq.serving.http2.refusals import PlainRequest, refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Http2Stream
 from evenq.serving.http2.turns import Turns
@@ -38,38 +37,33 @@ from evenq.serving.rpc import CallKind
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode, Status
 
-__all__ = ["ConnectionOwner", "Http2Protocol"]
-
-HELD_BYTES = 64 << 10
-"""What the transport may hold before it says stop."""
-POSTPONED_MS = 100
-"""Shortest time that an error of a stream waits for its caller's first message."""
-KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
-"""Data of our two kinds of PING."""
+HELD_BYTES = 64 << 10  # the transport pauses writing above this
+POSTPONED_MS = 100  # shortest time that an error of a stream waits for its caller's first message
+KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"  # data of our two kinds of PING
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The part of the server that a connection uses."""
 
     clock: Clock
     connections: dict[Http2Protocol, None]
-    """All that speak HTTP/2."""
+    """All connections that speak HTTP/2."""
     deadlines: Deadlines
     limits: Http2Limits
     loop: asyncio.AbstractEventLoop
     methods: Mapping[str, Method]
     """By path, `/package.Service/Rpc`."""
     shares: Iterator[int]
-    """For each connection in turn: the ticks in which it is looked at."""
+    """For each connection in turn: the ticks in which it is checked."""
     stopping: bool
     totals: Totals
     turns: Turns
 
     def admit(self, protocol: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> Address | None:
-        """Count a new connection; None: there are too many, or the server stops."""
+        """Counts a new connection; None: there are too many, or the server is stopping."""
 
     def forget(self, connection: Http2Protocol) -> None:
-        """A connection is lost."""
+        """Removes a lost connection."""
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -78,7 +72,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, server: ConnectionOwner) -> None:
         self.server = server
         self.loop = server.loop
-        # Of the server; here because each call needs them, without knowing the server.
+        # Of the server; copied because each call needs them and has no reference to the server.
         self.turns, self.deadlines = server.turns, server.deadlines
         self.share = next(server.shares)
         self.limits = server.limits
@@ -86,8 +80,7 @@ class Http2Protocol(asyncio.Protocol):
         self.peer = ""
         self.core = Connection(server.limits, server.totals, 0)
         self.pressure = Backpressure(self.core, server.limits)
-        self.request_bytes = 0
-        """What its calls keep of their requests."""
+        self.request_bytes = 0  # kept bytes of the requests of its calls
         self.address: Address
         self._transport: Any = None
         self._monotonic_ms = server.clock.monotonic_ms
@@ -98,11 +91,9 @@ class Http2Protocol(asyncio.Protocol):
         self._draining_ms: int | None = None
         self._busy = self._scheduled = self._closed = self._begun = False
         self._early: list[bytes] = []
-        """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
-        self._more = False
-        """Input waits for the next turn of the loop, and nothing is read meanwhile."""
-        self._lingers_ms: int | None = None
-        """Since when what comes is thrown away, so that our GOAWAY arrives."""
+        """Input after a handshake, before its end was processed here, or while there was more than a turn's work."""
+        self._more = False  # input waits for the next turn of the loop, and reading is paused
+        self._lingers_ms: int | None = None  # since when input is dropped, so that our GOAWAY arrives
         self._thrown_away = 0
 
     # ---------------------------------------------------------------------------------------------- the transport
@@ -117,7 +108,7 @@ class Http2Protocol(asyncio.Protocol):
         self.begin(self._transport, address)
 
     def begin(self, transport: asyncio.Transport, address: Address) -> None:
-        """Speak HTTP/2 on a transport that was counted."""
+        """Starts HTTP/2 on a transport that was counted."""
         self._transport, self.address = transport, address
         self.core.peer = address
         self.peer = address.peer_of(transport)
@@ -125,7 +116,7 @@ class Http2Protocol(asyncio.Protocol):
         self._opened_ms = self._heard_ms = self._active_ms = self._monotonic_ms()
         self.server.connections[self] = None
         self._begun = True
-        if self._closed:  # lost since the handshake
+        if self._closed:  # lost during the handshake
             self._closed = False
             self.connection_lost(None)
             return
@@ -144,7 +135,7 @@ class Http2Protocol(asyncio.Protocol):
             self._take_in(data, self.turns.share())
 
     def _take_in(self, data: bytes, frames: int) -> None:
-        """Begin what `frames` allows of it; the rest has its turn after the other connections."""
+        """Processes `frames` of the input; the rest has its turn after the other connections."""
         self.core.frames_max = frames
         self._busy = True
         began_ms = self._monotonic_ms()
@@ -171,13 +162,13 @@ class Http2Protocol(asyncio.Protocol):
             if self.pressure.paused_ms is None:
                 self._transport.resume_reading()
         self.flush()
-        # What is written counts as well: under a crowd it is a third of the work.
+        # Writing counts as well: under high load it is a third of the work.
         self.turns.spend(self.core.frames_read, self._monotonic_ms() - began_ms)
         if self._more and self.pressure.paused_ms is None:
             self.turns.wait(self)
 
     def go_on(self, frames: int) -> None:
-        """It is this connection's turn again; `frames`: its share."""
+        """Continues with the waiting input, in this connection's turn; `frames`: its share."""
         if self._closed or self.pressure.paused_ms is not None:
             return
         data, self._early = b"".join(self._early), []
@@ -188,7 +179,7 @@ class Http2Protocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        # The transport takes nothing more behind this: answers leave before, and no call believes later that its did.
+        # The transport accepts no output after this: answers leave before, and no later call counts as answered.
         if self._begun and not self._closed:
             self.flush()
             self._end_calls(cancelled=True)
@@ -218,20 +209,20 @@ class Http2Protocol(asyncio.Protocol):
 
     @property
     def peer_certificate(self) -> dict[str, Any]:
-        """What the peer showed in the handshake."""
+        """Certificate that the peer presented in the handshake."""
         shown: dict[str, Any] | None = self._transport.get_extra_info("peercert")
         return shown or {}
 
     # ----------------------------------------------------------------------------------------------------- output
 
     def touch(self) -> None:
-        """There is output: write it at the end of this turn of the loop."""
+        """Schedules the output to be written at the end of this turn of the loop."""
         if not self._busy and not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what the core has, as far as the transport takes it."""
+        """Writes the output of the core, as far as the transport accepts it."""
         self._scheduled = False
         if self._closed:
             return
@@ -241,7 +232,7 @@ class Http2Protocol(asyncio.Protocol):
             if not output:
                 break
             self._transport.writelines(output)
-        # Answers of unary calls cannot wait for room, so the connection itself is what ends.
+        # Answers of unary calls cannot wait for room, so the connection ends.
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
             self._stalled("connection_unread_bytes_max")
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
@@ -260,7 +251,7 @@ class Http2Protocol(asyncio.Protocol):
         self.server.totals.reach(limit)
 
     def fail(self, code: ErrorCode, reason: str) -> None:
-        """End the connection, saying why."""
+        """Ends the connection and sends the reason."""
         self.core.fail(code, reason)
         self.server.totals.fault(code.name)
         self._end_calls()
@@ -293,7 +284,7 @@ class Http2Protocol(asyncio.Protocol):
         self._transport.close()
 
     def finish(self) -> None:
-        """Write what there is, and end the connection."""
+        """Writes the remaining output and ends the connection."""
         if self._lingers_ms is not None:
             self._end_lingering()
         if not self._closed:
@@ -302,7 +293,7 @@ class Http2Protocol(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
-        """End the connection without a word: the peer is not there."""
+        """Ends the connection without notice: the peer does not respond."""
         self._transport.abort()
 
     # ------------------------------------------------------------------------------------------------------ events
@@ -321,7 +312,7 @@ class Http2Protocol(asyncio.Protocol):
             method = self.server.methods.get(request.path)
             refusal = refusal_of(self, method, event.block, stopping=self.server.stopping)
             if request.bad_timeout:
-                refusal = Status.INTERNAL, "grpc-timeout is none"
+                refusal = Status.INTERNAL, "grpc-timeout is not valid"
             if refusal is not None or method is None:
                 assert refusal is not None
                 self._refuse(stream, *refusal)
@@ -350,7 +341,7 @@ class Http2Protocol(asyncio.Protocol):
             self.object_to(call, fault)
 
     def object_to(self, call: Call, fault: GrpcFault) -> None:
-        """End a call for what its request is."""
+        """Ends a call because of its request."""
         if fault.limit:
             self.server.totals.refuse_call(fault.limit)
         call.end(fault.code, fault.message, fault.trailers)
@@ -377,13 +368,13 @@ class Http2Protocol(asyncio.Protocol):
 
     def _end_calls(self, *, cancelled: bool = False) -> None:
         calls = [stream.call for stream in self.core.streams.values() if stream.call is not None]
-        self.core.release()  # forgets the streams, and with them their calls
+        self.core.release()  # drops the streams, and with them the references to their calls
         self.server.totals.cancelled += len(calls) if cancelled else 0
         for call in calls:
             call.abandon()
 
     def keep(self, change: int) -> None:
-        """Count bytes of requests that are kept; over the bounds the peer waits, or a call is refused."""
+        """Counts kept bytes of requests; at the bounds the peer waits, or a call is refused."""
         totals, limits, core = self.server.totals, self.limits, self.core
         self.request_bytes += change
         totals.request_bytes += change
@@ -392,7 +383,7 @@ class Http2Protocol(asyncio.Protocol):
                 core.withhold = True
                 totals.reach("connection_request_bytes_max")
             if totals.request_bytes > limits.request_bytes_max:
-                words = f"requests that are not complete have {totals.request_bytes} bytes, the maximum; try again"
+                words = f"incomplete requests have {totals.request_bytes} bytes, the maximum; try again"
                 raise GrpcFault(Status.RESOURCE_EXHAUSTED, words, limit="request_bytes_max")
         elif core.withhold and self.request_bytes < limits.connection_request_bytes_max >> 1:
             core.withhold = False
@@ -400,13 +391,13 @@ class Http2Protocol(asyncio.Protocol):
             self.touch()
 
     def finished(self, _call: Call) -> None:
-        """A call and its handler are over."""
+        """Counts a call as ended, with its handler."""
         self.address.calls -= 1
 
     # -------------------------------------------------------------------------------------------------------- time
 
     def tick(self, now_ms: int) -> None:
-        """Look at what takes too long. Called by the server a few times a second."""
+        """Ends what takes too long. Called by the server a few times a second."""
         core, limits = self.core, self.limits
         if self._closed:
             if self._lingers_ms is not None and now_ms - self._lingers_ms >= limits.linger_ms:
@@ -417,7 +408,7 @@ class Http2Protocol(asyncio.Protocol):
             if now_ms - self._opened_ms >= limits.preface_ms:
                 self.server.totals.handshakes_failed += 1
                 self.server.totals.reach("preface_ms")
-                self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface came in time")
+                self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface arrived in time")
             return
         if limit := self.pressure.has_stalled(now_ms):
             self._stalled(limit)
@@ -472,25 +463,25 @@ class Http2Protocol(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------------------- drain
 
     def drain(self, now_ms: int) -> None:
-        """Say that no more calls are taken, wait for those that are on their way, then for those that run."""
+        """Announces that no more calls are accepted, waits for those on their way, then for the running ones."""
         if self._draining_ms is None and self.core.draining_after is None and not self._closed:
             self._draining_ms = now_ms
-            # RFC 9113, 6.8: the first GOAWAY names the highest number; calls that crossed it are taken until the PING
-            # comes back.
+            # RFC 9113, 6.8: the first GOAWAY names the highest number; calls that crossed it are accepted until the
+            # PING is answered.
             self.core.out += (f.go_away(f.WINDOW_MAX, ErrorCode.NO_ERROR), f.ping(DRAIN))
             self.touch()
 
     @property
     def idle_since_ms(self) -> int | None:
-        """See IdleConnection."""
+        """Time since which the connection is idle, as in `IdleConnection`."""
         showed_nothing = self.address.idle
         if self._closed or any(stream.call not in showed_nothing for stream in self.core.streams.values()):
             return None
-        # An open stream puts it behind all connections without one, also behind those that opened in this millisecond.
+        # An open stream puts it after all connections without one, also after those opened in this millisecond.
         return self._monotonic_ms() + 1 if self.core.streams else self._active_ms
 
     def make_room(self) -> None:
-        """End it for another connection. Its client opens a new one with its next call."""
+        """Ends it for another connection. Its client opens a new one with its next call."""
         self.core.out.append(f.go_away(self.core.last_stream_id, ErrorCode.NO_ERROR))
         self.flush()
         self._end_calls()
@@ -505,7 +496,7 @@ class Http2Protocol(asyncio.Protocol):
         self.touch()
 
     def end_calls(self, *, endless: bool, code: Status, message: str) -> None:
-        """End the calls that run: only bidirectional streams, or all."""
+        """Ends running calls: only bidirectional streams, or all."""
         for stream in list(self.core.streams.values()):
             call = stream.call
             if isinstance(call, Call) and (call.kind is CallKind.BIDI or not endless):

@@ -1,9 +1,8 @@
-"""What a header block asks of a gRPC server: the method, its metadata, its time; or why it is no such request.
+"""Meaning of a request's header block for gRPC: the method, its metadata, its time limit; or why it is not valid.
 
-Pure. A block that the peer repeats (`HeaderBlock.request`) is read once, and so is what blocks share that differ by a
-deadline or an id (`HeaderBlock.common`). Rules: RFC 9113 8.3.1 for what is malformed,
-"gRPC over HTTP2" for the rest. Always true: a request that is accepted has a path, and metadata without any field that
-the transport keeps for itself.
+Pure. A repeated block is read once (`HeaderBlock.request`), and so is the common part of blocks that differ in a
+deadline or an id (`HeaderBlock.common`). Malformed requests are defined by RFC 9113 8.3.1, the rest by "gRPC over
+HTTP2". Always true: an accepted request has a path, and metadata without fields that the transport keeps for itself.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from collections.abc import Sequence
 
 from evenq.serving.rpc import CallHeaders, MoreHeaders
 from evenq.wire.http2.fields import Field, FieldKind, HeaderBlock
-
-__all__ = ["RequestHead", "request_head", "timeout_ms"]
 
 _METADATA, _BINARY = int(FieldKind.METADATA), int(FieldKind.BINARY)
 _METHOD, _SCHEME, _PATH = int(FieldKind.METHOD), int(FieldKind.SCHEME), int(FieldKind.PATH)
@@ -26,32 +23,33 @@ TIMEOUT_DIGITS_MAX = 8  # gRPC over HTTP2, TimeoutValue
 
 
 class RequestHead:
-    """One request's header fields, read."""
-
     __slots__ = (
-        "authority", "bad_timeout", "encoding", "headers", "malformed", "metadata", "not_grpc", "path", "timeout_ms",
-    )  # fmt: skip
+        "authority",
+        "bad_timeout",
+        "encoding",
+        "headers",
+        "malformed",
+        "metadata",
+        "not_grpc",
+        "path",
+        "timeout_ms",
+    )
 
     def __init__(self) -> None:
-        self.path = ""
-        """`/package.Service/Rpc`."""
+        self.path = ""  # `/package.Service/Rpc`
         self.authority = ""
         self.metadata: Sequence[tuple[str, str | bytes]] = ()
         """Lower-case names; values of names that end in `-bin` as bytes."""
-        self.headers: CallHeaders
-        """The metadata as handlers look at it."""
-        self.timeout_ms: int | None = None
-        """None: the caller waits for ever."""
+        self.headers: CallHeaders  # the metadata in the form for handlers
+        self.timeout_ms: int | None = None  # None: the caller waits without a limit
         self.bad_timeout = False
         self.encoding = "identity"
-        self.malformed = False
-        """True: a stream error, nothing is answered."""
-        self.not_grpc = 0
-        """HTTP status for a request that is no gRPC; 0: it is."""
+        self.malformed = False  # True: a stream error, nothing is answered
+        self.not_grpc = 0  # HTTP status for a request that is not gRPC; 0: it is gRPC
 
 
 def request_head(block: HeaderBlock) -> RequestHead:
-    """The head of a request; the same object for a block that is repeated."""
+    """Returns the head of a request; the same object for a repeated block."""
     known: RequestHead | None = block.request
     if known is None:
         common = block.common
@@ -60,7 +58,7 @@ def request_head(block: HeaderBlock) -> RequestHead:
 
 
 def _with(common: RequestHead, changing: Sequence[Field]) -> RequestHead:
-    """The head of a request that has a deadline, or metadata, beside what it shares with others."""
+    """Returns the head of a request that differs from a common one in a deadline or metadata."""
     head = RequestHead()
     head.path, head.authority, head.encoding = common.path, common.authority, common.encoding
     head.malformed, head.not_grpc = common.malformed, common.not_grpc
@@ -93,7 +91,7 @@ def _read(block: HeaderBlock) -> RequestHead:
             regular = True
             append((pair[0], _binary(pair[1])))
         elif kind <= _AUTHORITY:
-            # Pseudo-headers come first and once (RFC 9113, 8.3).
+            # Pseudo-headers come first, each once (RFC 9113, 8.3).
             malformed = malformed or regular or kind in pseudo
             pseudo[kind] = pair[1]
         elif kind == _MALFORMED:
@@ -113,14 +111,14 @@ def _read(block: HeaderBlock) -> RequestHead:
     head.headers = CallHeaders(metadata)
     if method != "POST":
         head.not_grpc = 405
-    # `application/grpc+proto`, `application/grpc;...`; but `application/grpc-web` is another protocol.
+    # `application/grpc+proto`, `application/grpc;...`; `application/grpc-web` is another protocol.
     elif not content_type.startswith("application/grpc") or content_type[16:17] not in {"", "+", ";"}:
         head.not_grpc = 415
     return head
 
 
 def _binary(text: str) -> bytes:
-    """The bytes of a `-bin` value, with or without padding; as they are if they are no base64."""
+    """Decodes a `-bin` value, with or without padding; a value that is not base64 stays as it is."""
     try:
         return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -128,13 +126,13 @@ def _binary(text: str) -> bytes:
 
 
 def timeout_ms(text: str) -> int | None:
-    """`grpc-timeout` in ms, rounded up; None if it is none."""
+    """Returns `grpc-timeout` in ms, rounded up; None if it is not valid."""
     digits, unit = text[:-1], text[-1:]
     if not digits.isdecimal() or not digits.isascii() or len(digits) > TIMEOUT_DIGITS_MAX:
         return None
     parts = _OF_MS.get(unit)
     if parts is not None:
-        # Rounded up: a time limit of some microseconds must not become 0, which is over before it began.
+        # Rounded up: a time limit of some microseconds must not become 0, which has already passed.
         return -(-int(digits) // parts)
     whole = _MS.get(unit)
     return None if whole is None else int(digits) * whole

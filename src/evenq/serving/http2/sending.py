@@ -1,9 +1,9 @@
-"""What a connection sends: header blocks, DATA within the peer's windows, resets; and the table of its streams.
+"""The output of a connection: header blocks, DATA within the peer's windows, resets; and the table of its streams.
 
-The half of `evenq.serving.http2.connection.Connection` that makes output. Nothing here writes: `take` gives what has
-come together since the last time, in one piece.
-Always true: no more DATA leaves than both windows allow; frames of one stream leave in the order they were made;
-`unread_bytes` of the connection is the sum of what its streams have queued, and counts at its address and in all.
+The base class of `evenq.serving.http2.connection.Connection`. Nothing here writes: `take` returns the output since its
+last call, in one piece.
+Always true: no more DATA leaves than both windows allow; frames of one stream leave in the order in which they were
+made; `unread_bytes` is the sum of what the streams have queued, and also counts for the address and in total.
 """
 
 from __future__ import annotations
@@ -17,51 +17,34 @@ from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode
 
-__all__ = ["StreamSender"]
-
 RESETS_REMEMBERED = 4_096
-COPY_BYTES_MAX = 64 << 10
-"""A message below this is joined with its prefix, and so is what a turn sends: one piece less costs less than the copy.
-"""
+COPY_BYTES_MAX = 64 << 10  # up to this size, pieces are joined: that is cheaper than a further piece
 WINDOW_DEFAULT = 65_535
 
 _DATA_HEADER = f.HEADER.pack
 
 
 class StreamSender:
-    """The sending half."""
+    """The sending half of a connection."""
 
     def __init__(self, limits: Http2Limits, totals: Totals, now_ms: int) -> None:
         self.limits = limits
         self.totals = totals
-        self.peer = PeerTotals()
-        """Of the peer's address; to be replaced before the first stream."""
+        self.peer = PeerTotals()  # totals of the peer's address; replaced before the first stream
         self.now_ms = now_ms
-        self.streams: dict[int, Http2Stream] = {}
-        """All that are not closed."""
-        self.last_stream_id = 0
-        """Highest stream that the peer opened."""
-        self.reset_ids: dict[int, None] = {}
-        """Newest streams that we reset: frames on them may be on their way."""
-        self.ready: dict[Http2Stream, None] = {}
-        """Streams with something queued whose own window is open, in the order of their turns."""
+        self.streams: dict[int, Http2Stream] = {}  # all that are not closed
+        self.last_stream_id = 0  # highest stream that the peer opened
+        self.reset_ids: dict[int, None] = {}  # newest streams that we reset: frames of them may be on their way
+        self.ready: dict[Http2Stream, None] = {}  # streams with queued data and an open window, in order of turns
         self.send_window = WINDOW_DEFAULT
-        self.sent_frames = 0
-        """HEADERS and DATA, since the start."""
-        self.opened = 0
-        """Streams that were ever opened."""
-        self.sent_bytes = 0
-        """Of DATA, since the start."""
-        self.unread_bytes = 0
-        """Queued in all streams."""
-        self.moved: list[Http2Stream] = []
-        """Streams that sent DATA; its watcher clears it."""
-        self.withhold = False
-        """True: the peer gets no more window of the connection."""
-        self.ended = False
-        """True: GOAWAY for a fault was sent, nothing is read any more."""
-        self.sent_answers: SentAnswers | None = None
-        """Those whose handlers want to know whether they are taken; None: there was none yet."""
+        self.sent_frames = 0  # HEADERS and DATA, since the start
+        self.opened = 0  # streams since the start
+        self.sent_bytes = 0  # of DATA, since the start
+        self.unread_bytes = 0  # queued in all streams
+        self.moved: list[Http2Stream] = []  # streams that sent DATA; the layer above clears it
+        self.withhold = False  # True: no window of the connection is given back
+        self.ended = False  # True: GOAWAY for a fault was sent, no more input is processed
+        self.sent_answers: SentAnswers | None = None  # made for the first answer whose handler is to be notified
         self._stream_window = WINDOW_DEFAULT
         self._frame_bytes_max = f.FRAME_BYTES_DEFAULT
         self.out: list[bytes | memoryview] = [
@@ -79,7 +62,7 @@ class StreamSender:
     # ------------------------------------------------------------------------------------------------------ streams
 
     def open_stream(self, stream_id: int) -> Http2Stream:
-        """A new one, of a number that was checked."""
+        """Opens a stream whose id was checked."""
         limits = self.limits
         stream = self.streams[stream_id] = Http2Stream(
             stream_id, send_window=self._stream_window, receive_left=limits.stream_window_bytes, now_ms=self.now_ms
@@ -91,7 +74,7 @@ class StreamSender:
         return stream
 
     def close_stream(self, stream: Http2Stream) -> None:
-        """Forget it, and what it has queued. Idempotent."""
+        """Removes a stream and its queue. Idempotent."""
         if self.streams.pop(stream.id, None) is None:
             return
         self.totals.streams -= 1
@@ -104,13 +87,13 @@ class StreamSender:
             self.ready.pop(stream, None)
 
     def remember_reset(self, stream_id: int) -> None:
-        """Frames that come on this stream are no fault."""
+        """Remembers a reset stream: further frames of it are not a fault."""
         self.reset_ids[stream_id] = None
         if len(self.reset_ids) > RESETS_REMEMBERED:
             del self.reset_ids[next(iter(self.reset_ids))]
 
     def consumed(self, stream: Http2Stream, size: int) -> None:
-        """`size` bytes of a request were used up: open the stream's window by as much, in large steps."""
+        """Reports `size` consumed bytes of a request; the stream's window is given back in large steps."""
         stream.unannounced += size
         if stream.receiving and stream.unannounced >= self.limits.stream_window_bytes >> 1:
             self.out.append(f.window_update(stream.id, stream.unannounced))
@@ -120,11 +103,10 @@ class StreamSender:
     # ------------------------------------------------------------------------------------------------------ answers
 
     def respond(self, stream: Http2Stream, head: f.EncodedHeaders, message: bytes, tail: f.EncodedHeaders) -> None:
-        """A whole answer: headers, one piece of data, trailers."""
+        """Sends a whole answer: headers, one piece of data, trailers."""
         size = len(message)
         window = self.send_window
-        # Nearly every unary answer: one append of constant blocks, without a queue and without a look at the windows
-        # later.
+        # Nearly every unary answer: constant blocks in one append, without a queue.
         fits = size <= window and size <= stream.send_window and size <= self._frame_bytes_max
         if not fits or stream.queued_bytes or not tail.end:
             self.send_headers(stream, head)
@@ -148,12 +130,12 @@ class StreamSender:
         self._end_sending(stream)
 
     def send_headers(self, stream: Http2Stream, headers: f.EncodedHeaders) -> None:
-        """Headers that more follows."""
+        """Sends headers that are followed by more."""
         self.sent_frames += 1
         self.out.append(f.header_block(stream.id_bytes, headers, end=False))
 
     def send_data(self, stream: Http2Stream, data: bytes, prefix: bytes = b"") -> None:
-        """Queue `prefix` and `data`; how much is queued is the caller's to bound."""
+        """Queues `prefix` and `data`; the caller bounds the queue."""
         size = len(prefix) + len(data)
         if not size:
             return
@@ -163,7 +145,7 @@ class StreamSender:
             self._queue(stream, (prefix, data) if prefix else (data,), size)
 
     def send_pieces(self, stream: Http2Stream, parts: Sequence[bytes | memoryview]) -> None:
-        """Queue them as they are: small ones are put together by their maker."""
+        """Queues parts as they are; their maker has joined small ones."""
         parts = [part for part in parts if part]
         if parts:
             self._queue(stream, parts, sum(map(len, parts)))
@@ -182,7 +164,7 @@ class StreamSender:
         self._unqueue(-size)
 
     def send_end(self, stream: Http2Stream, trailers: f.EncodedHeaders) -> None:
-        """Trailers, behind all that is queued."""
+        """Sends trailers after all queued data."""
         if stream.queued_bytes:
             stream.ending = trailers
             return
@@ -191,33 +173,33 @@ class StreamSender:
         self._end_sending(stream)
 
     def tell_if_untaken(self, stream: Http2Stream, untaken: Callable[[], None], deadline_ms: int | None) -> None:
-        """Call `untaken` if the stream is reset, also after its end, or if it is seen that the peer has read the answer
-        only after the call's deadline. To be said once the answer is made.
+        """Registers an answer: `untaken` is called if the stream is reset, also after its end, or if a probe shows that
+        the peer read the answer only after the call's deadline. Call it once the answer is made.
         """
-        if stream.id not in self.streams:  # nobody is there to take it; its handler was cancelled
+        if stream.id not in self.streams:  # the stream ended and its handler was cancelled
             return
         if self.sent_answers is None:
             self.sent_answers = SentAnswers(self.limits, self.totals, self.now_ms)
         self.sent_answers.add(stream.id, untaken, self.now_ms, deadline_ms)
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
-        """End a stream at once."""
+        """Ends a stream immediately."""
         if stream.id in self.streams:
             self.close_stream(stream)
             self.remember_reset(stream.id)
             self.out.append(f.reset(stream.id, code))
-            # What it had queued is thrown away.
+            # Its queued data is dropped.
             if self.sent_answers is not None and (untaken := self.sent_answers.reset(stream.id, code)):
                 untaken()
 
     def fail(self, code: ErrorCode, reason: str) -> None:
-        """Say why the connection ends, and forget its streams."""
+        """Sends the reason why the connection ends."""
         if not self.ended:
             self.ended = True
             self.out.append(f.go_away(self.last_stream_id, code, reason))
 
     def release(self) -> None:
-        """The connection is gone: nothing of it counts any more. Idempotent."""
+        """Removes all streams of a lost connection from the totals. Idempotent."""
         self.ended = True
         if self.sent_answers is not None:
             self.sent_answers.clear()
@@ -227,22 +209,22 @@ class StreamSender:
     # ------------------------------------------------------------------------------------------------------- output
 
     def look(self, now_ms: int) -> None:
-        """It is `now_ms`: forget what is kept for too long."""
+        """Sets the time to `now_ms` and drops state that is kept for too long."""
         self.now_ms = now_ms
         if self.sent_answers is not None and self.sent_answers.look(now_ms, self.streams):
             self.out.append(f.ping(PROBE))
 
     def note_read(self, ping: bytes) -> None:
-        """A PING of ours was answered."""
+        """Processes the answer to a PING of ours."""
         if ping == PROBE and self.sent_answers is not None:
             self.sent_answers.read(self.now_ms)
 
     def take(self, bytes_max: int) -> bytes:
-        """All that is to be sent now, DATA up to about `bytes_max`."""
+        """Returns the whole output, with DATA up to about `bytes_max`."""
         return b"".join(self.take_parts(bytes_max))
 
     def take_parts(self, bytes_max: int) -> list[bytes | memoryview]:
-        """The same: in one piece if it is little, else as it lies."""
+        """Returns the same: one piece if it is small, otherwise several."""
         before = self.sent_bytes
         if self.ready:
             self._fill(bytes_max)
@@ -250,13 +232,13 @@ class StreamSender:
         return out if len(out) < 2 or self.sent_bytes - before >= COPY_BYTES_MAX else [b"".join(out)]
 
     def _fill(self, bytes_max: int) -> None:
-        """Move queued DATA to the output: streams in turn, as far as the windows go."""
+        """Moves queued DATA to the output, stream by stream, as far as the windows allow."""
         ready = self.ready
         while ready and self.send_window > 0 and bytes_max > 0:
             stream = next(iter(ready))
             del ready[stream]
             allowed = min(stream.queued_bytes, stream.send_window, self.send_window, bytes_max)
-            if allowed <= 0:  # SETTINGS shut its window
+            if allowed <= 0:  # SETTINGS closed its window
                 continue
             self._move(stream, allowed)
             bytes_max -= allowed
@@ -301,28 +283,28 @@ class StreamSender:
 
     def _end_sending(self, stream: Http2Stream) -> None:
         stream.sending = False
-        if stream.receiving:  # answered early: what the peer still sends is of no use
+        if stream.receiving:  # answered early: the rest of the request is not needed
             self.out.append(f.reset(stream.id, ErrorCode.NO_ERROR))
             self.remember_reset(stream.id)
         self.close_stream(stream)
 
     def apply_setting(self, name: int, value: int) -> None:
-        """One of the peer's SETTINGS. Raises ConnectionFault. Those that say nothing to a server are left out."""
+        """Applies one of the peer's SETTINGS, or ignores it if servers do not use it. Raises ConnectionFault."""
         if name == f.INITIAL_WINDOW_SIZE:
             if value > f.WINDOW_MAX:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is over 2^31-1")
-            # The change counts for open streams too, and may make a window negative (RFC 9113, 6.9.2).
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
+            # The change also applies to open streams, and may make a window negative (RFC 9113, 6.9.2).
             change, self._stream_window = value - self._stream_window, value
             for stream in self.streams.values():
                 stream.send_window += change
                 if stream.send_window > f.WINDOW_MAX:
-                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is over 2^31-1")
+                    raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window exceeds 2^31-1")
                 if stream.queued_bytes and stream.send_window > 0:
                     self.ready[stream] = None
         elif name == f.MAX_FRAME_SIZE:
             if not f.FRAME_BYTES_DEFAULT <= value < 1 << 24:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of bounds")
-            # However large a peer's frames may be, streams take turns after each.
+            # Streams take turns after each frame, however large frames the peer allows.
             self._frame_bytes_max = min(value, COPY_BYTES_MAX)
         elif name == f.ENABLE_PUSH and value > 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is not 0 or 1")

@@ -1,8 +1,8 @@
-"""A gRPC server on HTTP/2: ports and handshakes, what is admitted, deadlines, and how it ends.
+"""A gRPC server on HTTP/2: ports and handshakes, admission of connections, deadlines, and the end.
 
-`Http2Server` is given methods by path and serves them on `host:port` (IPv4, IPv6, both for a wildcard) or on
-`unix:PATH`, with TLS if it is given contexts. Always true: connections are counted from accept on, before any
-handshake; no connection outlives `stop`.
+`Http2Server` gets methods by path and serves them on `host:port` (IPv4, IPv6, both for a wildcard) or on `unix:PATH`,
+with TLS if it gets contexts. Always true: connections count from accept on, before any handshake; no connection
+outlives `stop`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
 
-__all__ = ["Http2Server"]
-
 log = logging.getLogger(__name__)
 
 TICK_MS = 100
-LOOK_EACH = 5
-"""Ticks between two looks at a connection."""
-LAST_BYTES_MS = 500
-"""Longest time for what was answered last to leave at a shutdown."""
+LOOK_EACH = 5  # ticks between two checks of a connection
+LAST_BYTES_MS = 500  # longest time for the last answers to leave at a shutdown
 ALPN = "h2"
 
 
 class Http2Server:
-    """Belongs to the loop that starts it."""
+    """The server; belongs to the loop that starts it."""
 
     def __init__(
         self,
@@ -51,7 +47,7 @@ class Http2Server:
         limits: Http2Limits | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`tls` is asked at each handshake; None: plain text."""
+        """`tls` is called at each handshake; None: plain text."""
         self.methods = methods
         self.clock = clock
         self.limits = limits or Http2Limits()
@@ -59,7 +55,7 @@ class Http2Server:
         self.deadlines = Deadlines()
         self.connections: dict[Http2Protocol, None] = {}
         self.shares: Iterator[int] = itertools.cycle(range(LOOK_EACH))
-        """For each connection in turn: the ticks in which it is looked at."""
+        """For each connection in turn: the ticks in which it is checked."""
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
         self.turns: Turns
@@ -72,13 +68,13 @@ class Http2Server:
         self._empty = asyncio.Event()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; 0 = any free port. The port. Raises PortInUse, SettingsError."""
+        """Listens and returns the port; 0 = any free port. Raises PortInUse, SettingsError."""
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self.limits, self.loop, self.clock.monotonic_ms)
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
-            # Thousands of clients come back at once after a broker's restart; asyncio's default is 100.
+            # Thousands of clients connect together after a broker's restart; asyncio's default is 100.
             self._listening.append(await make(self._protocol, sock=bound, backlog=4_096))
         self._ticker = spawn(self._tick(), name="http2 ticks")
         return port
@@ -89,13 +85,13 @@ class Http2Server:
     # --------------------------------------------------------------------------------------------------- connections
 
     def admit(self, protocol: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> Address | None:  # noqa: ARG002
-        """Count a new connection; None: there are too many, or the server stops."""
+        """Counts a new connection; None: there are too many, or the server is stopping."""
         host = _host(transport)
         address = self._addresses.get(host)
         if address is None:
             address = Address(host)
         limits, totals = self.limits, self.totals
-        if self.stopping:  # no other connection ends for one that is refused
+        if self.stopping:  # no other connection is ended for one that is refused
             totals.connections_refused += 1
             return None
         reached, room = "", True
@@ -108,7 +104,7 @@ class Http2Server:
         if not room:
             totals.connections_refused += 1
             return None
-        # Entered only for a connection that is taken, so refused ones cannot make the table grow.
+        # Entered only for an accepted connection, so refused ones cannot make the table grow.
         self._addresses[host] = address
         address.connections += 1
         totals.connections += 1
@@ -116,14 +112,14 @@ class Http2Server:
         return address
 
     def _has_made_room(self, address: Address) -> bool:
-        """A connection from the address that carries no call ends for the new one."""
+        """Ends a connection of the address that carries no call, to make room for a new one."""
         if address.idle_connections is None:
             address.idle_connections = IdleConnections()
         its_own = (one for one in self.connections if one.address is address)
         return address.idle_connections.end_one(its_own, self.clock.monotonic_ms())
 
     def release(self, address: Address) -> None:
-        """A connection that was counted is over."""
+        """Removes an ended connection from the counts."""
         self.totals.connections -= 1
         address.connections -= 1
         if not address.connections:
@@ -132,12 +128,11 @@ class Http2Server:
             self._empty.set()
 
     def forget(self, connection: Http2Protocol) -> None:
-        """A connection is lost."""
         del self.connections[connection]
         self.release(connection.address)
 
     def shake_hands(self, transport: asyncio.Transport, address: Address) -> None:
-        """TLS on a connection that was counted. Begins at once: what the peer says first must find TLS listening."""
+        """Starts TLS on a counted connection, immediately: the peer's first bytes must find TLS in place."""
         self._handshakes[transport] = None
         _Handshake(self.loop).begin(self._shake_hands(transport, address))
 
@@ -169,7 +164,7 @@ class Http2Server:
                 self.totals.reach("preface_ms")
             return None
         agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
-        # A client of HTTP/1.1 would only see binary frames; gRPC requires ALPN `h2` on TLS.
+        # A client of HTTP/1.1 could not read binary frames; gRPC requires ALPN `h2` on TLS.
         return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None
 
     # ---------------------------------------------------------------------------------------------------------- time
@@ -183,16 +178,16 @@ class Http2Server:
             count += 1
             self._look_at_connections(now_ms, count % LOOK_EACH)
 
-    # Apart from the loop, whose variables would hold the last call and the last connection until the next tick.
+    # Separate from the loop, whose variables would keep the last call and connection alive until the next tick.
 
     def _end_what_is_due(self, now_ms: int) -> None:
         for call in list(self.deadlines.due(now_ms)):
             self.totals.deadlines += 1
-            call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
+            call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
             call.abandon()
 
     def _look_at_connections(self, now_ms: int, share: int) -> None:
-        # A share at a time: 10,000 at once would hold up all calls for some tens of milliseconds.
+        # A share at a time: 10,000 together would delay all calls by some tens of milliseconds.
         for connection in list(self.connections):
             if connection.share == share or self.stopping:
                 connection.tick(now_ms)
@@ -200,28 +195,28 @@ class Http2Server:
     # ----------------------------------------------------------------------------------------------------------- end
 
     async def close_ports(self) -> None:
-        """Accept no more connections, and send the peers of those that are open that they must open no more calls."""
+        """Closes the ports, and sends the peers of open connections that they must open no more calls."""
         self.stopping = True
         listening, self._listening = self._listening, []
         await close_listening(listening)
         self.drain()
 
     def drain(self) -> None:
-        """Tell the peers of all connections to open no more calls on them; each ends with its last call."""
+        """Sends all peers that they must open no more calls; each connection ends with its last call."""
         now_ms = self.clock.monotonic_ms()
         for connection in list(self.connections):
             connection.drain(now_ms)
 
     def end_calls(self, *, endless: bool) -> None:
-        """End the bidirectional streams with OK (decision 25), or all calls with UNAVAILABLE."""
+        """Ends the bidirectional streams with OK (decision 25), or all calls with UNAVAILABLE."""
         for connection in list(self.connections):
             if endless:
                 connection.end_calls(endless=True, code=Status.OK, message="")
             else:
-                connection.end_calls(endless=False, code=Status.UNAVAILABLE, message="the server stops")
+                connection.end_calls(endless=False, code=Status.UNAVAILABLE, message="the server is stopping")
 
     async def stop(self, grace_ms: int) -> None:
-        """Wait up to `grace_ms` for the calls that run, then end them. Idempotent."""
+        """Waits up to `grace_ms` for running calls, then ends them. Idempotent."""
         await self.close_ports()
         for transport in list(self._handshakes):
             transport.abort()
@@ -247,7 +242,7 @@ class Http2Server:
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection that has come and has not said anything yet: it is counted, then TLS begins."""
+    """A new connection before its first input: it is counted, then TLS begins."""
 
     def __init__(self, server: Http2Server) -> None:
         self._server = server
@@ -261,14 +256,13 @@ class _Accepted(asyncio.Protocol):
 
 
 class _Handshake(EagerTask):
-    """One handshake. uvloop reads from a new connection whatever `connection_made` says, so TLS must be in place when
-    it returns, not a turn of the loop later.
+    """One handshake. uvloop reads from a new connection immediately, so TLS must be in place when `connection_made`
+    returns, not a turn of the loop later.
     """
 
     __slots__ = ()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start it."""
         self._run(work)
 
     def _returned(self, result: Any) -> None:
@@ -284,6 +278,5 @@ def _host(transport: asyncio.BaseTransport) -> str:
         return UNIX
     name: Any = transport.get_extra_info("peername")
     host: str = name[0] if name else ""
-    # IPv4 clients of a dual-stack socket: under one name they have one bound, and logs show the address that people
-    # know.
+    # IPv4 clients of a dual-stack socket: under their usual name they have one bound, and logs show known addresses.
     return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host

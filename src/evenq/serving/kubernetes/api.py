@@ -1,10 +1,9 @@
-"""The one way to the Kubernetes API, by the `kubernetes` package (`pip install evenq[kubernetes]`).
+"""The only access to the Kubernetes API, by the `kubernetes` package (`pip install evenq[kubernetes]`).
 
 Used by the rebalancer's lease and topology and by the broker's group record, from worker threads only: every method
-blocks, each with a timeout, and the package itself takes a second to import, which the first call does. Inside a pod
-the pod's service account counts, elsewhere the kubeconfig of the user. Of the package this uses who and where (host,
-certificates, tokens that are renewed) and its connections; objects are plain parsed JSON, because turning ten thousand
-pods into its classes would take longer than reading them.
+blocks, with a timeout, and the first call imports the package, which takes a second. In a pod its service account is
+used, elsewhere the user's kubeconfig. The package provides host, credentials (tokens are renewed) and connections.
+Objects are plain parsed JSON, because converting ten thousand pods to its classes takes longer than reading them.
 """
 
 from __future__ import annotations
@@ -20,23 +19,20 @@ from urllib.parse import urlencode
 
 from evenq.errors import ConnectionFailed, Error, Forbidden, NotFound, PreconditionFailed, SettingsError
 
-__all__ = ["Expired", "KubernetesApi", "Object", "WatchStop"]
-
 Object: TypeAlias = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-CALL_S = (1.0, 1.5)
-"""To connect, and to wait for each byte: a lease must be renewed within a few seconds."""
+CALL_S = (1.0, 1.5)  # to connect, and to wait for each byte: a lease must be renewed within a few seconds
 LIST_S = (2.0, 20.0)
 PAGE = 500
 WATCH_S = 240
 
 
 class Expired(Error):
-    """The place in a watch is too old (410): list again."""
+    """The version of a watch is too old (410): list again."""
 
 
 class WatchStop:
-    """Ends a watch from another thread, also while it waits for the next change."""
+    """Stops a watch from another thread, also while it waits for the next change."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -44,35 +40,35 @@ class WatchStop:
         self.is_set = False
 
     def set(self) -> None:
-        """End it now. Does not wait."""
+        """Ends the watch now. Does not wait."""
         with self._lock:
             self.is_set = True
             self._shut()
 
     def begin(self, response: Any) -> None:
-        """What the watch reads from now on."""
+        """Registers the response that the watch reads."""
         with self._lock:
             self._response = response
             if self.is_set:
                 self._shut()
 
     def end(self) -> None:
-        """The watch reads nothing any more."""
+        """Registers that the watch reads nothing any more."""
         with self._lock:
             self._response = None
 
     def _shut(self) -> None:
-        # urllib3 before 2.3 cannot: such a watch ends with its time.
+        # Not possible in urllib3 before 2.3: such a watch ends after its time.
         shutdown = getattr(self._response, "shutdown", None)
         if shutdown is not None:
             try:
                 shutdown()
-            except (OSError, ValueError, RuntimeError):  # it has ended by itself
+            except (OSError, ValueError, RuntimeError):  # it has already ended
                 return
 
 
 class KubernetesApi:
-    """See the module. `namespace` empty: that of the pod, else `default`."""
+    """The API, as described above. `namespace` empty: that of the pod, otherwise `default`."""
 
     def __init__(self, namespace: str = "") -> None:
         self._namespace = namespace
@@ -81,7 +77,7 @@ class KubernetesApi:
 
     @property
     def namespace(self) -> str:
-        """Where leases and pods are looked for."""
+        """Namespace of leases and pods."""
         if not self._namespace:
             try:
                 self._namespace = (ACCOUNT / "namespace").read_text(encoding="ascii").strip() or "default"
@@ -90,18 +86,18 @@ class KubernetesApi:
         return self._namespace
 
     def call(self, verb: str, path: str, body: Object | None = None) -> Object:
-        """One call; a PATCH merges. Raises NotFound, PreconditionFailed (409), Forbidden, ConnectionFailed,
+        """Makes one call; a PATCH merges. Raises NotFound, PreconditionFailed (409), Forbidden, ConnectionFailed,
         SettingsError.
         """
         response = self._send(verb, path, body=body, timeout=CALL_S)
         try:
             parsed = json.loads(response.data)
         except ValueError as error:
-            raise ConnectionFailed(f"Kubernetes answered {verb} {path} with no JSON: {error}") from error
+            raise ConnectionFailed(f"Kubernetes answered {verb} {path} with invalid JSON: {error}") from error
         return parsed if isinstance(parsed, dict) else {}
 
     def listed(self, path: str) -> tuple[list[Object], str]:
-        """All objects under `path`, page by page, and the version to watch from."""
+        """Returns all objects under `path`, read page by page, and the version to watch from."""
         objects: list[Object] = []
         more = ""
         while True:
@@ -116,8 +112,8 @@ class KubernetesApi:
     def watched(
         self, path: str, version: str, *, name: str = "", limit_s: int = WATCH_S, stop: WatchStop | None = None
     ) -> Iterator[tuple[str, Object]]:
-        """Changes since `version`: kind (ADDED, MODIFIED, DELETED, BOOKMARK) and object. `version` empty: what there is
-        now as ADDED, then changes; `name`: of this object only. Ends by itself after `limit_s` seconds, and when
+        """Yields changes since `version`: kind (ADDED, MODIFIED, DELETED, BOOKMARK) and object. `version` empty:
+        existing objects as ADDED, then changes; `name`: of this object only. Ends after `limit_s` seconds, and when
         `stop` is set. Raises Expired.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(limit_s)}
@@ -159,7 +155,7 @@ class KubernetesApi:
         from urllib3 import Timeout
 
         settings = client.configuration
-        token = settings.auth_settings().get("BearerToken", {}).get("value")  # read anew: it is renewed now and then
+        token = settings.auth_settings().get("BearerToken", {}).get("value")  # read each time, because it is renewed
         kind = "application/merge-patch+json" if verb == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": kind}
         if token:
@@ -171,9 +167,9 @@ class KubernetesApi:
                 body=json.dumps(body) if body is not None else None,
                 headers=headers,
                 timeout=Timeout(connect=timeout[0], read=timeout[1]),
-                # Retries would pass the time within which a lease must be renewed; callers have their own.
+                # Retries would exceed the time within which a lease must be renewed; callers retry themselves.
                 retries=False,
-                # A watch has no end to wait for: it is read line by line.
+                # A watch is read line by line, without its end.
                 preload_content=not (query and "watch" in query),
             )
         except (OSError, ValueError, self._http_error()) as error:
@@ -191,10 +187,10 @@ class KubernetesApi:
                     import kubernetes
                 except ImportError as error:
                     raise SettingsError(
-                        "the package `kubernetes` is missing; install evenq[kubernetes], or choose settings that do "
-                        "without Kubernetes"
+                        "the package `kubernetes` is missing; install evenq[kubernetes], or choose settings without "
+                        "Kubernetes"
                     ) from error
-                package: Any = kubernetes  # its own types say nothing
+                package: Any = kubernetes  # it has no useful types
                 client, config = package.client, package.config
                 settings = client.Configuration()
                 try:
@@ -227,7 +223,7 @@ def _translated(status: int, reason: str, verb: str, path: str) -> Error:
     what = f"{verb} {path}"
     match status:
         case http.HTTPStatus.NOT_FOUND:
-            return NotFound(f"Kubernetes knows no {path}")
+            return NotFound(f"Kubernetes has no {path}")
         case http.HTTPStatus.CONFLICT:
             return PreconditionFailed(f"{what} met a newer version")
         case http.HTTPStatus.GONE:

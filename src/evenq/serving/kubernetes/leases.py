@@ -1,47 +1,43 @@
 """One Lease object of Kubernetes (`coordination.k8s.io/v1`) that several processes read and compare-and-set.
 
-Under the rebalancer's leadership and the broker's group record, which decide what stands in it. `resourceVersion` is
-what a compare-and-set compares. Labels, annotations, owners and finalizers that others gave the object are kept: by
-them a chart knows it for its own. Needs get, create and update of leases, and watch for `watched`; without create the
-object must be there already. Blocks: called from worker threads, by one at a time.
+Used for the rebalancer's leadership and the broker's group record, which define its content. A compare-and-set compares
+`resourceVersion`. Foreign labels, annotations, owners and finalizers are kept, because a chart recognizes its object by
+them. Needs get, create and update of leases, and watch for `watched`; without create the object must exist. Blocks:
+called from worker threads, by one at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 from evenq.errors import Forbidden, NotFound, PreconditionFailed
 from evenq.serving.kubernetes.api import KubernetesApi, Object, WatchStop
-
-__all__ = ["LeaseObject", "version_of"]
 
 KEPT = ("labels", "annotations", "ownerReferences", "finalizers")
 
 
 class LeaseObject:
-    """See the module."""
-
     def __init__(self, api: KubernetesApi, name: str) -> None:
         self._api = api
         self._name = name
-        self._metadata: Object = {}
-        """Of the object as it was seen last: what is not ours to change."""
+        self._metadata: Object = {}  # foreign metadata of the object as last seen
 
     @property
     def name(self) -> str:
-        """As messages name it: `namespace/name`."""
+        """Name in messages: `namespace/name`."""
         return f"{self._api.namespace}/{self._name}"
 
     def read(self) -> Object | None:
-        """The object as the API has it now; None: there is none. Raises Forbidden, ConnectionFailed, SettingsError."""
+        """Returns the object; None: it does not exist. Raises Forbidden, ConnectionFailed, SettingsError."""
         try:
             return self._seen(self._api.call("GET", f"{self._path()}/{self._name}"))
         except NotFound:
             return None
 
     def write(self, spec: Object, version: str, *, annotations: Mapping[str, str] | None = None) -> Object | None:
-        """Update the object if it still has `version`, or create it (`version` empty) if there is none. The object as
-        written; None: another candidate was faster, or deleted it. Raises as `read`.
+        """Updates the object if it still has `version`, or creates it (`version` empty) if it does not exist. Returns
+        the written object; None: another process was faster, or deleted it. Raises as `read`.
         """
         metadata: Object = dict(self._metadata) if version else {}
         metadata |= {"name": self._name, "namespace": self._api.namespace}
@@ -50,20 +46,20 @@ class LeaseObject:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         try:
             if version:
-                # The API refuses the write if the object has another version by now: a compare-and-set without a lock.
+                # The API rejects the write if the object has another version by now: a compare-and-set without a lock.
                 metadata["resourceVersion"] = version
                 return self._seen(self._api.call("PUT", f"{self._path()}/{self._name}", body))
             return self._seen(self._api.call("POST", self._path(), body))
         except (PreconditionFailed, NotFound):
             return None
         except Forbidden:
-            # Kubernetes asks who updates an object that is gone for the right to create it, which not all have.
+            # For an update of a deleted object Kubernetes requires the right to create it, which may be missing.
             if version and self.read() is None:
                 return None
             raise
 
     def watched(self, version: str, *, limit_s: int, stop: WatchStop) -> Iterator[tuple[str, Object]]:
-        """As `KubernetesApi.watched`, of this object."""
+        """Works as `KubernetesApi.watched`, for this object."""
         return self._api.watched(self._path(), version, name=self._name, limit_s=limit_s, stop=stop)
 
     def _path(self) -> str:
@@ -75,6 +71,10 @@ class LeaseObject:
         return lease
 
 
+def micro_time(moment: datetime) -> str:
+    """Returns a time of the spec: UTC with six digits; the API rejects others."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def version_of(lease: Object) -> str:
-    """Its `resourceVersion`."""
     return str((lease.get("metadata") or {}).get("resourceVersion") or "")

@@ -1,10 +1,9 @@
-"""What servers write to stderr: one JSON object per line, or one readable line each when a person looks on (a
-terminal).
+"""Logs of servers on stderr: one JSON object per line, or one readable line each on a terminal.
 
-Fields given as `extra={...}` become keys of the object, and from WARNING upwards those that the text does not name are
-appended to it: a person who is shown only the text must see which topic, group or broker it is about, and why. Message
-bodies are never logged; nothing above DEBUG is per message. Values come from clients: none is longer than `VALUE_MAX`,
-none can write a line of its own or reach a terminal as control characters.
+Fields given as `extra={...}` become keys of the object. From WARNING upwards, fields that the text does not contain are
+appended to it, so that the text alone names the topic, group or broker, and the reason. Message bodies are never
+logged; nothing above DEBUG is per message. Values come from clients: none is longer than `VALUE_MAX`, starts a line of
+its own, or reaches a terminal as control characters.
 """
 
 from __future__ import annotations
@@ -17,22 +16,17 @@ from typing import Any, TextIO
 
 from evenq.runtime.printable import json_line, printable
 
-__all__ = ["ALIKE_BURST", "AUDIT", "FewAlike", "HumanFormatter", "JsonFormatter", "setup_logs"]
-
-VALUE_MAX = 1_000
-"""Characters of one field."""
-TEXT_MAX = 8_000
-"""Characters of the event, which may hold several fields."""
+VALUE_MAX = 1_000  # characters of one field
+TEXT_MAX = 8_000  # characters of the event, which may contain several fields
 ALIKE_BURST, ALIKE_PER_S = 1_000, 10
-"""Lines that one place of the program may write at once, and in the long run."""
-AUDIT = "evenq.audit"
-"""Logger of what users were allowed to change: none of its lines is left out."""
+"""Lines of one place of the program, in one burst and per second on average."""
+AUDIT = "evenq.audit"  # logger of allowed changes by users: none of its lines is omitted
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
 def setup_logs(level: str = "INFO", *, program: str = "", stream: TextIO | None = None) -> None:
-    """Send all logging of this process to `stream` (stderr) from `level` upwards. Replaces what was set before."""
+    """Sends all logs of this process to `stream` (stderr) from `level` upwards. Replaces previous settings."""
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)
     handler.addFilter(FewAlike())
@@ -44,17 +38,16 @@ def setup_logs(level: str = "INFO", *, program: str = "", stream: TextIO | None 
 
 
 class FewAlike(logging.Filter):
-    """Leaves out lines of a place that writes very many, and says how many with its next one: whatever clients do, a
-    line for each of their calls does not fill the disk. Places are lines of our source, so they are few.
+    """Omits lines of a place that writes very many, and adds the number to its next one: clients cannot fill the disk
+    with one line per call. Places are lines of our source, so they are few.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int], list[float]] = {}
-        """Lines left, when that was counted (seconds), lines left out since."""
+        self._places: dict[tuple[str, int], list[float]] = {}  # lines left, time of that in s, lines omitted since
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """May the record be written?"""
+        """Returns whether the record may be written."""
         if record.name == AUDIT:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), [ALIKE_BURST, record.created, 0])
@@ -100,7 +93,7 @@ class HumanFormatter(logging.Formatter):
         fields = "".join(f" {key}={value}" for key, value in _unnamed(text, _extra(record)).items())
         line = printable(f"{time} {record.levelname:<7} {text}{fields}")
         if record.exc_info and record.exc_info[0] is not None:
-            # The text of an error may hold newlines. Indented, none of its lines looks like one of the log.
+            # An error's text may contain newlines. Indented, its lines do not look like lines of the log.
             lines = self.formatException(record.exc_info).splitlines()
             line += "".join(f"\n    {printable(one)}" for one in lines)
         return line
@@ -115,7 +108,7 @@ def _text(record: logging.LogRecord, extra: dict[str, Any]) -> str:
 
 
 def _unnamed(text: str, extra: dict[str, Any]) -> dict[str, Any]:
-    """The fields whose value does not stand in the text."""
+    """Returns the fields whose value is not in the text."""
     return {key: value for key, value in extra.items() if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", text)}
 
 

@@ -1,9 +1,8 @@
-"""Each metric of a program, listed once and read at scrape.
+"""Metrics of a program, each listed once and read at scrape.
 
-A program's `metrics.py` makes a list of `Metric`s whose `read` looks into plain counters; `exposition` turns the list
-into the text that Prometheus reads. `prometheus_client` is imported at the first scrape, so that no start waits for
-it. Labels are bounded (topic, group, state), never client or message ids; a series that `read` no longer yields is
-gone.
+A program's `metrics.py` makes a list of `Metric`s whose `read` reads plain counters; `exposition` makes the text for
+Prometheus. `prometheus_client` is imported at the first scrape, so that it delays no start. Labels are bounded (topic,
+group, state), never client or message ids; a series that `read` no longer yields is gone.
 """
 
 from __future__ import annotations
@@ -21,22 +20,8 @@ from evenq.serving.latency import BOUNDS_MS, MethodStats
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
-__all__ = [
-    "BUILD_INFO",
-    "Distribution",
-    "Metric",
-    "MetricKind",
-    "Sample",
-    "call_metrics",
-    "exposition",
-    "families",
-    "gathered",
-]
-
 
 class MetricKind(StrEnum):
-    """How Prometheus reads the numbers."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -48,20 +33,19 @@ class Distribution:
 
     bounds: Sequence[float]
     counts: Sequence[int]
-    """Per bucket, not summed up; one more than bounds."""
+    """Number per bucket, not cumulative; one more than bounds."""
     total: float
 
 
-Sample = tuple[tuple[str, ...], float | Distribution]
-"""Values of the labels, and the number."""
+Sample = tuple[tuple[str, ...], float | Distribution]  # values of the labels, and the number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric of a program."""
+    """One metric of a program. `counter`, `gauge` and `histogram` begin one."""
 
     name: str
-    """RocketMQ 5's name where it has the metric, else `evenq_<room>_<what>_<unit>`; counters end with `_total`."""
+    """RocketMQ 5's name where it has the metric, otherwise `evenq_<room>_<what>_<unit>`; counters end with `_total`."""
     kind: MetricKind
     unit: str
     """For people: messages, bytes, ms ..."""
@@ -70,27 +54,53 @@ class Metric:
     read: Callable[[], Iterable[Sample]]
 
 
-BUILD_INFO = Metric(
-    name="evenq_build_info",
-    kind=MetricKind.GAUGE,
-    unit="servers",
-    labels=("version", "python"),
-    help="Versions of evenq and Python as labels; the value is always 1.",
-    read=lambda: [((software_version() or "unknown", platform.python_version()), 1)],
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """The first half of a metric, without readings: `gauge("evenq_x_bytes", "bytes", "topic").series(read, "X.")`."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    labels: tuple[str, ...]
+
+    def series(self, read: Callable[[], Iterable[Sample]], text: str) -> Metric:
+        """Returns a metric with one series for each sample of `read`. `text`: its help."""
+        return Metric(name=self.name, kind=self.kind, unit=self.unit, labels=self.labels, help=text, read=read)
+
+    def value(self, read: Callable[[], float], text: str) -> Metric:
+        """Returns a metric with one series, without labels. `text`: its help."""
+        return self.series(lambda: [((), read())], text)
+
+
+def counter(name: str, unit: str, *labels: str) -> MetricName:
+    return MetricName(name, MetricKind.COUNTER, unit, labels)
+
+
+def gauge(name: str, unit: str, *labels: str) -> MetricName:
+    return MetricName(name, MetricKind.GAUGE, unit, labels)
+
+
+def histogram(name: str, unit: str, *labels: str) -> MetricName:
+    return MetricName(name, MetricKind.HISTOGRAM, unit, labels)
+
+
+BUILD_INFO = gauge("evenq_build_info", "servers", "version", "python").series(
+    lambda: [((software_version() or "unknown", platform.python_version()), 1)],
+    "Versions of evenq and Python as labels; the value is always 1.",
 )
 
 
 def gathered(metrics: Sequence[Metric], constant: Mapping[str, str] | None = None) -> Callable[[], bytes]:
-    """`exposition` in two steps: the numbers are read now; the text, which is most of the work where there are many
-    series, is made by the function that this gives, in any thread.
+    """Works as `exposition` in two steps: reads the numbers now; the returned function makes the text, which is most of
+    the work with many series, in any thread.
     """
     read = [replace(metric, read=partial(list, tuple(metric.read()))) for metric in metrics]
     return partial(exposition, read, constant)
 
 
 def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = None) -> bytes:
-    """The text format of `metrics`, of `evenq_build_info` and of the process's own, with `constant` labels (cluster,
-    node_type, node_id) on each series: a reader of two clusters can tell them apart by every one of them.
+    """Returns the text format of `metrics`, of `evenq_build_info` and of the process's own, with `constant` labels
+    (cluster, node_type, node_id) on each series, so that every series of two clusters can be distinguished.
     """
     from prometheus_client import PROCESS_COLLECTOR, generate_latest
 
@@ -101,12 +111,12 @@ def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = N
             yield from (_family(metric, labels) for metric in (*metrics, BUILD_INFO))
             yield from (_labelled(family, labels) for family in PROCESS_COLLECTOR.collect())
 
-    registry: Any = Scrape()  # generate_latest asks for `collect` only
+    registry: Any = Scrape()  # generate_latest calls `collect` only
     return generate_latest(registry)
 
 
 def families(metrics: Iterable[Metric]) -> Iterator[Family]:
-    """The metrics as collectors of prometheus_client give them, for a registry of the user's own."""
+    """Returns the metrics as families of prometheus_client, for a registry of the user."""
     return (_family(metric, {}) for metric in metrics)
 
 
@@ -145,8 +155,8 @@ def _buckets(distribution: Distribution) -> list[tuple[str, int]]:
 
 
 def call_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]:
-    """What every server counts. `stats` is asked at scrape: `lambda: server.stats`. A method that was never called has
-    no series: a broker has more than 70 of them, each with ten buckets.
+    """Returns the metrics that every server has. `stats` is called at scrape: `lambda: server.stats`. A method that was
+    never called has no series: a broker has more than 70 methods, each with ten buckets.
     """
 
     def latencies() -> Iterable[Sample]:
@@ -165,29 +175,14 @@ def call_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]
                 yield (_short(method), str(code)), number
 
     return [
-        Metric(
-            name="rocketmq_rpc_latency",
-            kind=MetricKind.HISTOGRAM,
-            unit="ms",
-            labels=("protocol_type", "request_code"),
-            help="Duration of finished calls, long polls included.",
-            read=latencies,
+        histogram("rocketmq_rpc_latency", "ms", "protocol_type", "request_code").series(
+            latencies, "Duration of finished calls, long polls included."
         ),
-        Metric(
-            name="evenq_rpc_running",
-            kind=MetricKind.GAUGE,
-            unit="calls",
-            labels=("request_code",),
-            help="Running calls, including waiting polls and open streams.",
-            read=running,
+        gauge("evenq_rpc_running", "calls", "request_code").series(
+            running, "Running calls, including waiting polls and open streams."
         ),
-        Metric(
-            name="evenq_rpc_errors_total",
-            kind=MetricKind.COUNTER,
-            unit="answers",
-            labels=("request_code", "response_code"),
-            help="Calls answered with an error, by error code.",
-            read=failed,
+        counter("evenq_rpc_errors_total", "answers", "request_code", "response_code").series(
+            failed, "Calls answered with an error, by error code."
         ),
     ]
 

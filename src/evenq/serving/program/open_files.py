@@ -1,9 +1,8 @@
-"""How many of its file descriptors a server uses: each connection is one, and gRPC has no limit of its own for them.
+"""Number of file descriptors in use: each connection needs one, and gRPC has no own limit for them.
 
-Runs beside every server (`evenq.serving.program.run`). What a process may have open bounds its connections: at the
-limit gRPC accepts no more and tries again each second, and the system queues or refuses the rest. So a warning is
-logged before that, once, and a line when it is over. The figures are also the metrics `process_open_fds` and
-`process_max_fds`.
+Runs in every server (`evenq.serving.program.run`). The limit of a process bounds its connections: at the limit gRPC
+accepts none and tries again each second, and the system queues or refuses the others. So a warning is logged before,
+once, and a line when it has passed. The figures are also the metrics `process_open_fds` and `process_max_fds`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,16 @@ from pathlib import Path
 
 from evenq.runtime.clock import Clock
 
-__all__ = ["open_files", "watch_open_files"]
-
 log = logging.getLogger(__name__)
 
 LOOK_MS = 5_000
 MANY = 0.9
 FEWER = 0.8
-FOLDER = Path("/proc/self/fd")
-"""Linux only; elsewhere nothing is counted."""
+FOLDER = Path("/proc/self/fd")  # linux only; elsewhere descriptors are not counted
 
 
 def open_files() -> tuple[int, int]:
-    """Descriptors in use, and the most there may be; (0, limit) where they cannot be counted."""
+    """Returns the descriptors in use and the limit; (0, limit) where they cannot be counted."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         return len(os.listdir(FOLDER)), limit
@@ -38,7 +34,7 @@ def open_files() -> tuple[int, int]:
 
 
 async def watch_open_files(clock: Clock) -> None:
-    """Log when few are left, and when there are enough again. Never ends."""
+    """Logs when few are left, and when there are enough again. Never ends."""
     scarce = False
     while True:
         await clock.sleep_ms(LOOK_MS)
@@ -46,7 +42,7 @@ async def watch_open_files(clock: Clock) -> None:
         if not scarce and used >= MANY * limit:
             scarce = True
             log.warning(
-                "%d of %d file descriptors are in use, each connection takes one: at the limit clients are not let in "
+                "%d of %d file descriptors are in use, each connection takes one: at the limit no clients can connect "
                 "any more; raise it (ulimit -n, LimitNOFILE) or spread the clients",
                 used,
                 limit,

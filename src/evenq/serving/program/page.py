@@ -1,9 +1,8 @@
-"""`/metrics`, `/healthz` and `/readyz` over plain HTTP, for Prometheus and for probes that know no gRPC.
+"""`/metrics`, `/healthz` and `/readyz` over plain HTTP, for Prometheus and for probes without gRPC.
 
 A few lines of HTTP/1.1 on asyncio: GET and HEAD, one answer per connection, bounded in connections, bytes and time.
-`/healthz` says that the loop turns, `/readyz` whether clients should come. Who connects and says nothing keeps no other
-out: such a connection ends after `TIMEOUT_S`, one peer has `PEER_MAX` of them, and where there is no room for a new one
-the oldest that has not asked yet is closed.
+`/healthz` reports that the loop runs, `/readyz` whether clients should connect. Silent connections do not block others:
+each ends after `TIMEOUT_S`, one address has at most `PEER_MAX`, and at the maximum a new one replaces the oldest.
 """
 
 from __future__ import annotations
@@ -16,16 +15,13 @@ from collections.abc import Callable
 from evenq.errors import PortInUse, SettingsError
 from evenq.serving.binding import close_listening
 
-__all__ = ["MetricsPage", "open_page"]
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
 PEER_MAX = 16
-"""Most connections of one address that have not asked yet; a kubelet's probes and two Prometheus need a handful."""
+"""Most connections of one address without a request; a kubelet's probes and two Prometheus need a handful."""
 HEAD_BYTES_MAX = 8 << 10
-TIMEOUT_S = 10.0
-"""For the request, and once more for taking the answer."""
+TIMEOUT_S = 10.0  # for the request, and again for the client to take the answer
 TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -40,21 +36,19 @@ class MetricsPage:
         why: Callable[[], str] = lambda: "",
         queues: Callable[[], Callable[[], bytes]] | None = None,
     ) -> None:
-        self.port = 0
-        """The port that is listened on."""
+        self.port = 0  # port that it listens on
         self._metrics = metrics
         self._ready = ready
         self._why = why
         self._queues = queues
         self._one_at_a_time = asyncio.Lock()
-        self._silent: dict[asyncio.StreamWriter, str] = {}
-        """Connections that have not asked yet -> the peer's address; the oldest first."""
+        self._silent: dict[asyncio.StreamWriter, str] = {}  # connections without a request: peer address; oldest first
         self._answering = 0
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises PortInUse or SettingsError."""
+        """Listens. Raises PortInUse or SettingsError."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
         except (OSError, OverflowError) as error:
@@ -66,7 +60,7 @@ class MetricsPage:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening; who has not asked yet is closed, running answers get `TIMEOUT_S`."""
+        """Stops listening; closes connections without a request; running answers get `TIMEOUT_S`."""
         if self._server is not None:
             await close_listening([self._server])
             for writer in list(self._silent):
@@ -82,20 +76,20 @@ class MetricsPage:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            if self._silent.pop(writer, None) is None:  # closed for a newer one in the turn in which it asked
+            if self._silent.pop(writer, None) is None:  # closed for a newer one in the turn of its request
                 return
-            if self._answering >= CONNECTIONS_MAX:  # they asked and do not read what they asked for
+            if self._answering >= CONNECTIONS_MAX:  # other clients do not read their answers
                 return
             await self._answered(head, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            log.debug("HTTP request dropped")  # slow, too long, or gone
+            log.debug("HTTP request dropped")  # slow, too long, or disconnected
         finally:
             self._silent.pop(writer, None)
             self._tasks.discard(task)
             writer.close()
 
     def _make_room(self, writer: asyncio.StreamWriter) -> None:
-        """Let a new connection ask, also beside connections that say nothing."""
+        """Adds a new connection, and closes the oldest silent one if there are too many."""
         peername = writer.get_extra_info("peername")
         peer = str(peername[0]) if peername else ""
         own = [one for one, address in self._silent.items() if address == peer]
@@ -152,9 +146,9 @@ async def open_page(
     why: Callable[[], str] = lambda: "",
     queues: Callable[[], Callable[[], bytes]] | None = None,
 ) -> MetricsPage | None:
-    """Serve the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
-    people; empty = there is nothing to say. `queues`: reads what `/metrics/queues` answers and gives what makes
-    the text of it, in a thread (`metrics.gathered`); None = nothing. Raises PortInUse, SettingsError.
+    """Serves the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
+    people; may be empty. `queues`: reads the data of `/metrics/queues` and returns the function that makes its text in
+    a thread (`metrics.gathered`); None = no such page. Raises PortInUse, SettingsError.
     """
     if port < 0:
         return None
@@ -172,7 +166,7 @@ def _read(metrics: Callable[[], bytes]) -> tuple[str, str, bytes]:
 
 
 async def _read_aside(queues: Callable[[], Callable[[], bytes]]) -> tuple[str, str, bytes]:
-    """The text of 50,000 queues takes seconds, in which the loop goes on."""
+    """Makes the text in a thread: that of 50,000 queues takes seconds."""
     try:
         text = queues()
     except Exception:

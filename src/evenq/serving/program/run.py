@@ -1,8 +1,7 @@
 """Running a server process: settings, logs, the loop, signals, exit codes. Called by each program's `__main__`.
 
-SIGTERM and SIGINT set the `stop` event that the program waits for; it drains and returns. A second signal cancels it.
-An error of `evenq.errors` ends the process with one line that says what to do, anything else with a traceback in the
-log.
+SIGTERM and SIGINT set the `stop` event, and the program drains and returns. A second signal cancels it. An error of
+`evenq.errors` ends the process with one line that contains the fix, any other one with a traceback in the log.
 """
 
 from __future__ import annotations
@@ -29,18 +28,14 @@ from evenq.serving.program.logs import setup_logs
 from evenq.serving.program.open_files import watch_open_files
 from evenq.serving.program.settings import HelpWanted, load
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "PARENT", "run", "run_program"]
-
 log = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-EXIT_USAGE = 2
-"""A setting or port must be changed by a person; starting again as it is cannot help."""
+EXIT_USAGE = 2  # a person must change a setting or port; a restart without a change cannot help
 FILES_MAX = 1 << 20
-"""Open files a server asks for: each client is one, and many systems give a process 1024 unless it asks for more."""
-PARENT = "EVENQ_PARENT_PID"
-"""Set by `evenq up --processes` and test clusters for the servers that they start."""
+"""Most open files that a server requests: each client needs one, and many systems allow only 1024 by default."""
+PARENT = "EVENQ_PARENT_PID"  # set by `evenq up --processes` and test clusters for the servers that they start
 PARENT_MS = 1_000
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -52,7 +47,7 @@ def run_program(
     serve: Callable[[ModelT, asyncio.Event], Coroutine[Any, Any, None]],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Load settings of class `kind` for `evenq-<program>`, set up logs, run `serve(settings, stop)`; the exit code."""
+    """Loads settings of class `kind` for `evenq-<program>`, sets up logs, runs `serve`; returns the exit code."""
     try:
         settings = load(kind, program, sys.argv[1:] if argv is None else argv, os.environ)
     except HelpWanted as wanted:
@@ -66,7 +61,7 @@ def run_program(
 
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
-    """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
+    """Runs `main(stop)` on uvloop if installed, otherwise on asyncio's loop; returns the exit code, raises nothing."""
     _calm_collector()
     keep_freed_memory()
     _allow_files()
@@ -75,27 +70,27 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: 
             runner.run(_with_signals(main))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 128 + signal.SIGINT
-    except BaseException as error:  # noqa: BLE001  the process's last stop: all it can do is to say why
+    except BaseException as error:  # noqa: BLE001  the end of the process: it can only report the reason
         return _exit_code(error, program)
     return EXIT_OK
 
 
 def _calm_collector() -> None:
-    """Let the garbage collector look less often. What a server makes for a call dies by its reference count; tables and
-    cached messages live long, and looking through them after each 700 new objects costs a twentieth of the hot path.
+    """Makes the garbage collector run less often. Reference counts free the objects of a call. Tables and cached
+    messages live long, and checking them after each 700 new objects costs 5 % of the hot path.
     """
     gc.collect()
-    # What was imported lives as long as the process: no later collection needs to look at it.
+    # Imported objects live as long as the process, so collections skip them.
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 def _allow_files() -> None:
-    """As many open files as the system lets the process have, up to FILES_MAX."""
+    """Raises the limit of open files to the most that the system allows, up to FILES_MAX."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < files:
-        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they report
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
@@ -123,9 +118,7 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
 
 async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
-    """Stop in order when the process that started this one is gone: nothing else would end it, and its
-    port would stay taken.
-    """
+    """Stops cleanly when the process that started this one has ended: otherwise its port would stay in use."""
     clock = SystemClock()
     while os.getppid() == parent:
         await clock.sleep_ms(PARENT_MS)
@@ -133,7 +126,7 @@ async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
 
 
 def _exit_code(error: BaseException, program: str) -> int:
-    """Of a process that this error ends; the error is printed, or logged."""
+    """Prints or logs the error that ends the process; returns the exit code."""
     known = _first_known(error)
     if known is None:
         log.critical("process ends after an internal error", exc_info=error)
@@ -144,7 +137,7 @@ def _exit_code(error: BaseException, program: str) -> int:
 
 
 def _first_known(error: BaseException) -> Error | None:
-    """The error itself, or the only kind of error in a group of a TaskGroup."""
+    """Returns the error itself, or the first of a TaskGroup's group if all in it are known errors."""
     if isinstance(error, Error):
         return error
     if isinstance(error, BaseExceptionGroup):

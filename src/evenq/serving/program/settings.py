@@ -1,9 +1,8 @@
 """Settings of a program: one pydantic class, filled from flags over environment over defaults.
 
-`load` walks the class itself: a field `store.segment_bytes` of the broker is the flag `--store.segment-bytes` and the
-variable `EVENQ_BROKER_STORE__SEGMENT_BYTES`. What the class does not know is refused with the nearest known name; a
-value out of bounds is refused with its name, the value and the bound. `help_text` is what `--help` prints. Nothing
-else reads the environment.
+`load` walks the class: a field `store.segment_bytes` of the broker is the flag `--store.segment-bytes` and the variable
+`EVENQ_BROKER_STORE__SEGMENT_BYTES`. An unknown name is rejected with the nearest known one; a value out of bounds with
+its name, the value and the bound. `help_text` is the output of `--help`. Nothing else reads the environment.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from evenq.errors import SettingsError
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
 
-__all__ = ["HelpWanted", "ServerSettings", "Setting", "help_text", "load", "settings_of"]
-
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
-    """Settings that every server has."""
+    """Settings of every server."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=0, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
@@ -40,7 +37,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     )
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     advertise: str = Field(
-        default="", description="Address that others are given, `host:port`; empty = the address listened on."
+        default="", description="Address for other servers and clients, `host:port`; empty = the address listened on."
     )
     metrics_port: int = Field(
         default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off."
@@ -54,12 +51,12 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class HelpWanted(Exception):
-    """`--help` was among the flags; the text is the help."""
+    """`--help` was among the flags; the text of the exception is the help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, as flags, environment and the reference page name it."""
+    """One setting, with its names as flag, in the environment and on the reference page."""
 
     path: tuple[str, ...]
     """Field names from the outer class to the inner one."""
@@ -81,12 +78,12 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """True for yes-or-no settings: the bare flag means yes, `--no-...` means no."""
+        """True for boolean settings: the bare flag means yes, `--no-...` means no."""
         return self.field.annotation is bool
 
     @property
     def default(self) -> str:
-        """The default, as one would write it."""
+        """The default as text."""
         value = self.field.get_default(call_default_factory=True, validated_data={})
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -106,7 +103,7 @@ class Setting:
 
 
 def settings_of(kind: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """All settings of a class and the classes within, in order of the source."""
+    """Yields all settings of a class and its inner classes, in order of the source."""
     for name, field in kind.model_fields.items():
         inner = _model_in(field.annotation)
         if inner is not None:
@@ -116,7 +113,7 @@ def settings_of(kind: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[S
 
 
 def load(kind: type[ModelT], program: str, argv: Sequence[str], environ: Mapping[str, str]) -> ModelT:
-    """Fill `kind`: flags in `argv` (without the program's name) over `environ` over defaults.
+    """Fills `kind`: flags in `argv` (without the program's name) over `environ` over defaults.
 
     Raises SettingsError (unknown name, missing value, out of bounds) and HelpWanted.
     """
@@ -137,7 +134,7 @@ def load(kind: type[ModelT], program: str, argv: Sequence[str], environ: Mapping
 
 
 def help_text(kind: type[BaseModel], program: str) -> str:
-    """One line per setting: flag, meaning with unit, bounds, default; then how to set them by environment."""
+    """Returns one line per setting: flag, meaning with unit, bounds, default; then the use of the environment."""
     known = list(settings_of(kind))
     flags = [f"--[no-]{setting.flag[2:]}" if setting.is_switch else setting.flag for setting in known]
     width = min(34, max(len(flag) for flag in flags))
@@ -154,8 +151,7 @@ def help_text(kind: type[BaseModel], program: str) -> str:
     return "\n".join(lines)
 
 
-_Texts = dict[str, tuple[str, str]]
-"""Setting's name -> its text and where that came from."""
+_Texts = dict[str, tuple[str, str]]  # name of each setting: its text, and the source of that
 
 
 def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[str, str]) -> _Texts:
@@ -173,8 +169,8 @@ def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[s
 
 
 def _is_from_kubernetes(variable: str, environ: Mapping[str, str]) -> bool:
-    # Kubernetes tells pods about a Service `evenq-broker` in variables like EVENQ_BROKER_SERVICE_HOST and
-    # EVENQ_BROKER_PORT, whose value is a URL. They are not a mistake.
+    # For a Service `evenq-broker` Kubernetes gives pods variables like EVENQ_BROKER_SERVICE_HOST and EVENQ_BROKER_PORT,
+    # whose value is a URL. They are not a mistake.
     _, service, rest = variable.partition("_SERVICE_")
     if service and (rest == "HOST" or rest.startswith("PORT")):
         return True

@@ -1,4 +1,4 @@
-"""Backups: what lies in a target, how it gets there, how it is checked, and a data folder made of it.
+"""Backups: the content of a target, creation, verification, and restore into a data folder.
 
-Page: docs/operating/backup.md; format: docs/internals/data_files.md. Nothing here talks to a broker.
+Page: docs/operating/backup.md; format: docs/internals/data_files.md. Nothing here connects to a broker.
 """

@@ -1,8 +1,8 @@
-"""One run of a backup of one broker: takes what the broker sends, and writes the manifest last.
+"""One run of a backup of one broker: checks and stores what the broker sends, and writes the manifest last.
 
-`evenq.cli.backup` asks the broker and hands over what comes. The target holds a whole backup at any moment: pieces are
-added beside those of older runs, and only the new manifest names them. A run that ends early leaves what it has, with
-`partial.json`, and the next one asks for what comes behind. Every record is checked before it is kept.
+`evenq.cli.backup` fetches the data and passes it on. The target holds a complete backup at every moment: pieces are
+added beside those of older runs, and only the new manifest names them. An interrupted run leaves its pieces and
+`partial.json`; the next run continues after them.
 """
 
 from __future__ import annotations
@@ -30,23 +30,21 @@ from evenq.store.backup.reading import KEPT, LogCheck, find_manifest, piece_byte
 from evenq.store.backup.target import SMALL_BYTES_MAX, BackupTarget, TargetFile, read_small, write_small
 from evenq.store.copies import snapshot_copy
 
-__all__ = ["BackupRun"]
-
 PIECE_BYTES: Final = 64 << 20
-"""From here on a piece ends behind the next group of records."""
+"""A piece of this size ends with the group of records that reaches it."""
 
 
 class BackupRun:
-    """Into a target that is locked."""
+    """One backup run into a locked target."""
 
     def __init__(self, target: BackupTarget, broker_name: str) -> None:
         """Raises StoreCorrupted, StoreError."""
-        if problem := broker_problem(broker_name):  # it becomes a folder
-            raise StoreError(f"a server names itself so that it cannot be backed up: {problem}")
+        if problem := broker_problem(broker_name):  # the name becomes a folder
+            raise StoreError(f"the server has a broker name that cannot be backed up: {problem}")
         self._target, self.broker_name = target, broker_name
         previous = find_manifest(target, broker_name)
         self.before = previous.manifest if previous is not None else None
-        """The newest run that was finished; None: this is the first."""
+        """The newest finished run; None for the first run."""
         self._number = max(numbers(target.sizes(broker_name)), default=0) + 1
         self._pieces = list(self.before.pieces) if self.before is not None else []
         self._new: list[SavedPiece] = self._left_behind()
@@ -61,26 +59,24 @@ class BackupRun:
         self._snapshot = bytearray()
         self._snapshot_offset = self._snapshot_bytes = 0
         self.copied_bytes = sum(piece.end - piece.start for piece in self._new)
-        """Of log, by this run or the one that was cut off before it."""
-
-    # -- what there is ------------------------------------------------------------------------------------------------
+        """Log bytes copied by this run or by the interrupted run before it."""
 
     @property
     def end(self) -> int:
-        """All of the log before is in the target."""
+        """Log offset up to which the target has the log."""
         last = self._last()
         return last.end if last is not None else 0
 
     def compared(self) -> SavedPiece | None:
-        """The newest bytes, by which the broker tells whether the backup is of its log; None: there are none."""
+        """Returns the newest piece, which the broker compares with its log; None if there is none."""
         return self._last()
 
     def lost(self) -> list[SavedPiece]:
-        """Pieces of older runs that are not in the target any more, or not whole. They are copied again."""
+        """Returns pieces of older runs that are missing or incomplete in the target; they are copied again."""
         return list(self._lost)
 
     def check_all(self, on_progress: Callable[[int, int], None]) -> None:
-        """Read every piece of older runs and compare its checksum; what does not fit is lost, too."""
+        """Reads every piece of older runs and compares its checksum; damaged pieces count as lost."""
         total, done = sum(piece.end - piece.start for piece in self._pieces), 0
         for piece in self._pieces:
             if piece not in self._lost:
@@ -95,7 +91,7 @@ class BackupRun:
         return pieces[-1] if pieces else None
 
     def _left_behind(self) -> list[SavedPiece]:
-        """What a run that was cut off brought."""
+        """Returns the pieces that an interrupted run stored."""
         path = f"{self.broker_name}/{PARTIAL}"
         if PARTIAL not in self._target.sizes(self.broker_name):
             return []
@@ -104,7 +100,7 @@ class BackupRun:
         sizes = self._sizes()
         whole: list[SavedPiece] = []
         for piece in left:
-            # A log counts only without a gap: what lies behind the first piece that is not whole is copied again.
+            # Only a log without a gap counts: pieces after the first incomplete one are copied again.
             if sizes.get(piece) != piece.end - piece.start:
                 break
             whole.append(piece)
@@ -117,13 +113,22 @@ class BackupRun:
     def _sizes(self) -> _Sizes:
         return _Sizes(self._target.sizes(f"{self.broker_name}/log"))
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
-
     def begin(
-        self, *, cluster: str, store_id: str, segment_bytes: int, epoch: int, log_start: int, start: int, end: int,
-        compared: bool, snapshot_offset: int, snapshot_bytes: int, now_ms: int,
-    ) -> None:  # fmt: skip
-        """The head of a stream, the first one or one that goes on. Raises PreconditionFailed for another log."""
+        self,
+        *,
+        cluster: str,
+        store_id: str,
+        segment_bytes: int,
+        epoch: int,
+        log_start: int,
+        start: int,
+        end: int,
+        compared: bool,
+        snapshot_offset: int,
+        snapshot_bytes: int,
+        now_ms: int,
+    ) -> None:
+        """Takes the head of a stream, the first or a resumed one. Raises PreconditionFailed for another log."""
         before = self.before
         if before is not None and (before.cluster, before.segment_bytes) != (cluster, segment_bytes):
             raise PreconditionFailed(
@@ -133,13 +138,13 @@ class BackupRun:
         same = before is None or not before.points or before.points[-1].store_id == store_id
         if start == self.end and start and not compared and not same and not self._new:
             raise PreconditionFailed(
-                f"whether {self._target.describe(self.broker_name)} is of this broker's log is not known: the broker "
-                "has another folder, and none of the bytes any more that the backup ends with. Give it a new target"
+                f"it is not known whether {self._target.describe(self.broker_name)} is a backup of this broker's log: "
+                "the broker has another folder and no longer has the last bytes of the backup. Give it a new target"
             )
         if snapshot_bytes > SMALL_BYTES_MAX:
             raise StoreError(
-                f"the snapshot of broker {self.broker_name} has {snapshot_bytes} bytes; {SMALL_BYTES_MAX} at most can "
-                "be kept"
+                f"the snapshot of broker {self.broker_name} has {snapshot_bytes} bytes, the maximum is "
+                f"{SMALL_BYTES_MAX}"
             )
         self._close_piece()
         self._cluster, self._store_id, self._segment_bytes = cluster, store_id, segment_bytes
@@ -149,11 +154,10 @@ class BackupRun:
         self._check = LogCheck(start, segment_bytes=segment_bytes, place=f"the log of broker {self.broker_name}")
 
     def snapshot(self, data: bytes) -> None:
-        """The next bytes of the snapshot."""
         self._snapshot += data
 
     def log(self, data: bytes) -> None:
-        """The next bytes of the log. Raises StoreCorrupted if a record is damaged, StoreFull, StoreError."""
+        """Takes the next bytes of the log. Raises StoreCorrupted for a damaged record, StoreFull, StoreError."""
         assert self._check is not None, "log() comes after begin()"
         position = self._check.boundary
         whole = self._check.take(data)
@@ -181,17 +185,17 @@ class BackupRun:
 
     @property
     def complete(self) -> bool:
-        """All that the head announced came."""
+        """Whether everything that the head announced has arrived."""
         check = self._check
         at_end = check is not None and check.boundary == self._end
         return at_end and len(self._snapshot) == self._snapshot_bytes
 
     def pause(self) -> None:
-        """The stream broke: keep what is whole of it. Raises StoreFull, StoreError."""
+        """Keeps the whole groups received so far, after the stream broke. Raises StoreFull, StoreError."""
         self._close_piece()
 
     def restore_lost(self, piece: SavedPiece, data: bytes) -> None:
-        """A lost piece's bytes, all of them. Raises StoreCorrupted if they are not what was there."""
+        """Writes all bytes of a lost piece. Raises StoreCorrupted if they differ from the original ones."""
         if len(data) != piece.end - piece.start or crc32c(data) != piece.crc32c:
             raise StoreCorrupted(
                 f"broker {self.broker_name} has other bytes from log offset {piece.start} to {piece.end} than the "
@@ -200,11 +204,9 @@ class BackupRun:
         write_small(self._target, f"{self.broker_name}/{piece_path(piece)}", data)
         self._lost.remove(piece)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
     def finish(self, *, keep: int = 0) -> BackupManifest:
-        """All came: write the manifest. With `keep` over 0 only `keep` restore points stay, and the pieces that they
-        need. Raises StoreCorrupted if anything lacks, StoreFull, StoreError.
+        """Writes the manifest after all data has arrived. With `keep` over 0 only `keep` restore points stay, and the
+        pieces that they need. Raises StoreCorrupted if data is missing, StoreFull, StoreError.
         """
         assert self._check is not None, "finish() comes after begin()"
         self._check.finish()
@@ -219,8 +221,7 @@ class BackupRun:
         snapshot_copy.parsed(bytes(self._snapshot), origin=f"the snapshot of broker {self.broker_name}")
         manifest = self._manifest(keep)
         path = f"snapshot/{self._number:08d}-{self._snapshot_offset:020d}"
-        # The manifest after all that it names, and before anything is removed: a run that is cut off anywhere leaves a
-        # backup that can be restored.
+        # The manifest comes after all that it names and before any removal: an interruption leaves a whole backup.
         write_small(self._target, f"{self.broker_name}/{path}", bytes(self._snapshot))
         write_small(self._target, f"{self.broker_name}/{manifest_path(manifest.number)}", pack(manifest))
         self._target.remove(f"{self.broker_name}/{PARTIAL}")
@@ -229,27 +230,35 @@ class BackupRun:
 
     def _manifest(self, keep: int) -> BackupManifest:
         point = RestorePoint(
-            number=self._number, created_ms=self._now_ms, store_id=self._store_id,
+            number=self._number,
+            created_ms=self._now_ms,
+            store_id=self._store_id,
             epoch=max(self._epoch, self._check.epoch if self._check is not None else 0, self._epoch_before()),
-            log_start=self._log_start, first=self._end,
+            log_start=self._log_start,
+            first=self._end,
             snapshot=f"snapshot/{self._number:08d}-{self._snapshot_offset:020d}",
-            snapshot_bytes=len(self._snapshot), snapshot_crc32c=crc32c(bytes(self._snapshot)),
+            snapshot_bytes=len(self._snapshot),
+            snapshot_crc32c=crc32c(bytes(self._snapshot)),
             copied_bytes=self.copied_bytes,
-        )  # fmt: skip
+        )
         points = ((*self.before.points, point) if self.before is not None else (point,))[-keep:]
-        # With `keep` 0 the slice above is all of them.
+        # With `keep` 0 the slice takes all points.
         needed = min(point.log_start for point in points) if keep else 0
         pieces = tuple(piece for piece in (*self._pieces, *self._new) if piece.end > needed)
         return BackupManifest(
-            cluster=self._cluster, broker_name=self.broker_name, segment_bytes=self._segment_bytes,
-            number=self._number, points=points, pieces=pieces,
-        )  # fmt: skip
+            cluster=self._cluster,
+            broker_name=self.broker_name,
+            segment_bytes=self._segment_bytes,
+            number=self._number,
+            points=points,
+            pieces=pieces,
+        )
 
     def _epoch_before(self) -> int:
         return self.before.points[-1].epoch if self.before is not None else 0
 
     def _tidy(self, manifest: BackupManifest) -> None:
-        """Remove what neither this manifest nor the one before it names."""
+        """Removes files that neither this manifest nor the previous one names."""
         folder, kept = self.broker_name, [manifest, *([self.before] if self.before is not None else [])][:KEPT]
         for number in numbers(self._target.sizes(folder)):
             if number not in {one.number for one in kept}:
@@ -262,18 +271,18 @@ class BackupRun:
                     self._target.remove(f"{folder}/{inner}/{name}")
 
     def give_up(self) -> None:
-        """End early, at any time: what is whole stays for the next run."""
+        """Ends the run early, at any time; finished pieces stay for the next run."""
         if self._file is not None:
             self._file.discard()
             self._file = None
 
 
 class _Sizes:
-    """Bytes of the pieces' files."""
+    """Sizes in bytes of the pieces' files."""
 
     def __init__(self, names: dict[str, int]) -> None:
         self._names = names
 
     def get(self, piece: SavedPiece) -> int | None:
-        """None: it is not there."""
+        """Returns the size, None if the file does not exist."""
         return self._names.get(piece_path(piece).rpartition("/")[2])

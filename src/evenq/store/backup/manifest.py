@@ -1,8 +1,8 @@
-"""The manifest of one broker's backups: which pieces of its log and which snapshots are there, what may be restored.
+"""The manifest of one broker's backups: pieces of its log, snapshots, and the points that can be restored. Pure.
 
-A file `manifest-<8 digits>.json` is written last by each run and never changed; the newest whole one counts. Pieces are
-stretches of the log, byte for byte, that begin and end between groups of records; runs only add pieces, so each copies
-what is new. A run that ended early left its pieces in `partial.json`, and the next one goes on behind them. Pure.
+Each run writes a file `manifest-<8 digits>.json` last and never changes it; the newest whole one counts. Pieces are
+parts of the log, byte for byte, that begin and end between groups of records. Runs only add pieces, so each run copies
+only new bytes. An interrupted run lists its pieces in `partial.json`, and the next run continues after them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,9 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from evenq.errors import StoreCorrupted, StoreError
+from evenq.errors import PreconditionFailed, StoreCorrupted, StoreError
 from evenq.model.names import broker_problem
-
-__all__ = [
-    "PARTIAL",
-    "BackupManifest",
-    "RestorePoint",
-    "SavedPiece",
-    "covered_end",
-    "manifest_path",
-    "numbers",
-    "pack",
-    "pack_partial",
-    "piece_path",
-    "unpack",
-    "unpack_partial",
-]
+from evenq.store.backup.target import BackupTarget, read_small, write_small
 
 FORMAT: Final = 1
 PARTIAL: Final = "partial.json"
@@ -39,12 +25,14 @@ DIGITS: Final = 20
 OFFSET_MAX: Final = (1 << 63) - 1
 SEGMENT_BYTES_MAX: Final = 1 << 40
 _SNAPSHOT: Final = re.compile(r"(snapshot/[0-9]{8}-[0-9]{20})?\Z")
-"""A checksum finds damage and nobody's intent: names become paths only if they are ours."""
+"""A checksum detects damage, not intent: only names of this form become paths."""
+CLUSTER_PATH = "cluster.json"
+CLUSTER_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SavedPiece:
-    """A stretch of the log in a file of its own."""
+    """A part of the log in a file of its own."""
 
     start: int
     end: int
@@ -53,31 +41,31 @@ class SavedPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePoint:
-    """What one run added: a snapshot, and the log up to a place."""
+    """A snapshot of one run, and the log up to a place."""
 
     number: int
-    """Of the run, from 1."""
+    """Number of the run, from 1."""
     created_ms: int
-    """By the broker's clock, since the epoch."""
+    """Time of the broker's clock, ms since the epoch."""
     store_id: str
-    """Of the copy that was read."""
+    """Id of the copy that was read."""
     epoch: int
-    """The highest of the log up to here."""
+    """Highest epoch of the log up to here."""
     log_start: int
-    """Where the broker's log began: what a restore from here needs of it."""
+    """Start of the broker's log then: a restore from here needs the log from there."""
     first: int
-    """The lowest log offset that may be restored from this snapshot."""
+    """Lowest log offset that can be restored from this snapshot."""
     snapshot: str
-    """File, in the broker's folder of the target; empty: none, the state comes from the whole log."""
+    """File in the broker's folder of the target; empty if the state comes from the whole log."""
     snapshot_bytes: int = 0
     snapshot_crc32c: int = 0
     copied_bytes: int = 0
-    """Of log, that this run brought."""
+    """Log bytes that this run copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupManifest:
-    """All of one broker."""
+    """All backups of one broker."""
 
     cluster: str
     broker_name: str
@@ -86,18 +74,16 @@ class BackupManifest:
     points: tuple[RestorePoint, ...] = ()
     """Oldest first."""
     pieces: tuple[SavedPiece, ...] = field(default=())
-    """Ascending, none over another; there may be gaps where retention was faster than backups."""
+    """Ascending, without overlap; gaps are possible where retention was faster than backups."""
 
     @property
     def end(self) -> int:
-        """Where the log in the target ends."""
+        """Log offset at which the log in the target ends."""
         return self.pieces[-1].end if self.pieces else 0
 
     @property
     def all_points(self) -> tuple[RestorePoint, ...]:
-        """Those of the runs, and in front of them the log's own beginning, if that is there: from it any place can be
-        restored, with the state that the log itself tells of.
-        """
+        """Restore points of the runs, and in front the start of the log if it is there, which can reach any place."""
         if not self.points or not self.pieces or self.pieces[0].start > 0:
             return self.points
         first = self.points[0]
@@ -107,12 +93,12 @@ class BackupManifest:
         return (origin, *self.points)
 
     def last_of(self, point: RestorePoint) -> int:
-        """The highest log offset that may be restored from a point."""
+        """Returns the highest log offset that can be restored from a point."""
         return covered_end(self.pieces, point.log_start)
 
 
 def covered_end(pieces: Sequence[SavedPiece], start: int) -> int:
-    """Up to where the log is there without a gap from `start` on; `start` if not at all."""
+    """Returns the offset up to which the log is present without a gap from `start`; `start` if it is missing."""
     end = start
     for piece in pieces:
         if piece.start <= end < piece.end:
@@ -121,23 +107,20 @@ def covered_end(pieces: Sequence[SavedPiece], start: int) -> int:
 
 
 def piece_path(piece: SavedPiece) -> str:
-    """Its file."""
     return f"log/{piece.start:0{DIGITS}d}"
 
 
 def manifest_path(number: int) -> str:
-    """The file of a run."""
     return f"manifest-{number:08d}.json"
 
 
 def numbers(names: Iterable[str]) -> list[int]:
-    """Runs whose manifests are among the names of files, ascending."""
+    """Returns the ascending run numbers of the manifests among file names."""
     numbers = [name.removeprefix("manifest-").removesuffix(".json") for name in names if name.startswith("manifest-")]
     return sorted(int(text) for text in numbers if text.isdecimal())
 
 
 def pack(manifest: BackupManifest) -> bytes:
-    """As it lies in the target."""
     fields: dict[str, Any] = {
         "cluster": manifest.cluster,
         "broker": manifest.broker_name,
@@ -150,7 +133,7 @@ def pack(manifest: BackupManifest) -> bytes:
 
 
 def unpack(data: bytes, place: str) -> BackupManifest:
-    """The reverse. Raises StoreCorrupted, and StoreError for a format of a newer program; both name the place."""
+    """Parses a manifest. Raises StoreCorrupted, and StoreError for a newer format; both name the place."""
     content = _opened(data, place)
     try:
         manifest = BackupManifest(
@@ -168,12 +151,12 @@ def unpack(data: bytes, place: str) -> BackupManifest:
 
 
 def pack_partial(after: int, pieces: Sequence[SavedPiece]) -> bytes:
-    """What a run has brought so far, on top of the manifest `after`."""
+    """Packs the pieces that a run has stored so far on top of manifest `after`."""
     return _sealed({"after": after, "pieces": [[piece.start, piece.end, piece.crc32c] for piece in pieces]})
 
 
 def unpack_partial(data: bytes, place: str, *, after: int) -> list[SavedPiece]:
-    """The reverse; nothing if it is of another manifest, or damaged: then those pieces are copied again."""
+    """Returns the pieces; none if they belong to another manifest or are damaged: then they are copied again."""
     try:
         content = _opened(data, place)
         if content["after"] == after:
@@ -195,7 +178,7 @@ def _opened(data: bytes, place: str) -> dict[str, Any]:
         if (version := sealed["format"]) == FORMAT:
             content, crc = sealed["content"], sealed["crc32c"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreCorrupted(f"{place} does not parse ({error}): it is damaged, or no part of a backup") from error
+        raise StoreCorrupted(f"{place} does not parse ({error}): it is damaged, or not part of a backup") from error
     if version != FORMAT:
         raise StoreError(f"{place} has format {version!r}; this program reads format {FORMAT}: use a newer program")
     body = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
@@ -215,7 +198,7 @@ def _point(point: Any) -> RestorePoint:
     known = {one.name: kinds[str(one.type)] for one in fields(RestorePoint)}
     made = RestorePoint(**{key: _typed(value, known[key]) for key, value in dict(point).items()})
     if not _SNAPSHOT.match(made.snapshot):
-        raise ValueError(f"a snapshot is the file {made.snapshot[:80]!r}, which no backup has")
+        raise ValueError(f"{made.snapshot[:80]!r} is not a valid name of a snapshot")
     return made
 
 
@@ -233,4 +216,55 @@ def _check(manifest: BackupManifest, place: str) -> None:
             raise StoreCorrupted(f"{place} names a piece {piece.start} to {piece.end} behind {end}")
         end = piece.end
     if not 0 < manifest.segment_bytes <= SEGMENT_BYTES_MAX or manifest.number < 1 or not manifest.points:
-        raise StoreCorrupted(f"{place} is no manifest of a backup: number, size of log files or restore points lack")
+        raise StoreCorrupted(
+            f"{place} is not the manifest of a backup: number, size of log files or restore points are missing"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRun:
+    """The newest finished run of the cluster: `cluster.json`, the one file of a whole target, written after every
+    broker of a run has its manifest.
+
+    It names for each broker the run that belongs to it. Brokers are backed up one after the other, so each backup has
+    its own point in time.
+    """
+
+    cluster: str
+    created_ms: int
+    brokers: Mapping[str, int]
+    """Broker name to run number."""
+
+
+def read_cluster(target: BackupTarget) -> ClusterRun | None:
+    """Returns the newest finished run, None if there is none. Raises StoreCorrupted, StoreError."""
+    if CLUSTER_PATH not in target.sizes(""):
+        return None
+    try:
+        text = json.loads(read_small(target, CLUSTER_PATH))
+        if text["format"] != CLUSTER_FORMAT:
+            raise ValueError(f"its format is {text['format']!r}, this program reads {CLUSTER_FORMAT}")
+        brokers = {str(name): int(number) for name, number in text["brokers"].items()}
+        return ClusterRun(cluster=str(text["cluster"]), created_ms=int(text["created_ms"]), brokers=brokers)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreCorrupted(
+            f"{target.describe(CLUSTER_PATH)} cannot be read ({error}): remove it, the next backup writes it again"
+        ) from error
+
+
+def check_cluster(target: BackupTarget, cluster: str) -> None:
+    """Raises PreconditionFailed for a target of another cluster."""
+    known = read_cluster(target)
+    if known is not None and known.cluster != cluster:
+        raise PreconditionFailed(
+            f"{target.describe('')} has backups of cluster {known.cluster!r}, and this one is {cluster!r}: give each "
+            "cluster a target of its own"
+        )
+
+
+def write_cluster(target: BackupTarget, run: ClusterRun) -> None:
+    """Writes the run; keeps the brokers of older runs that it did not touch. Raises StoreFull, StoreError."""
+    known = read_cluster(target)
+    brokers = {**(known.brokers if known is not None else {}), **run.brokers}
+    text = {"format": CLUSTER_FORMAT, "cluster": run.cluster, "created_ms": run.created_ms, "brokers": brokers}
+    write_small(target, CLUSTER_PATH, (json.dumps(text, indent=1) + "\n").encode())

@@ -1,4 +1,4 @@
-"""What a target holds of one broker, as every command of `evenq backup` reads it."""
+"""Reads what a target holds of one broker, for every command of `evenq backup`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,27 @@ from evenq.store.backup.target import BackupTarget, read_small
 from evenq.store.log.frame_walk import Fault, FrameWalk
 from evenq.store.log.record import FLAG_MORE, HEADER, HEADER_BYTES, PADDING
 
-__all__ = [
-    "FoundManifest", "LogCheck", "broker_names", "chosen_broker", "find_manifest", "known_manifest", "piece_bytes",
-]  # fmt: skip
-
 SIZE, KIND, FLAGS = 0, 4, 5  # places in a header, in the order of FRAME_FIELDS
 KEPT: Final = 2
-"""Manifests that stay: one that was damaged costs the newest run, not all of them."""
+"""Manifests that stay: if the newest one is damaged, only the newest run is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """The newest whole one."""
+    """The newest whole manifest."""
 
     manifest: BackupManifest
     damaged: tuple[str, ...] = ()
-    """Why newer ones are not used."""
+    """Reasons why newer ones are not used."""
 
 
 def broker_names(target: BackupTarget) -> list[str]:
-    """Brokers that the target has backups of, or the begin of one. Raises StoreError."""
+    """Returns the brokers with a backup, finished or begun, in the target. Raises StoreError."""
     return [name for name in target.folders() if numbers(target.sizes(name)) or target.sizes(f"{name}/log")]
 
 
 def find_manifest(target: BackupTarget, broker_name: str) -> FoundManifest | None:
-    """The newest whole manifest of a broker; None: there is none. Raises StoreCorrupted if all are damaged."""
+    """Returns the newest whole manifest of a broker, None without one. Raises StoreCorrupted if all are damaged."""
     damaged: list[str] = []
     for number in reversed(numbers(target.sizes(broker_name))):
         path = f"{broker_name}/{manifest_path(number)}"
@@ -46,8 +42,8 @@ def find_manifest(target: BackupTarget, broker_name: str) -> FoundManifest | Non
             manifest = unpack(read_small(target, path), target.describe(path))
             if (manifest.broker_name, manifest.number) != (broker_name, number):
                 raise StoreCorrupted(
-                    f"{target.describe(path)} is manifest {manifest.number} of broker {manifest.broker_name}, and not "
-                    "of the place where it lies"
+                    f"{target.describe(path)} holds manifest {manifest.number} of broker {manifest.broker_name}, which "
+                    "does not match its place"
                 )
             return FoundManifest(manifest, tuple(damaged))
         except StoreCorrupted as error:
@@ -58,7 +54,7 @@ def find_manifest(target: BackupTarget, broker_name: str) -> FoundManifest | Non
 
 
 def chosen_broker(target: BackupTarget, broker_name: str) -> str:
-    """The broker that is meant; empty stands for the only one. Raises NotFound."""
+    """Returns the broker's name; an empty name selects the only broker. Raises NotFound."""
     names = broker_names(target)
     if broker_name in names or (not broker_name and len(names) == 1):
         return broker_name or names[0]
@@ -68,18 +64,18 @@ def chosen_broker(target: BackupTarget, broker_name: str) -> str:
 
 
 def known_manifest(target: BackupTarget, broker_name: str) -> FoundManifest:
-    """The same, which must be there. Raises NotFound, StoreCorrupted."""
+    """Returns the newest whole manifest, which must exist. Raises NotFound, StoreCorrupted."""
     manifest = find_manifest(target, broker_name)
     if manifest is None:
         raise NotFound(
-            f"{target.describe(broker_name)} holds the begin of a backup that was cut off, and none that is whole: run "
-            "`evenq backup create` again, it goes on there"
+            f"{target.describe(broker_name)} holds the beginning of an interrupted backup and no complete one: run "
+            "`evenq backup create` again, it continues there"
         )
     return manifest
 
 
 def piece_bytes(target: BackupTarget, broker_name: str, piece: SavedPiece) -> Iterator[bytes]:
-    """A piece's bytes; at their end its checksum and length were right. Raises StoreError, StoreCorrupted."""
+    """Yields a piece's bytes, then checks checksum and length. Raises StoreError, StoreCorrupted."""
     path = f"{broker_name}/{piece_path(piece)}"
     crc = size = 0
     for data in target.read(path):
@@ -96,10 +92,10 @@ def piece_bytes(target: BackupTarget, broker_name: str, piece: SavedPiece) -> It
 
 
 class LogCheck:
-    """Checks a log record by record while it passes by in pieces of any size; keeps at most one group of records."""
+    """Checker of a log that arrives in pieces of any size, record by record; keeps at most one group of records."""
 
     def __init__(self, position: int, *, segment_bytes: int, epoch: int = 0, place: str) -> None:
-        """Begins at `position`, where a group of records begins; `place` names the log in errors."""
+        """Starts at `position`, where a group of records begins; `place` names the log in errors."""
         self._walk = FrameWalk(position, segment_bytes=segment_bytes, epoch=epoch)
         self._segment_bytes = segment_bytes
         self._rest = bytearray()
@@ -108,21 +104,21 @@ class LogCheck:
 
     @property
     def boundary(self) -> int:
-        """Log offset behind the last whole group of records."""
+        """Log offset after the last whole group of records."""
         return self._walk.boundary
 
     @property
     def epoch(self) -> int:
-        """Of the last record; 0: there was none."""
+        """Epoch of the last record; 0 without records."""
         return max(0, self._walk.epoch)
 
     @property
     def last_store_ms(self) -> int:
-        """When the last record was stored, ms since the epoch; 0: there was none."""
+        """Store time of the last record, ms since the epoch; 0 without records."""
         return self._walk.last_store_ms
 
     def take(self, data: bytes) -> bytes:
-        """The next bytes; gives those that are new up to the last whole group. Raises StoreCorrupted, StoreError."""
+        """Takes the next bytes; returns new ones up to the last whole group. Raises StoreCorrupted, StoreError."""
         walk, rest = self._walk, self._rest
         rest += data
         before = self._rest_at
@@ -141,7 +137,7 @@ class LogCheck:
         return whole
 
     def each_boundary(self, data: bytes) -> Iterator[int]:
-        """The same one frame at a time: every place between groups of records, ascending. Raises as `take`."""
+        """Takes the next bytes; yields every place between groups of records, ascending. Raises as `take`."""
         seen = self.boundary
         whole = self.take(data)
         more, at = 0, 0
@@ -159,7 +155,7 @@ class LogCheck:
                 yield seen + at
 
     def finish(self) -> None:
-        """There is no more. Raises StoreCorrupted in the middle of a record or a group."""
+        """Checks that nothing is left over. Raises StoreCorrupted in the middle of a record or a group."""
         if self._rest:
             raise StoreCorrupted(
                 f"{self._place} ends in the middle of a group of records: it is whole up to log offset {self.boundary}"

@@ -1,7 +1,7 @@
-"""A target that fsspec reaches: an object store, SFTP and the like, named by a URL (`s3://bucket/folder`).
+"""A backup target that fsspec reaches, such as an object store or SFTP, named by a URL (`s3://bucket/folder`).
 
-fsspec, and what it needs for the scheme, must be installed; nothing else of evenq uses it. Nothing locks such a target,
-and whether a file appears whole is up to the store: manifests carry a checksum, so a torn one is recognized.
+fsspec and its package for the scheme must be installed; no other part of evenq uses them. Such a target is not locked.
+Whether a file appears as a whole depends on the store; manifests carry a checksum, so a torn one is detected.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from typing import Any, Final, Self
 from evenq.errors import SettingsError, StoreError
 from evenq.store.backup.target import READ_BYTES, TargetFile, failed
 
-__all__ = ["RemoteTarget", "is_remote"]
-
 SCHEME: Final = "://"
 
 
 def is_remote(text: str) -> bool:
-    """Whether a target is a URL, and not a folder of this machine."""
+    """Whether a target is a URL and not a folder of this machine."""
     return SCHEME in text
 
 
 class RemoteTarget:
-    """See `target.BackupTarget`."""
+    """A target behind fsspec; see `target.BackupTarget`."""
 
     def __init__(self, url: str) -> None:
-        """Raises SettingsError without fsspec or its part for the scheme."""
+        """Raises SettingsError without fsspec or its package for the scheme."""
         self._url = url.rstrip("/")
         try:
             core = importlib.import_module("fsspec.core")
@@ -41,18 +39,15 @@ class RemoteTarget:
                 "evenq[backup] and that, or back up to a folder"
             ) from error
         except ValueError as error:
-            raise SettingsError(f"{url} is no target: {error}") from error
+            raise SettingsError(f"{url} is not a valid target: {error}") from error
 
     def describe(self, path: str) -> str:
-        """See BackupTarget."""
         return f"{self._url}/{path}" if path else self._url
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """See BackupTarget."""
         return {posixpath.basename(one["name"]): int(one["size"] or 0) for one in self._entries(folder, "file")}
 
     def folders(self) -> list[str]:
-        """See BackupTarget."""
         return sorted(posixpath.basename(one["name"].rstrip("/")) for one in self._entries("", "directory"))
 
     def _entries(self, folder: str, kind: str) -> list[dict[str, Any]]:
@@ -65,7 +60,6 @@ class RemoteTarget:
             raise failed(self.describe(folder), error) from error
 
     def read(self, path: str) -> Iterator[bytes]:
-        """See BackupTarget."""
         try:
             with self._files.open(self._place(path), "rb") as file:
                 while data := file.read(READ_BYTES):
@@ -74,7 +68,6 @@ class RemoteTarget:
             raise failed(self.describe(path), error) from error
 
     def create(self, path: str) -> TargetFile:
-        """See BackupTarget."""
         try:
             self._files.makedirs(posixpath.dirname(self._place(path)), exist_ok=True)
             return _RemoteFile(self._files.open(self._place(path), "wb"), self.describe(path))
@@ -82,7 +75,6 @@ class RemoteTarget:
             raise failed(self.describe(path), error) from error
 
     def remove(self, path: str) -> None:
-        """See BackupTarget."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._place(path))
@@ -102,21 +94,19 @@ class RemoteTarget:
 
 
 class _RemoteFile:
-    """Appears when it is closed."""
+    """A file that appears when it is closed."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file, self._name = file, name
         self._done = False
 
     def write(self, data: bytes | memoryview) -> None:
-        """See TargetFile."""
         try:
             self._file.write(data)
         except OSError as error:
             raise failed(self._name, error) from error
 
     def commit(self) -> None:
-        """See TargetFile."""
         try:
             self._file.close()
         except OSError as error:
@@ -124,7 +114,7 @@ class _RemoteFile:
         self._done = True
 
     def discard(self) -> None:
-        """See TargetFile. What is left of it is overwritten by the next run."""
+        """Closes the file; the next run overwrites what is left of it."""
         if not self._done:
             self._done = True
             with contextlib.suppress(OSError, StoreError):

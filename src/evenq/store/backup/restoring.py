@@ -1,8 +1,8 @@
-"""Makes a new data folder of a backup: the log up to a place, the snapshot before it, and an identity of its own.
+"""Restores a backup into a new data folder: the log up to a place, the snapshot before it, and a new identity.
 
-The folder is not that of the old broker: it has another store id, and its records go on in a higher epoch than any in
-the backup. The owner adds one record (`settle`), which opens the folder once as a broker would: so it is known to open.
-Always true: a folder without an identity is refused by every broker, and the identity is written last.
+The folder gets its own store id, and new records get a higher epoch than any record in the backup. The owner adds one
+record (`settle`), which opens the folder as a broker would and so proves that it opens. Always true: every broker
+refuses a folder with a log and without an identity, and the identity is written last.
 """
 
 from __future__ import annotations
@@ -27,43 +27,41 @@ from evenq.store.log.options import FlushMode, StoreOptions
 from evenq.store.log.segment import FOLDER, path_of, segment_of
 from evenq.store.message_store import MessageStore
 
-__all__ = ["RestorePlan", "Restored", "plan_restore", "restore", "settle"]
-
 NOT_OURS: Final = "lost+found"
-"""What the root of a new volume has."""
+"""Folder at the root of a new volume."""
 RESERVE_BYTES: Final = 64 << 20
-"""Free on the volume beside the log: snapshot, and what the first start derives."""
+"""Free space needed beside the log, for the snapshot and the files that the first start derives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """What a restore takes."""
+    """Source and end of a restore."""
 
     manifest: BackupManifest
     point: RestorePoint
-    """Whose snapshot it begins from."""
+    """Restore point whose snapshot is used."""
     until: int
-    """The log offset at which the log will end."""
+    """Log offset at which the restored log ends."""
 
     @property
     def epoch_floor(self) -> int:
-        """Epoch of the first new record: over all that the backup knows of, also behind `until`."""
+        """Epoch of the first new record: higher than any epoch of the backup, even after `until`."""
         return max(point.epoch for point in self.manifest.points) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What lies in the folder now."""
+    """The restored log."""
 
     log_start: int
     log_end: int
     last_store_ms: int
-    """When its newest record was stored, ms since the epoch."""
+    """Store time of the newest record, ms since the epoch."""
 
 
 def plan_restore(target: BackupTarget, manifest: BackupManifest, until: int | None) -> RestorePlan:
-    """Where to begin, for a log that ends at `until`; None: at the end of the newest run. Raises BadRequest for a place
-    in the middle of a group of records or out of range, which names the nearest that can be; StoreCorrupted.
+    """Returns the plan for a log that ends at `until`; None means the end of the newest run. Raises BadRequest, with
+    the nearest possible place, for a place out of range or inside a group of records; StoreCorrupted.
     """
     if until is None:
         until = manifest.points[-1].first
@@ -84,7 +82,7 @@ def plan_restore(target: BackupTarget, manifest: BackupManifest, until: int | No
 
 
 def _spans(manifest: BackupManifest) -> list[tuple[int, int]]:
-    """First and last offset that can be restored, of each stretch."""
+    """Returns first and last offset of each range that can be restored."""
     spans: list[tuple[int, int]] = []
     for point in manifest.all_points:
         first, last = point.first, manifest.last_of(point)
@@ -107,7 +105,7 @@ def _nearest(manifest: BackupManifest, until: int) -> int:
 
 
 def _boundaries(target: BackupTarget, manifest: BackupManifest, until: int) -> tuple[int, int]:
-    """The places between groups of records at or before an offset, and behind it."""
+    """Returns the group boundaries at or before an offset, and after it."""
     piece = next(one for one in manifest.pieces if one.start < until <= one.end)
     below, above = piece.start, piece.end
     for boundary in _places(target, manifest, piece):
@@ -119,7 +117,7 @@ def _boundaries(target: BackupTarget, manifest: BackupManifest, until: int) -> t
 
 
 def _places(target: BackupTarget, manifest: BackupManifest, piece: SavedPiece) -> Iterator[int]:
-    """Every place between groups of records in a piece."""
+    """Yields every group boundary in a piece."""
     check = LogCheck(piece.start, segment_bytes=manifest.segment_bytes, place=_place(target, manifest))
     for data in piece_bytes(target, manifest.broker_name, piece):
         yield from check.each_boundary(data)
@@ -130,7 +128,7 @@ def _place(target: BackupTarget, manifest: BackupManifest) -> str:
 
 
 def restore(target: BackupTarget, plan: RestorePlan, folder: Path, on_progress: Callable[[int, int], None]) -> Restored:
-    """Write the folder, which must be empty or not there yet; what an error leaves of it is removed. Raises
+    """Writes the folder, which must be empty or missing; after an error its content is removed. Raises
     PreconditionFailed, StoreFull, StoreCorrupted, StoreError.
     """
     manifest, point = plan.manifest, plan.point
@@ -145,12 +143,13 @@ def restore(target: BackupTarget, plan: RestorePlan, folder: Path, on_progress: 
         if snapshot:
             disk.make_folder("snapshot")
             snapshot_copy.install(
-                disk, snapshot, origin=target.describe(f"{manifest.broker_name}/{point.snapshot}"),
+                disk,
+                snapshot,
+                origin=target.describe(f"{manifest.broker_name}/{point.snapshot}"),
                 log_start=point.log_start,
-            )  # fmt: skip
+            )
         disk.sync_folder(FOLDER)
-        # Last: a folder with a log and without an identity is refused at a start, so a restore that was cut off is
-        # never taken for a whole one.
+        # Last: a start refuses a folder with a log and without an identity, so an interrupted restore is never used.
         lock.write(
             disk,
             lock.new(manifest.broker_name, segment_bytes=manifest.segment_bytes, epoch_floor=plan.epoch_floor),
@@ -184,12 +183,12 @@ def _check_space(folder: Path, plan: RestorePlan) -> None:
     needed = plan.until - plan.point.log_start + plan.point.snapshot_bytes + RESERVE_BYTES
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise StoreFull(f"{folder} has {free:,} bytes free, and the restore needs about {needed:,}: give it more room")
+        raise StoreFull(
+            f"{folder} has {free:,} bytes free, and the restore needs about {needed:,}: use a larger volume"
+        )
 
 
-def _write_log(
-    target: BackupTarget, plan: RestorePlan, disk: RealDisk, on_progress: Callable[[int, int], None]
-) -> int:  # fmt: skip
+def _write_log(target: BackupTarget, plan: RestorePlan, disk: RealDisk, on_progress: Callable[[int, int], None]) -> int:
     manifest, position, until = plan.manifest, plan.point.log_start, plan.until
     total, last_store_ms = until - position, 0
     writer = _SegmentWriter(disk, manifest.segment_bytes)
@@ -218,7 +217,7 @@ def _write_log(
 
 
 class _SegmentWriter:
-    """Writes a stretch of the log into its files, each synced when it is done."""
+    """Writer of a part of the log into its files; syncs each file when it is complete."""
 
     def __init__(self, disk: RealDisk, segment_bytes: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
@@ -226,7 +225,7 @@ class _SegmentWriter:
         self._file: File | None = None
 
     def write(self, position: int, data: bytes) -> None:
-        """At a log offset. Raises OSError."""
+        """Writes at a log offset. Raises OSError."""
         while data:
             start, at = segment_of(position, self._segment_bytes)
             part = data[: self._segment_bytes - at]
@@ -247,8 +246,8 @@ class _SegmentWriter:
 
 
 async def settle(folder: Path, broker_name: str, record: bytes, *, clock: Clock) -> None:
-    """Open the folder as a broker does, add one state record in the new epoch, and close it in order. Raises what
-    `MessageStore.open` does, StoreFull. Retention deletes nothing meanwhile.
+    """Opens the folder as a broker does, adds one state record in the new epoch, and closes it in order. Raises as
+    `MessageStore.open`, and StoreFull. Retention deletes nothing in the meantime.
     """
     options = StoreOptions(flush=FlushMode.SYNC, retention_ms=0)
     try:

@@ -1,7 +1,7 @@
-"""Where backups lie: a folder, or anything that fsspec knows. Files are written once, and appear whole or not at all.
+"""Backup targets: a folder, or anything that fsspec supports. A file is written once and appears whole or not at all.
 
-Paths are relative to the target, with `/`. `BackupTarget` is what the rest needs; `FolderTarget` syncs what it
-writes and is locked by one run at a time, `evenq.store.backup.remote_target` is the other one.
+Paths are relative to the target, with `/`. `BackupTarget` is the interface. `FolderTarget` syncs its files and is
+locked by one run at a time; `evenq.store.backup.remote_target` is the other implementation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from evenq.errors import StoreError, StoreFull, StoreLocked
 from evenq.runtime.lock_file import LockHeld, lock_file
 from evenq.runtime.private_files import make_private, open_private, sync_folder
 
-__all__ = ["SMALL_BYTES_MAX", "BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
-
 READ_BYTES: Final = 1 << 20
 SMALL_BYTES_MAX: Final = 256 << 20
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -28,50 +26,50 @@ LOCK: Final = ".lock"
 
 
 class TargetFile(Protocol):
-    """A file that is being written; not there before `commit`."""
+    """A file that is being written; it appears with `commit`."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Go on. Raises StoreFull, StoreError."""
+        """Appends bytes. Raises StoreFull, StoreError."""
         ...
 
     def commit(self) -> None:
-        """Make it durable under its name, in place of what is there. Raises StoreFull, StoreError."""
+        """Makes the file durable under its name; replaces an existing one. Raises StoreFull, StoreError."""
         ...
 
     def discard(self) -> None:
-        """Leave nothing. May be called after `commit`, and then does nothing."""
+        """Removes the unfinished file; does nothing after `commit`."""
         ...
 
 
 class BackupTarget(Protocol):
-    """See the module. All of it blocks."""
+    """Interface of a backup target. All methods block."""
 
     def describe(self, path: str) -> str:
-        """How to name a path to people."""
+        """Returns the name of a path for users."""
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Names of the files in a folder, with their bytes; empty if there is none. Raises StoreError."""
+        """Returns names and sizes in bytes of a folder's files; empty without the folder. Raises StoreError."""
         ...
 
     def folders(self) -> list[str]:
-        """Names of the target's own folders, sorted. Raises StoreError."""
+        """Returns the sorted names of the top-level folders. Raises StoreError."""
         ...
 
     def read(self, path: str) -> Iterator[bytes]:
-        """A file's bytes, in pieces of 1 MiB. Raises StoreError if it is not there or cannot be read."""
+        """Yields a file's bytes in pieces of 1 MiB. Raises StoreError if the file is missing or unreadable."""
         ...
 
     def create(self, path: str) -> TargetFile:
-        """Begin to write a file that will have this name. Raises StoreFull, StoreError."""
+        """Starts a file with this name. Raises StoreFull, StoreError."""
         ...
 
     def remove(self, path: str) -> None:
-        """Nothing happens if it is not there. Raises StoreError."""
+        """Removes a file if it exists. Raises StoreError."""
         ...
 
     def __enter__(self) -> Self:
-        """Be the only one that writes. Raises StoreLocked, StoreError."""
+        """Locks the target for one writer. Raises StoreLocked, StoreError."""
         ...
 
     def __exit__(
@@ -80,7 +78,7 @@ class BackupTarget(Protocol):
 
 
 def write_small(target: BackupTarget, path: str, data: bytes) -> None:
-    """Write a small file. Raises StoreFull, StoreError."""
+    """Writes a small file. Raises StoreFull, StoreError."""
     file = target.create(path)
     try:
         file.write(data)
@@ -90,28 +88,28 @@ def write_small(target: BackupTarget, path: str, data: bytes) -> None:
 
 
 def read_small(target: BackupTarget, path: str) -> bytes:
-    """All of a manifest or a snapshot. Raises StoreError."""
+    """Returns all of a manifest or a snapshot. Raises StoreError."""
     data = bytearray()
     for part in target.read(path):
         data += part
         if len(data) > SMALL_BYTES_MAX:
-            raise StoreError(f"{target.describe(path)} has over {SMALL_BYTES_MAX} bytes, and cannot be what it says")
+            raise StoreError(
+                f"{target.describe(path)} has over {SMALL_BYTES_MAX} bytes, too many for a manifest or a snapshot"
+            )
     return bytes(data)
 
 
 class FolderTarget:
-    """A folder of this machine, which may be a mount."""
+    """A folder of this machine, possibly a mount."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = ExitStack()
 
     def describe(self, path: str) -> str:
-        """See BackupTarget."""
         return str(self._root / path) if path else str(self._root)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """See BackupTarget."""
         try:
             with os.scandir(self._root / folder) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -121,7 +119,6 @@ class FolderTarget:
             raise self._failed(folder, error) from error
 
     def folders(self) -> list[str]:
-        """See BackupTarget."""
         try:
             with os.scandir(self._root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
@@ -131,7 +128,6 @@ class FolderTarget:
             raise self._failed("", error) from error
 
     def read(self, path: str) -> Iterator[bytes]:
-        """See BackupTarget."""
         try:
             with (self._root / path).open("rb") as file:
                 while data := file.read(READ_BYTES):
@@ -140,7 +136,6 @@ class FolderTarget:
             raise self._failed(path, error) from error
 
     def create(self, path: str) -> TargetFile:
-        """See BackupTarget."""
         place = self._root / path
         try:
             make_private(place.parent)
@@ -149,7 +144,6 @@ class FolderTarget:
             raise self._failed(path, error) from error
 
     def remove(self, path: str) -> None:
-        """See BackupTarget."""
         try:
             (self._root / path).unlink(missing_ok=True)
         except OSError as error:
@@ -176,17 +170,17 @@ class FolderTarget:
 
 
 def failed(place: str, error: OSError) -> StoreError:
-    """What is raised for trouble with a target."""
+    """Returns the error for a failed access to a target."""
     reason = error.strerror or str(error)
     if error.errno in FULL:
         return StoreFull(
-            f"{place} cannot be written: {reason}; make room and run it again, it goes on where it stopped"
+            f"{place} cannot be written: {reason}; free space and run it again, it continues where it stopped"
         )
     return StoreError(f"{place} cannot be used: {reason}")
 
 
 class _FolderFile:
-    """Beside its place until it is whole and synced."""
+    """A file that is written beside its place until it is whole and synced."""
 
     def __init__(self, place: Path) -> None:
         self._place, self._beside = place, place.with_name(place.name + ".new")
@@ -194,14 +188,12 @@ class _FolderFile:
         self._done = False
 
     def write(self, data: bytes | memoryview) -> None:
-        """See TargetFile."""
         try:
             self._file.write(data)
         except OSError as error:
             raise failed(str(self._beside), error) from error
 
     def commit(self) -> None:
-        """See TargetFile."""
         place = self._place
         try:
             self._file.flush()
@@ -214,7 +206,6 @@ class _FolderFile:
         self._done = True
 
     def discard(self) -> None:
-        """See TargetFile."""
         if not self._done:
             with contextlib.suppress(OSError):
                 self._file.close()

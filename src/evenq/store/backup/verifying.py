@@ -1,7 +1,6 @@
-"""Reads all of one broker's backup and says what is wrong with it: checksums, every record, and what can be restored.
+"""Verifies one broker's backup: checksums, every record, and the restore points. Changes nothing.
 
-Nothing is changed. What one run found damaged the next `evenq backup create --check` copies again, if the broker still
-has it.
+`evenq backup create --check` copies damaged pieces again if the broker still has them.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from evenq.store.backup.reading import LogCheck, known_manifest, piece_bytes
 from evenq.store.backup.target import BackupTarget, read_small
 from evenq.store.copies import snapshot_copy
 
-__all__ = ["BackupVerdict", "verify"]
-
 
 @dataclass(slots=True)
 class BackupVerdict:
-    """What `verify` found."""
+    """Result of `verify`."""
 
     manifest: BackupManifest
     findings: list[str] = field(default_factory=list)
-    """Each says what is damaged and where; none: all is well."""
+    """Damage and its place, one text each; empty if the backup is whole."""
     bytes_read: int = 0
 
 
 def verify(target: BackupTarget, broker_name: str, on_progress: Callable[[int, int], None]) -> BackupVerdict:
-    """`on_progress` gets bytes read and bytes in all. Raises NotFound, StoreCorrupted without a whole manifest."""
+    """Verifies a backup; `on_progress` gets bytes read and bytes in total. Raises NotFound, StoreCorrupted."""
     known = known_manifest(target, broker_name)
     verdict = BackupVerdict(known.manifest, list(known.damaged))
     _log(target, verdict, on_progress)
@@ -64,14 +61,12 @@ def _log(target: BackupTarget, verdict: BackupVerdict, on_progress: Callable[[in
 
 
 def check_point(target: BackupTarget, manifest: BackupManifest, point: RestorePoint) -> bytes:
-    """Whether a restore from the point would have its log and its snapshot, which it gives. Raises StoreCorrupted,
-    StoreError.
-    """
+    """Returns the point's snapshot if it and the log can be restored. Raises StoreCorrupted, StoreError."""
     last = manifest.last_of(point)
     if last < point.first:
         raise StoreCorrupted(
             f"restore point {point.number} of broker {manifest.broker_name} needs the log from {point.log_start} to "
-            f"{point.first}, and it is there up to {last} only"
+            f"{point.first}, but the target has it only up to {last}"
         )
     path = f"{manifest.broker_name}/{point.snapshot}"
     data = read_small(target, path)

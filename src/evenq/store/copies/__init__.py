@@ -1,3 +1,3 @@
-"""A log that is one copy of a broker group: written by a follower, cut, repaired, replayed, and handed over to the
-store of a leader.
+"""The log of one copy of a broker group: written by a follower, cut, repaired, replayed, and passed to a
+leader's store.
 """

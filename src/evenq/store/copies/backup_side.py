@@ -1,8 +1,8 @@
-"""What a backup asks of an open store: the part of `MessageStore` for it (docs/operating/backup.md).
+"""The part of `MessageStore` that serves backups (docs/operating/backup.md).
 
-A backup is the log up to a place that is on disk and committed, and a snapshot of the owner's state as of about that
-place. Beginning one takes the snapshot anew and holds the log against retention; the log's bytes are then read from
-the files, on a thread of the reader's, while the store goes on.
+A backup is the log up to a place that is on disk and committed, and a snapshot of the owner's state near that place.
+`begin_backup` takes a new snapshot and holds the log against retention. The reader then reads the log's files on a
+thread of its own, while the store continues.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from evenq.store.opening.cleaner import Cleaner
 from evenq.store.opening.flusher import Flusher
 from evenq.store.opening.snapshotter import Snapshotter
 
-__all__ = ["BackupSide", "LogBytes", "StoreBackup"]
-
 OPEN_FILES: Final = 2
 
 
@@ -32,21 +30,17 @@ class StoreBackup:
     """A backup that has begun."""
 
     hold: LogHold
-    """To be moved on and released by who reads the log."""
+    """The reader of the log moves it forward and releases it."""
     log_start: int
-    """Where the log begins."""
     snapshot_offset: int
-    """The snapshot holds the effect of every record before."""
+    """The snapshot holds the effect of every record before this offset."""
     end: int
-    """Behind the last record that the snapshot may tell of: all before is on disk and committed, and a group of records
-    ends there.
-    """
+    """After the last record that the snapshot may include: a group ends here, committed and on disk."""
     snapshot: bytes
-    """The file."""
 
 
 class LogBytes:
-    """Reads a log's files beside the store's writer, on one thread."""
+    """Reader of a log's files beside the store's writer, on one thread."""
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
         self._disk = disk
@@ -54,7 +48,7 @@ class LogBytes:
         self._files = ReadFiles(disk, OPEN_FILES)
 
     def read(self, position: int, end: int, bytes_max: int) -> bytes:
-        """Bytes of the log from `position` on: `bytes_max` at most, and not beyond `end` or the file's end. Raises
+        """Returns at most `bytes_max` bytes of the log from `position`, not beyond `end` or the file's end. Raises
         StoreError if retention deleted the file, StoreCorrupted if it is too short.
         """
         start, at = segment_of(position, self._segment_bytes)
@@ -65,25 +59,24 @@ class LogBytes:
                 data = file.pread(size, at)
         except FileNotFoundError as error:
             raise StoreError(
-                f"{self._disk.describe(path)} was deleted before the backup had read it: the hold was over, or the "
+                f"{self._disk.describe(path)} was deleted before the backup had read it: the hold had ended, or the "
                 "disk was full; raise `backup_hold_ms`, or back up more often"
             ) from error
         except OSError as error:
             raise StoreError(f"{self._disk.describe(path)} cannot be read at byte {at}: {error}") from error
         if len(data) < size:
             raise StoreCorrupted(
-                f"{self._disk.describe(path)} ends at byte {at + len(data)}, and the log does not: restore the folder "
+                f"{self._disk.describe(path)} ends at byte {at + len(data)}, before the log does: restore the folder "
                 "from a copy"
             )
         return data
 
     def close(self) -> None:
-        """Give the files back."""
         self._files.close()
 
 
 class BackupSide:
-    """Mixed into `MessageStore`, which makes the parts."""
+    """Mixin of `MessageStore` for backups; the store creates the parts."""
 
     identity: Identity
     _cleaner: Cleaner
@@ -93,18 +86,16 @@ class BackupSide:
     _state: LogState
 
     async def hold_log(self, *, hold_ms: int) -> LogHold:
-        """Keep all of the log that is there against retention, for `hold_ms` at most; end it with `release_log`. Raises
-        TooManyRequests.
-        """
-        async with self._cleaner.lock:  # a round that has begun would go on
+        """Holds the log against retention for at most `hold_ms`; see `release_log`. Raises TooManyRequests."""
+        async with self._cleaner.lock:  # a running round would continue to delete
             return self._cleaner.holds.take(self._flusher.log_start, hold_ms=hold_ms)
 
     def release_log(self, hold: LogHold) -> None:
-        """The reader is done. May be called again."""
+        """Releases the hold. May be called again."""
         self._cleaner.holds.release(hold)
 
     async def begin_backup(self, *, hold_ms: int) -> StoreBackup:
-        """Take a snapshot now, and hold the log. Raises TooManyRequests, HaNotAvailable, StoreFull, StorePoisoned."""
+        """Takes a snapshot and holds the log. Raises TooManyRequests, HaNotAvailable, StoreFull, StorePoisoned."""
         hold = await self.hold_log(hold_ms=hold_ms)
         try:
             if not self._state.certain:
@@ -113,7 +104,7 @@ class BackupSide:
             path = path_at(taken.log_offset)
             data = await self._flusher.blocking(lambda: read_whole(self._disk, path))
             if data is None:
-                raise StoreError(f"{self._disk.describe(path)} is gone already: newer ones took its place; try again")
+                raise StoreError(f"{self._disk.describe(path)} was already replaced by newer snapshots; try again")
             return StoreBackup(
                 hold=hold, log_start=hold.log_offset, snapshot_offset=taken.log_offset, end=taken.end, snapshot=data
             )
@@ -122,7 +113,7 @@ class BackupSide:
             raise
 
     def log_bytes(self) -> LogBytes:
-        """To read the log's files with; close it."""
+        """Returns a reader of the log's files; the caller closes it."""
         return LogBytes(self._disk, self.identity.segment_bytes)
 
     @property

@@ -1,12 +1,12 @@
-"""What a follower can show of its copied log: the messages up to a place that is committed, for reads by offset.
+"""A view of a follower's copied log up to a committed place, for reads by offset.
 
-`FollowerReads` of the broker opens one beside the `LogCopy` that owns the folder, and moves it on. A view begins where
-the folder's checkpoint and newest snapshot do, reads the log from there as a start would, and keeps the consume queue
-entries of that part in memory: it writes nothing, so replays and the copy go on beside it. State records go to their
-owner in the log's order.
+`FollowerReads` of the broker opens a view beside the `LogCopy` that owns the folder, and advances it. A view begins at
+the folder's checkpoint and newest snapshot, reads the log from there as a start would, and keeps the consume queue
+entries of that part in memory. It writes nothing but repaired entries, so replays and the copy continue beside it.
+State records go to their owner in the log's order.
 
-On the loop; file work goes to a thread. Always true: nothing at or behind `end` is shown, and `end` never falls. A view
-is over (`is_current` False) once the log was cut, trimmed or emptied, or its folder was closed: open another one then.
+On the loop; file work goes to a thread. Always true: nothing at or after `end` is shown, and `end` never falls. A view
+ends (`is_current` is False) when the log is cut, trimmed or emptied, or its folder is closed; then open another one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from evenq.store.queues.queue_reads import QueueReads
 from evenq.store.queues.reader import LogReader
 from evenq.store.queues.record_blocks import Kept, RecordBlock
 
-__all__ = ["CommittedView"]
-
 PIECE_BYTES: Final = 256 << 10
-"""Of the log in one step: more would keep the loop from the interpreter, which confirms records to the leader."""
+"""Log bytes in one step: more would keep the interpreter from the loop, which confirms records to the leader."""
 OPEN_FILES: Final = 32
 
 TagHashes = frozenset[int] | None
@@ -48,27 +46,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What the folder's files say of the log without its last part."""
+    """State in the folder's files, without the last part of the log."""
 
     checkpoint: Checkpoint
-    """Empty if it does not hold all entries up to its place."""
+    """Empty if the files lack entries before its place."""
     saved: Snapshot
     log_start: int
 
     @property
     def position(self) -> int:
-        """Where to read on."""
+        """Log offset from which the log is read."""
         return max(self.log_start, min(self.checkpoint.log_offset, self.saved.log_offset))
 
     @property
     def known_end(self) -> int:
-        """Up to where the files tell of the log."""
+        """Log offset up to which the files cover the log."""
         return max(self.log_start, self.checkpoint.log_offset, self.saved.log_offset)
 
 
 @dataclass(slots=True)
 class _WalkedPart:
-    """What a part of the log says."""
+    """Messages and wanted state records of a part of the log."""
 
     end: int
     messages: list[Header] = field(default_factory=list)
@@ -76,7 +74,7 @@ class _WalkedPart:
 
 
 class CommittedView:
-    """Made by `open`; belongs to one loop."""
+    """View of one copy's committed log, created by `open`; belongs to one loop."""
 
     def __init__(
         self, replays: Replays, base: _Base, *, on_state: Callable[[bytes], None], wanted: Callable[[bytes], bool]
@@ -95,33 +93,40 @@ class CommittedView:
         self._files = ReadFiles(self._disk, OPEN_FILES)
         self._reads = QueueReads(
             self._disk, LogReader(self._disk, self._files, self._segment_bytes), self._queues, StoreStats(), threads=1
-        )  # fmt: skip
+        )
         self._walking = asyncio.Lock()
         self._closed = False
 
     @classmethod
     async def open(
-        cls, replays: Replays, *, until: int, log_bytes_max: int, on_snapshot: Callable[[bytes], None],
-        on_state: Callable[[bytes], None], wanted: Callable[[bytes], bool] = lambda _: True,
+        cls,
+        replays: Replays,
+        *,
+        until: int,
+        log_bytes_max: int,
+        on_snapshot: Callable[[bytes], None],
+        on_state: Callable[[bytes], None],
+        wanted: Callable[[bytes], bool] = lambda _: True,
         repairs: Repairs | None = None,
-    ) -> CommittedView:  # fmt: skip
-        """A view of the copy with these `replays` that ends at `until`, a committed place between groups of records.
-        `on_snapshot` gets the owner's state, if there is one, on a thread; then `on_state` gets, on the loop, each
-        state record behind it that is `wanted`, which is asked on a thread: most say what no reader wants to know.
+    ) -> CommittedView:
+        """Returns a view of the copy with these `replays` that ends at `until`, a committed place between groups.
+        `on_snapshot` gets the owner's state, if there is one, on a thread. Then `on_state` gets, on the loop, each
+        later state record for which `wanted` is true; `wanted` runs on a thread, because most records concern no
+        reader.
 
-        `repairs` makes whole what is damaged. Raises HaNotAvailable if `until` is before what the folder's files tell,
-        or over `log_bytes_max` bytes behind them; StoreCorrupted, StoreError.
+        `repairs` repairs damage. Raises HaNotAvailable if `until` lies before what the folder's files cover, or over
+        `log_bytes_max` bytes after the place where reading begins; StoreCorrupted, StoreError.
         """
-        # Before anything is read: what changes from here on makes this a view of another log.
+        # First: any later change makes this a view of another log.
         changes = replays.changes
         jobs = Jobs(threads=1, name="evenq-committed-open", threaded=replays.disk.blocks)
         try:
             base = await jobs.run(lambda: replays.waiting(lambda: _base_of(replays.disk)))
-            # So after a start, until a leader has said what is committed: the files tell of more than the core knows.
+            # After a start the files cover more than a leader has reported as committed so far.
             if until < base.known_end:
-                raise HaNotAvailable("this copy does not know yet what is committed; ask another one")
+                raise HaNotAvailable("this copy has no committed offset yet; read from another copy")
             if until - base.position > log_bytes_max:
-                raise HaNotAvailable("this copy has too much of its log to read before it can show it; ask another one")
+                raise HaNotAvailable("this copy must first read too much of its log; read from another copy")
             if base.saved.payload:
                 await jobs.run(lambda: on_snapshot(base.saved.payload))
         finally:
@@ -143,11 +148,11 @@ class CommittedView:
 
     @property
     def is_current(self) -> bool:
-        """False: the folder holds another log by now, or the view is closed."""
+        """False if the folder holds another log by now, or the view is closed."""
         return not self._closed and self._changes == self._replays.changes
 
     async def advance(self, until: int) -> None:
-        """Show what is before `until` as well, a committed place between groups of records. Raises as `open`."""
+        """Shows messages before `until` too, a committed place between groups of records. Raises as `open`."""
         async with self._walking:
             while self._walked < until:
                 walk = partial(self._walk, self._walked, until)
@@ -159,7 +164,7 @@ class CommittedView:
                 self._take_ranges()
 
     async def let_filed_go(self) -> None:
-        """A replay wrote entries to files: keep those in memory no more. Raises StoreError, HaNotAvailable."""
+        """Drops from memory the entries that a replay wrote to files. Raises StoreError, HaNotAvailable."""
         self._check_current()
         saved = await self._jobs.run(lambda: checkpoint_file.load(self._disk))
         self._check_current()
@@ -168,17 +173,15 @@ class CommittedView:
             if queue is not None and queue.filed < min(end, queue.max_offset):
                 queue.filed_up_to(min(end, queue.max_offset))
 
-    # -- reads, as `MessageStore` has them ----------------------------------------------------------------------------
-
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """First offset there is, and the one behind the last one that is shown; (0, 0) for an unknown queue."""
+        """Returns the first offset, and the one after the last shown message; (0, 0) for an unknown queue."""
         queue = self._queues.get((topic_id, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
     def read_hot(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
     ) -> ReadResult | None:
-        """Always None but for an empty answer: no message is in memory."""
+        """Returns None except for an empty answer: no message is in memory."""
         return self._reads.hot(
             topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
         )
@@ -186,7 +189,7 @@ class CommittedView:
     async def read(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
     ) -> ReadResult:
-        """See `MessageStore.read`. Raises HaNotAvailable if the view is over meanwhile."""
+        """See `MessageStore.read`. Raises HaNotAvailable if the view has ended."""
         return await self._reading(
             lambda: self._reads.read(
                 topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
@@ -196,17 +199,17 @@ class CommittedView:
     async def read_block(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
     ) -> RecordBlock:
-        """See `MessageStore.read_block`. Raises HaNotAvailable if the view is over meanwhile."""
+        """See `MessageStore.read_block`. Raises HaNotAvailable if the view has ended."""
         return await self._reading(
             lambda: self._reads.block(topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, kept=kept)
         )
 
     async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
-        """See `MessageStore.offset_at`. Raises HaNotAvailable if the view is over meanwhile."""
+        """See `MessageStore.offset_at`. Raises HaNotAvailable if the view has ended."""
         return await self._reading(lambda: self._reads.offset_at(topic_id, queue_id, timestamp_ms))
 
     def close(self) -> None:
-        """Give the files back. Idempotent."""
+        """Closes the files. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -215,16 +218,14 @@ class CommittedView:
         self._pieces.close()
         self._files.close()
 
-    # -- the log ------------------------------------------------------------------------------------------------------
-
     def _walk(self, start: int, until: int) -> _WalkedPart:
-        """On the thread: the next whole groups, checked."""
+        """Reads and checks the next whole groups, on the thread."""
         data = self._pieces.read(start, until, PIECE_BYTES)
         piece, position, unpack, view = _WalkedPart(start + len(data)), 0, HEADER.unpack_from, memoryview(data)
         messages = piece.messages
         while position < len(data):
             rest = -(start + position) % self._segment_bytes or self._segment_bytes
-            # No record fits into so short a rest of a file, not even padding: it is left zero.
+            # The rest of a file that is too short even for padding is zeros.
             if rest < HEADER_BYTES:
                 position += rest
                 continue
@@ -268,18 +269,18 @@ class CommittedView:
         queue.next_offset = queue.max_offset = queue.hot_base = queue_offset + 1
 
     def _first_of(self, key: tuple[int, int], queue_offset: int, log_offset: int) -> int:
-        """Offset that a queue's first message must have, as in `Recovery`."""
+        """Returns the offset that a queue's first message must have, as in `Recovery`."""
         saved = self._base.saved
         span = saved.queues.get(key)
         if span is None:
             return 0
-        # What the snapshot counted is exact up to its place, so the first message behind it has the next number.
+        # The snapshot's count is exact up to its place, so the first message after it has the next number.
         if log_offset >= saved.log_offset:
             return span[1]
         return queue_offset if self._base.log_start else 0
 
     def _take_ranges(self) -> None:
-        """Queues whose messages are all gone keep their numbers, and minima never fall."""
+        """Keeps the numbers of queues whose messages are all gone, and lets minima only rise."""
         for key, (low, high) in self._base.saved.queues.items():
             queue = self._queues.get(key)
             if queue is None:
@@ -293,25 +294,23 @@ class CommittedView:
         self._check_current()
         try:
             return await read()
-        except (StoreError, RuntimeError):  # files that went, threads that ended
-            # Whether the view is over is asked first: files that the copy cut or trimmed away are no damage, and no
-            # client hears of any.
+        except (StoreError, RuntimeError):  # deleted files, ended threads
+            # The view may have ended: files that the copy cut or trimmed are not damage to report to a client.
             self._check_current()
             raise
 
     def _check_current(self) -> None:
         if not self.is_current:
-            raise HaNotAvailable("the log of this copy changed; ask again, or another copy")
+            raise HaNotAvailable("the log of this copy changed; read again, or from another copy")
 
 
 def _base_of(disk: Disk) -> _Base:
-    """What the folder's files tell. Raises StoreCorrupted, StoreError."""
+    """Returns the state in the folder's files. Raises StoreCorrupted, StoreError."""
     checkpoint = checkpoint_file.load(disk) or Checkpoint()
     saved = snapshot.load(disk, log_start=checkpoint.log_start) or Snapshot(0, b"")
     log_start = max(checkpoint.log_start, saved.log_start)
     spans = {key: _risen(span, saved.queues.get(key)) for key, span in checkpoint.queues.items()}
-    # A checkpoint that names entries which retention deleted, or which never reached the disk, is of no use: the log is
-    # read from its start instead.
+    # Without all entries of the checkpoint, deleted or never on disk, the log is read from its start.
     whole = checkpoint.log_offset >= max(1, log_start) and all(
         consume_queue.holds_entries(disk, *key, *span) for key, span in spans.items()
     )
@@ -319,6 +318,6 @@ def _base_of(disk: Disk) -> _Base:
 
 
 def _risen(span: tuple[int, int], saved: tuple[int, int] | None) -> tuple[int, int]:
-    """The range that a checkpoint gives, without what was deleted since."""
+    """Returns the range of a checkpoint without the entries deleted since."""
     low, high = span
     return (low, high) if saved is None else (min(max(low, saved[0]), high), high)

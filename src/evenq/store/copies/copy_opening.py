@@ -1,9 +1,9 @@
-"""What a copy of a log does when its folder is opened: find the end, tell a torn tail from damage, make the rest sure.
+"""Opens a copy's folder: finds the log's end, distinguishes a torn tail from damage, and makes the rest durable.
 
-Called by `LogCopy.open`, on its thread. What vouches for the log is the copy's own mark and, if a store led here since,
-its checkpoint and snapshots: a hole before that is damage, a hole behind it may be what a power loss left and is cut.
-What a record says of the disk (`synced offset`) is said of its leader's disk; it counts only for the epoch that was led
-from here last. A group of records is there as a whole or not at all.
+`LogCopy.open` calls it on its thread. The copy's own mark vouches for the log, and so do checkpoint and snapshots of a
+store that led here since. A hole before that place is damage; a hole after it may come from a power loss and is cut.
+The `synced offset` of a record refers to its leader's disk, so it counts only for the last epoch that was led from
+here. A group of records is kept as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -30,16 +30,6 @@ from evenq.store.opening.checkpoint import Checkpoint
 from evenq.store.opening.copied_mark import Mark, MarkFile
 from evenq.store.timers.runs import FOLDER as TIMERS
 
-__all__ = [
-    "FoundLog",
-    "can_derive",
-    "checkpoint_crc",
-    "drop_derived_over",
-    "empty_folder",
-    "find_log",
-    "unclean_checkpoint",
-]
-
 log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 4 << 20
@@ -50,24 +40,24 @@ class FoundLog:
     """A log that was scanned, cut and synced."""
 
     mark: Mark
-    """As it is on disk now."""
+    """The mark as it is on disk now."""
     end: int
     epochs: EpochStarts
     filed_epochs: EpochStarts | None
-    """What the file `epochs` holds; None: it could not be written."""
+    """Content of the file `epochs`; None if it is missing or damaged."""
     last_store_ms: int
     cut_bytes: int
     replayed_end: int
-    """Where a start of a store would begin to read."""
+    """Log offset from which a store would begin to read."""
 
 
 def find_log(disk: Disk, segment_bytes: int, marks: MarkFile) -> FoundLog:
-    """Blocks on the disk. Raises StoreCorrupted (with file and place), StoreError."""
+    """Returns the opened log. Blocks on the disk. Raises StoreCorrupted (with file and place), StoreError."""
     return _Opening(disk, segment_bytes, marks).found()
 
 
 class _Opening:
-    """What is known so far."""
+    """One opening of a folder."""
 
     def __init__(self, disk: Disk, segment_bytes: int, marks: MarkFile) -> None:
         self._disk = disk
@@ -76,7 +66,7 @@ class _Opening:
         mark = copied_mark.load(disk)
         if mark is not None and mark.resetting:
             log.warning("completing an interrupted replacement of the log, which begins at %d", mark.log_start)
-            # A crash in the middle of a `reset`: the mark was lowered before anything went, so all that is left may go.
+            # A crash interrupted a `reset`. The mark was lowered before any deletion, so all that is left may go.
             empty_folder(disk)
             mark = replace(mark, resetting=False)
             marks.write(mark, durable=True)
@@ -86,10 +76,10 @@ class _Opening:
         self._saved = snapshot.load(disk, log_start=0) or Snapshot(0, b"")
         known = mark or Mark()
         self._start = max(known.log_start, self._checkpoint.log_start, self._saved.log_start)
-        segment.drop_before(disk, self._start)  # a crash may have stopped the deletion in its middle
+        segment.drop_before(disk, self._start)  # completes a deletion that a crash interrupted
         self._files = segment.starts(disk, segment_bytes)
         self._led_since = mark is None or mark.checkpoint_crc != self._crc
-        """A store led here since the mark was written, so its words count too."""
+        """A store led here since the mark was written, so its checkpoint and snapshots count too."""
         led = (self._checkpoint.log_offset, self._saved.log_offset) if self._led_since else ()
         self._sure = max(self._start, known.synced_end, *led)
         """The log was on disk up to here."""
@@ -104,26 +94,31 @@ class _Opening:
         drop_derived_over(self._disk, self._start, end)
         epochs, filed = self._epochs(walk)
         mark = Mark(
-            log_start=self._start, scan_from=self._begin, synced_end=end, clean=not cut_bytes and self._was_clean(end),
+            log_start=self._start,
+            scan_from=self._begin,
+            synced_end=end,
+            clean=not cut_bytes and self._was_clean(end),
             checkpoint_crc=checkpoint_crc(self._disk),
-        )  # fmt: skip
+        )
         if mark != self._mark:
             self._marks.write(mark, durable=True)
         return FoundLog(
-            mark=mark, end=end, epochs=epochs, filed_epochs=filed, cut_bytes=cut_bytes,
+            mark=mark,
+            end=end,
+            epochs=epochs,
+            filed_epochs=filed,
+            cut_bytes=cut_bytes,
             last_store_ms=max(walk.last_store_ms, self._checkpoint.last_store_ms, self._saved.last_store_ms),
             replayed_end=replayed_end(self._disk, log_start=self._start),
-        )  # fmt: skip
+        )
 
     def _was_clean(self, end: int) -> bool:
         if self._mark is not None and not self._led_since:
             return self._mark.clean and self._mark.synced_end == end
         return self._checkpoint.clean and self._checkpoint.log_offset == end
 
-    # -- the log ------------------------------------------------------------------------------------------------------
-
     def _check_files(self) -> None:
-        """Is all there that something vouches for, as far as sizes tell?"""
+        """Checks by file sizes that everything exists that something vouches for."""
         if self._files and self._files[0] > self._start:
             raise StoreCorrupted(
                 f"{self._disk.describe(segment.path_of(self._start))} is missing at the beginning of the log: restore "
@@ -155,7 +150,7 @@ class _Opening:
         return walk
 
     def _scan(self, walk: FrameWalk, start: int) -> Fault | None:
-        """Take the frames of one file. The last one may be cut short."""
+        """Takes the frames of one file; the last frame may be incomplete."""
         file = self._disk.open(segment.path_of(start))
         try:
             file_end = start + min(file.size(), self._segment_bytes)
@@ -164,7 +159,7 @@ class _Opening:
                 at, size = walk.position, min(piece_bytes, file_end - walk.position)
                 data, failure = log_damage.read_readable(file, size, at - start)
                 fault = walk.take(memoryview(data), at)
-                # Whether it was torn is not known, so it is not cut, wherever it lies; another copy may repair it.
+                # It is not known whether this part was torn, so it is not cut; another copy may repair it.
                 if failure is not None and fault in {None, Fault.CUT} and walk.position <= at + len(data):
                     raise log_damage.unreadable(self._disk, self._segment_bytes, walk.position, failure) from failure
                 if fault is None:
@@ -177,7 +172,7 @@ class _Opening:
         return None
 
     def _cut_tail(self, walk: FrameWalk) -> int:
-        """What no whole group ends behind goes; returns the number of bytes."""
+        """Cuts everything after the last whole group; returns the number of bytes."""
         end = walk.boundary
         behind = log_tail.end_of_files(self._disk, self._files) - end
         if behind <= 0:
@@ -185,8 +180,7 @@ class _Opening:
         led = (epoch_file.load(self._disk) or EpochStarts((), self._unreplicated())).led
         for frame in log_tail.frames_behind(self._disk, self._segment_bytes, self._files, end):
             if frame.epoch == led and frame.synced_offset > end:
-                # Not at `end`, where its group begins: whole records of the group may lie before the damage, and who
-                # repairs it looks for it where it is.
+                # Not `end`, where the group begins: a repair searches at the damage itself.
                 self._damaged(
                     walk.position,
                     f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}",
@@ -201,13 +195,11 @@ class _Opening:
         return behind
 
     def _unreplicated(self) -> int:
-        """Epoch of a log from before there were copies; 0 if this is none."""
+        """Returns the epoch of a log from before there were copies; 0 for any other log."""
         return 1 if self._mark is None and epoch_file.PATH not in self._disk.list("") else 0
 
-    # -- the epochs ---------------------------------------------------------------------------------------------------
-
     def _epochs(self, walk: FrameWalk) -> tuple[EpochStarts, EpochStarts | None]:
-        """The table, and what its file holds of it."""
+        """Returns the table, and the content of its file."""
         end = walk.boundary
         seen = [entry for entry in walk.epochs if entry[1] < end]
         led = self._unreplicated()
@@ -231,15 +223,13 @@ class _Opening:
         return table, table
 
     def _completed(self, filed: EpochStarts, seen: list[tuple[int, int]], end: int) -> EpochStarts | None:
-        """The file's table, cut to the log and completed by what the scan saw; None: they do not agree."""
+        """Returns the file's table, cut to the log and completed by the scan; None if they do not agree."""
         cut = filed.cut(end) if any(start >= end for _, start in filed.entries) else filed
         table = cut.begun(self._start)
         if seen and self._begin > self._start and table.epoch_at(seen[0][1]) != seen[0][0]:
-            return None  # where that epoch began was not seen
+            return None  # the scan did not see where that epoch began
         table = table.grown([entry for entry in seen if entry[0] > table.last], led=table.led)
         return table if all(table.epoch_at(start) == epoch for epoch, start in seen) else None
-
-    # -- words --------------------------------------------------------------------------------------------------------
 
     def _place(self, log_offset: int) -> str:
         return log_tail.name_of_place(self._disk, self._segment_bytes, log_offset)
@@ -253,13 +243,13 @@ class _Opening:
 
 
 def checkpoint_crc(disk: Disk) -> int:
-    """What tells one checkpoint from another; 0 without one."""
+    """Returns a CRC that identifies the checkpoint; 0 without one."""
     data = read_whole(disk, checkpoint_file.PATH)
     return crc32c(data) if data is not None else 0
 
 
 def unclean_checkpoint(disk: Disk) -> int:
-    """The log is about to change: let no checkpoint say that it ends there for certain. Gives its `checkpoint_crc`."""
+    """Marks the checkpoint as unclean before the log changes; returns its `checkpoint_crc`."""
     saved = checkpoint_file.load(disk)
     if saved is not None and saved.clean:
         saved.clean = False
@@ -268,9 +258,7 @@ def unclean_checkpoint(disk: Disk) -> int:
 
 
 def drop_derived_over(disk: Disk, log_start: int, end: int) -> None:
-    """Remove checkpoint, snapshots and index files that tell of the log behind `end`, before it goes. They should tell
-    of committed records only, which are never cut.
-    """
+    """Removes what covers the log after `end` before that is cut: only committed records should be covered."""
     saved = checkpoint_file.load(disk)
     if saved is not None and saved.log_offset > end:
         log.warning("removing the checkpoint at %d, which is beyond the new end of the log, %d", saved.log_offset, end)
@@ -282,12 +270,12 @@ def drop_derived_over(disk: Disk, log_start: int, end: int) -> None:
         disk.remove(f"{snapshot.FOLDER}/{name}")
     if names:
         disk.sync_folder(snapshot.FOLDER)
-    index_file.load_all(disk, log_start=log_start, log_end=end)  # drops those over it
+    index_file.load_all(disk, log_start=log_start, log_end=end)  # removes files that reach over `end`
 
 
 def can_derive(disk: Disk, log_start: int, end: int) -> bool:
-    """Whether a log from `log_start` that is cut at `end` has all that a store needs to go on from it: it begins at 0,
-    or a snapshot that is not behind `end` says what was before.
+    """Whether a store can continue from a log from `log_start` that is cut at `end`: it begins at 0, or the cut removes
+    neither checkpoint nor snapshot, or a snapshot at or before `end` remains.
     """
     saved = checkpoint_file.load(disk)
     places = [int(name) for name in disk.list(snapshot.FOLDER) if name.isdecimal()]
@@ -297,11 +285,11 @@ def can_derive(disk: Disk, log_start: int, end: int) -> bool:
 
 
 def empty_folder(disk: Disk) -> None:
-    """Remove all that a folder holds of its log, durably; the identity stays. A crash in between leaves less."""
+    """Removes all that a folder holds of its log, durably, except the identity. A crash in between leaves less."""
     for path in (checkpoint_file.PATH, epoch_file.PATH, consume_queue.FOLDER, index_file.FOLDER, TIMERS):
         disk.remove(path)
     for folder in (snapshot.FOLDER, segment.FOLDER):
-        # Newest first, so that what a crash leaves of the log has no gap.
+        # Newest first, so that a crash leaves a log without a gap.
         for name in reversed(disk.list(folder)):
             disk.remove(f"{folder}/{name}")
     disk.sync_all()

@@ -1,8 +1,6 @@
-"""What repairs a copied log: the part of `LogCopy` for records that the disk has damaged, and for a folder that no copy
-could be opened on because of them.
+"""Repair of a copied log: the part of `LogCopy` for damaged records, and for a folder that damage keeps from opening.
 
-The bytes are another copy's, and were checked by `log_damage.fault_of`; here they are only written, by the folder's one
-owner, in place.
+The bytes come from another copy and were checked by `log_damage.fault_of`. The folder's owner writes them in place.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ from evenq.store.log import lock, log_damage
 from evenq.store.log.commit_log import FULL, shortage
 from evenq.store.log.segment import path_of, segment_of
 
-__all__ = ["CopyRepair", "end_of_file", "rewrite_unopened"]
-
 T = TypeVar("T")
 
 
 class CopyRepair:
-    """Mixed into `LogCopy`, which makes the parts."""
+    """Mixin of `LogCopy` for repairs; the copy creates the parts."""
 
     _disk: Disk
     _segment_bytes: int
@@ -30,15 +26,15 @@ class CopyRepair:
 
     @property
     def start(self) -> int:
-        """First log offset that was not given up."""
+        """First log offset that the log still has."""
         raise NotImplementedError
 
     async def _run(self, job: Callable[[], T]) -> T:
         raise NotImplementedError
 
     async def rewrite(self, start: int, data: bytes) -> None:
-        """Put whole records, checked by `log_damage.fault_of`, where the log has damaged ones; all of it is committed
-        and lies in one file. On disk when it returns. Raises StoreError if the log does not reach there (any more) or
+        """Writes whole records, checked by `log_damage.fault_of`, over damaged ones; all of them are committed and lie
+        in one file. They are on disk when it returns. Raises StoreError if the log does not reach there (any more) or
         `log_damage.rewrite` refuses, StoreFull, StorePoisoned.
         """
         await self._run(lambda: self._rewrite(start, data))
@@ -50,9 +46,7 @@ class CopyRepair:
 
 
 def rewrite_unopened(disk: Disk, segment_bytes: int, start: int, data: bytes) -> None:
-    """The same in a folder that is not open, because its damage hinders that. Raises StoreLocked, StoreFull,
-    OSError.
-    """
+    """Does the same in a folder that cannot be opened due to the damage. Raises StoreLocked, StoreFull, OSError."""
     lock.acquire(disk)
     try:
         _write(disk, segment_bytes, start, data)
@@ -61,7 +55,7 @@ def rewrite_unopened(disk: Disk, segment_bytes: int, start: int, data: bytes) ->
 
 
 def end_of_file(disk: Disk, segment_bytes: int, log_offset: int) -> int:
-    """Log offset behind the last byte of the file that holds `log_offset`. Raises FileNotFoundError."""
+    """Returns the log offset after the last byte of the file that holds `log_offset`. Raises FileNotFoundError."""
     start, _ = segment_of(log_offset, segment_bytes)
     file = disk.open(path_of(start))
     try:

@@ -1,9 +1,8 @@
-"""How a copy of a log lets its oldest files go, so that a store can still go on from what stays.
+"""Deletion of the oldest files of a copied log, so that a store can still continue from the rest.
 
-Called by `LogCopy.trim`, on its thread. The order is that of `Cleaner`: the queues' minima and the log's new beginning
-are on disk in the newest snapshot, then in the checkpoint, before a file goes; a crash in between is finished by the
-next start. Only what a replay or the last leader phase filed can be asked which messages go: both must reach as far as
-the log is trimmed.
+`LogCopy.trim` calls it on its thread. The order is that of `Cleaner`: before a file is deleted, the newest snapshot and
+then the checkpoint get the queues' minima and the log's new start, on disk. The next start completes what a crash
+interrupts. Only filed entries show which messages go, so snapshot and checkpoint must reach the new start.
 """
 
 from __future__ import annotations
@@ -22,26 +21,22 @@ from evenq.store.log.record import HEADER, HEADER_BYTES, MESSAGE
 from evenq.store.opening import checkpoint as checkpoint_file
 from evenq.store.opening.checkpoint import Checkpoint
 
-__all__ = ["delete_before", "name_begin"]
-
 log = logging.getLogger(__name__)
 
 Key = tuple[int, int]
 
 
 def name_begin(disk: Disk, segment_bytes: int, log_start: int) -> bool:
-    """Have snapshot and checkpoint say that the log begins at `log_start`. False if they do not reach that far, or the
-    consume queues do not say which messages go. Raises StoreFull.
+    """Writes snapshot and checkpoint with `log_start` as the log's start. Returns False if they do not reach that far,
+    or the consume queues do not show which messages go. Raises StoreFull.
     """
     saved, checkpoint = snapshot.load(disk, log_start=0), checkpoint_file.load(disk)
     if saved is None or checkpoint is None or min(saved.log_offset, checkpoint.log_offset) < log_start:
         return False
     if saved.version == 1:
-        return False  # it does not know the queues
+        return False  # version 1 has no ranges of queues
     try:
-        minima = {
-            key: _minimum(disk, segment_bytes, key, span, log_start) for key, span in checkpoint.queues.items()
-        }  # fmt: skip
+        minima = {key: _minimum(disk, segment_bytes, key, span, log_start) for key, span in checkpoint.queues.items()}
     except (FileNotFoundError, struct.error, _OutOfOrder) as error:
         log.warning("no log file deleted: the consume queues cannot be read: %s", error, extra={"reason": str(error)})
         return False
@@ -50,19 +45,22 @@ def name_begin(disk: Disk, segment_bytes: int, log_start: int) -> bool:
         checkpoint_file.save(
             disk,
             Checkpoint(
-                checkpoint.log_offset, checkpoint.clean, checkpoint.last_store_ms, _raised(checkpoint.queues, minima),
+                checkpoint.log_offset,
+                checkpoint.clean,
+                checkpoint.last_store_ms,
+                _raised(checkpoint.queues, minima),
                 log_start,
             ),
-        )  # fmt: skip
+        )
     except OSError as error:
         if error.errno in FULL:
-            raise StoreFull(f"no log file goes: {shortage(error)}") from error
+            raise StoreFull(f"no log file can be deleted: {shortage(error)}") from error
         raise
     return True
 
 
 def delete_before(disk: Disk, log_start: int) -> None:
-    """Delete what `name_begin` gave up. The index drops its files when it is opened."""
+    """Deletes what `name_begin` gave up. The index removes its files when it is opened."""
     snapshot.drop_before(disk, log_start)
     segment.drop_before(disk, log_start)
     checkpoint = checkpoint_file.load(disk)
@@ -71,7 +69,7 @@ def delete_before(disk: Disk, log_start: int) -> None:
 
 
 class _OutOfOrder(Exception):
-    """A consume queue's entries are not those of its messages."""
+    """Entries of a consume queue that are not those of its messages."""
 
 
 def _raised(queues: snapshot.Ranges, minima: dict[Key, int]) -> snapshot.Ranges:
@@ -79,13 +77,13 @@ def _raised(queues: snapshot.Ranges, minima: dict[Key, int]) -> snapshot.Ranges:
 
 
 def _minimum(disk: Disk, segment_bytes: int, key: Key, span: tuple[int, int], log_start: int) -> int:
-    """First offset of a queue whose message is at `log_start` or behind it."""
+    """Returns a queue's first offset whose message is at `log_start` or after it."""
     low, high = span
     at = partial(_log_offset_at, disk, key)
     if low == high or at(low) >= log_start:
         return low
     minimum = low + bisect.bisect_left(range(low, high), log_start, key=at)
-    for offset in (minimum - 1, minimum):  # entries have no checksum: the messages there must be theirs
+    for offset in (minimum - 1, minimum):  # entries have no checksum, so compare them with the messages
         if low <= offset < high:
             _check(disk, segment_bytes, key, offset, at(offset))
     return minimum

@@ -1,9 +1,8 @@
-"""The epoch table of a log, file `epochs`: at which log offset the records of each leadership begin.
+"""The epoch table of a log, file `epochs`: the log offset at which the records of each leadership begin.
 
-Written by `LogCopy` alone, replaced whole and synced before the first record of a new epoch is appended: so the file is
-ahead of the log after a crash, never behind it. Read when the folder is opened; a missing or damaged one is derived
-from the log, whose records carry their epoch. It also says which epoch was led from here last (`led`): what the records
-of that one say of the disk is said of this disk. JSON, so that people can read it.
+Only `LogCopy` writes it. The file is replaced and synced before the first record of a new epoch is appended, so after a
+crash it is ahead of the log, never behind. A missing or damaged file is derived from the log, whose records carry their
+epoch. `led` is the last epoch that was led from here: only its records describe this disk. JSON, for human readers.
 """
 
 from __future__ import annotations
@@ -21,62 +20,59 @@ from evenq.store.io.disk import Disk, read_whole, write_whole
 from evenq.store.log import segment
 from evenq.store.log.log_pieces import LogPieces
 
-__all__ = ["ENTRIES_MAX", "EpochStarts", "derive", "load", "save"]
-
 log = logging.getLogger(__name__)
 
 PATH: Final = "epochs"
 FORMAT: Final = 1
 ENTRIES_MAX: Final = 1_000
-"""The oldest go first, as in the table that replicas compare."""
+"""The oldest entries are dropped first, as in the table that replicas compare."""
 
 Entry = tuple[int, int]
-"""Epoch, and log offset of its first frame."""
+"""Epoch and log offset of its first frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochStarts:
-    """Entries ascend in both."""
+    """Starts of epochs, ascending in both numbers."""
 
     entries: tuple[Entry, ...] = ()
     led: int = 0
-    """Epoch that this folder's own leader wrote, if the log ends with it and none of it was copied; else 0."""
+    """Epoch that this folder's own leader wrote, if the log ends with it and none of it was copied; otherwise 0."""
 
     @property
     def last(self) -> int:
-        """Epoch of the last record; 0: there is none."""
+        """Epoch of the last record; 0 without records."""
         return self.entries[-1][0] if self.entries else 0
 
     def epoch_at(self, log_offset: int) -> int:
-        """Epoch that wrote there; 0: not known."""
+        """Returns the epoch that wrote at a place; 0 if it is not known."""
         return next((epoch for epoch, start in reversed(self.entries) if start <= log_offset), 0)
 
     def grown(self, started: Sequence[Entry], *, led: int = 0) -> EpochStarts:
-        """Records were appended in which these epochs `started`; `led`: by a leader of this folder."""
+        """Returns the table after records of the epochs `started` were appended; `led`: by a leader of this folder."""
         if not started and led == self.led:
             return self
         return EpochStarts((*self.entries, *started)[-ENTRIES_MAX:], led)
 
     def cut(self, end: int) -> EpochStarts:
-        """The log now ends at `end`, before where it did. What was cut may come again from another log."""
+        """Returns the table of a log that is cut at `end`. The cut part may be copied again from another log."""
         return EpochStarts(tuple(entry for entry in self.entries if entry[1] < end))
 
     def begun(self, start: int) -> EpochStarts:
-        """All below `start` was given up: what is left begins there, in the epoch that wrote it."""
+        """Returns the table of a log without its part below `start`; the epoch that wrote there begins at `start`."""
         epoch = self.epoch_at(start)
         newer = tuple(entry for entry in self.entries if entry[1] > start)
         return EpochStarts(((epoch, start), *newer) if epoch else newer, self.led)
 
 
 def save(disk: Disk, starts: EpochStarts) -> None:
-    """Replace the file and sync it."""
     entries = [list(entry) for entry in starts.entries]
     text = {"format": FORMAT, "epochs": entries, "led": starts.led, "crc32c": _crc(entries, starts.led)}
     write_whole(disk, PATH, json.dumps(text).encode())
 
 
 def load(disk: Disk) -> EpochStarts | None:
-    """What the file says; None if there is none, or it is damaged. Raises StoreError for a format that is not known."""
+    """Returns the file's table; None if it is missing or damaged. Raises StoreError for an unknown format."""
     data = read_whole(disk, PATH)
     if data is None:
         return None
@@ -97,8 +93,8 @@ def load(disk: Disk) -> EpochStarts | None:
 
 
 def derive(disk: Disk, segment_bytes: int, start: int, end: int) -> tuple[Entry, ...]:
-    """The entries of the log `start` .. `end`, by the headers of its records. Epochs never fall, so a file whose
-    neighbour begins with the same epoch is not walked: an old log costs one read for each file. Raises StoreCorrupted.
+    """Returns the entries of the log `start` .. `end`, from the headers of its records. Epochs never fall, so a file is
+    not walked if the next one begins with the same epoch: an old log costs one read per file. Raises StoreCorrupted.
     """
     pieces = LogPieces(disk, segment_bytes)
     entries: list[Entry] = []

@@ -1,13 +1,13 @@
-"""The log of a follower, and of a broker before it leads: bytes of the leader's log, checked and written as they are.
+"""The log of a follower, and of a broker before it leads: bytes of the leader's log, checked and written unchanged.
 
 A folder has one owner at a time: a `LogCopy` while the broker follows, a `MessageStore` while it leads; both use the
-same files. A copy writes log files, and two small ones of its own: `copied` (see `copied_mark`) and `epochs` (see
-`epoch_file`). Consume queues, timers, checkpoint and snapshots stay where the last leader phase left them, until
-`replay` moves them on to a place that is committed.
+same files. A copy writes log files and two small files of its own: `copied` (see `copied_mark`) and `epochs` (see
+`epoch_file`). Consume queues, timers, checkpoint and snapshots stay as the last leader phase left them, until `replay`
+advances them to a committed place.
 
-Called on the loop, one call of a kind at a time; all file work goes to one thread, in the order of the calls, or runs
-inline for a disk that does not block. Numbers move when their work is done, so a cancelled call leaves them right.
-Always true: `start` <= `synced_end` <= `end`, and `end` is behind a whole group of records.
+Called on the loop, one call of a kind at a time. File work runs on one thread in the order of the calls, or inline for
+a disk that does not block. Numbers change when their work is done, so a cancelled call leaves them right.
+Always true: `start` <= `synced_end` <= `end`, and a group of records ends at `end`.
 """
 
 from __future__ import annotations
@@ -48,27 +48,25 @@ from evenq.store.log.record import HEADER_BYTES, STATE, pack, pack_padding
 from evenq.store.opening import owned_folder
 from evenq.store.opening.copied_mark import Mark, MarkFile
 
-__all__ = ["LogCopy"]
-
 log = logging.getLogger(__name__)
 
 SCAN_BYTES: Final = 8 << 20
 """A start checks at least this much of the log below the mark, and about twice as much at most."""
 MARK_SYNC_MS: Final = 5_000
-"""How often the mark itself is synced while it moves on."""
+"""Interval between syncs of the mark itself while it advances."""
 
 T = TypeVar("T")
 
 
 class LogCopy(CopyRepair):
-    """Single owner of a data folder. Made by `open`."""
+    """The only owner of a follower's data folder. Created by `open`."""
 
     def __init__(
         self, disk: Disk, identity: Identity, jobs: Jobs, clock: Clock, marks: MarkFile, found_log: FoundLog
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.identity = identity
         self.stopped_clean = found_log.mark.clean
-        """Whether the folder's last owner closed it in order, so that nothing that was written can be missing."""
+        """Whether the folder's last owner closed it in order, so that nothing written can be missing."""
         self.cut_bytes = found_log.cut_bytes
         """Bytes of a torn tail that the start cut off."""
         self._disk = disk
@@ -81,14 +79,14 @@ class LogCopy(CopyRepair):
         self._synced_end = found_log.end
         self._epochs = found_log.epochs
         self._filed_epochs = found_log.filed_epochs
-        """What the file holds: ahead of the log while records of a new epoch are written."""
+        """Content of the file: ahead of the log while records of a new epoch are written."""
         self._last_store_ms = found_log.last_store_ms
         self._log = CommitLog(disk, identity.segment_bytes, found_log.end)
         self._pieces = LogPieces(disk, identity.segment_bytes)
         self._scan_next = found_log.end
-        """Where a start will check from, once enough of the log lies behind it."""
+        """Log offset from which a start will check, once enough of the log lies after it."""
         self._changing = False
-        """Whether folder and mark say that the log may change."""
+        """Whether folder and mark already say that the log may change."""
         self._mark_synced_ms = clock.monotonic_ms()
         self.replays = Replays(disk, identity.segment_bytes, clock, self._guarded)
         """Derives what a store reads at its start; `committed_view` reads beside it."""
@@ -107,12 +105,11 @@ class LogCopy(CopyRepair):
         broker_name: str,
         segment_bytes: int | None = None,
     ) -> LogCopy:
-        """Lock the folder, find the log's end, be ready. `path` None is memory; `disk` stands in for the folder in
-        tests. `segment_bytes` is the leader's size of log files, which the folder must have or, new, gets.
+        """Locks the folder and finds the log's end. `path` None means memory; `disk` replaces the folder in tests.
+        `segment_bytes` is the leader's size of log files, which the folder must have or, if it is new, gets.
 
-        Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
-        broker's folder, other log files, unknown format, not writable), SettingsError (sizes that do not fit the
-        volume).
+        Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another broker's
+        folder, other log files, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
         if disk is None:
             disk = owned_folder.disk_of(path, options)
@@ -134,16 +131,14 @@ class LogCopy(CopyRepair):
                 marks.close()
                 raise
 
-    # -- what there is ------------------------------------------------------------------------------------------------
-
     @property
     def start(self) -> int:
-        """First log offset that was not given up."""
+        """First log offset that the log still has."""
         return self._mark.log_start
 
     @property
     def end(self) -> int:
-        """Log offset behind the last whole group of records that is written."""
+        """Log offset after the last whole group of records that is written."""
         return self._end
 
     @property
@@ -153,7 +148,7 @@ class LogCopy(CopyRepair):
 
     @property
     def replayed_end(self) -> int:
-        """Log offset from which on a store that opened the folder now would read the log; `start` if all of it."""
+        """Log offset from which a store that opened the folder now would read; `start` if it would read all."""
         return max(self._replayed_end, self._mark.log_start)
 
     @property
@@ -163,72 +158,68 @@ class LogCopy(CopyRepair):
 
     @property
     def failure(self) -> Error | None:
-        """Why the copy stopped for good (StorePoisoned); None while it is well."""
+        """Reason why the copy stopped permanently (StorePoisoned); None while it works."""
         return self._failure
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups of the log as they are. See `LogPieces.read`; `end` is at most the log's."""
+        """Returns whole groups of the log unchanged. See `LogPieces.read`; `end` is at most the log's."""
         return await self._run(lambda: self._pieces.read(start, min(end, self._end), bytes_max))
-
-    # -- what changes it ----------------------------------------------------------------------------------------------
 
     async def append(
         self, data: bytes | memoryview, *, start: int, then_sync: bool = False, announced: AnnouncedEpochs | None = None
     ) -> int:
-        """Write bytes of the leader's log that begin at `start`, which must be this log's end: whole groups of frames
-        with their padding, over the end of a file too. Returns the new end; on disk only with `then_sync`.
+        """Writes bytes of the leader's log that begin at `start`, which must be this log's end: whole groups of frames
+        with their padding, also across files. Returns the new end; it is on disk only with `then_sync`.
 
-        All or nothing. Raises RecordsDamaged (place and reason) if a frame is not as the leader wrote it, not of this
-        place, of a lower epoch than the one before, or of another than `announced`, or the last group is not whole;
-        StoreFull; StorePoisoned.
+        All or nothing. Raises RecordsDamaged (place and reason) for a frame that is damaged, of another place, of a
+        lower epoch than the one before or another than `announced`, or a last group that is not whole; StoreFull;
+        StorePoisoned.
         """
         return await self._run(lambda: self._append(data, start, announced, then_sync=then_sync))
 
     async def append_epoch_start(self, epoch: int, payload: bytes, store_ms: int) -> int:
-        """Begin an epoch as its leader: one state record. `store_ms` is now, ms since the epoch of time; an earlier
-        time than the last record's counts as that. Returns the new end; not synced, but the file `epochs` is.
-
-        Raises StoreError unless `epoch` is higher than the last; BodyTooLarge, StoreFull, StorePoisoned.
+        """Begins an epoch as its leader with one state record. `store_ms` is the current time, ms since the epoch; a
+        time before the last record's is replaced by that. Returns the new end; it is not synced, but the file `epochs`
+        is. Raises StoreError unless `epoch` is higher than the last; BodyTooLarge, StoreFull, StorePoisoned.
         """
         return await self._run(lambda: self._append_epoch_start(epoch, payload, store_ms))
 
     async def sync(self) -> int:
-        """Return `synced_end` when everything that was written before the call is on disk. Raises StorePoisoned."""
+        """Returns `synced_end` when everything written before the call is on disk. Raises StorePoisoned."""
         return await self._run(self._sync)
 
     async def can_cut(self, end: int) -> bool:
-        """Whether a store could go on from a log that is cut at `end`. Else only `reset` helps."""
+        """Whether a store could continue from a log that is cut at `end`; otherwise only `reset` helps."""
         return await self._run(lambda: can_derive(self._disk, self.start, end))
 
     async def keep_lost(self, start: int) -> LostTail:
-        """Count what lies behind `start`, and keep it aside as far as there is room, before it is cut."""
+        """Counts what lies after `start` and copies it aside, as far as space allows, before it is cut."""
         keep = lost_tail.keep
         return await self._run(lambda: keep(self._disk, self._pieces, start, self._end))
 
     async def truncate(self, end: int) -> None:
-        """Cut the log at `end`, where a group must end; on disk when it returns. Raises WithinRecord for a place within
-        one, StoreError for one outside the log, StoreFull if nothing was changed yet, StorePoisoned.
+        """Cuts the log at `end`, where a group must end; on disk when it returns. Raises WithinRecord for a place
+        inside a group, StoreError for one outside of the log, StoreFull if nothing was changed yet, StorePoisoned.
         """
         await self._change(lambda: self._truncate(end))
 
     async def reset(self, start: int) -> None:
-        """Drop the log and all that is derived from it, and begin an empty one at `start`, a multiple of the size of
-        log files. On disk when it returns; a crash in between is finished by the next start.
+        """Drops the log and all that is derived from it, and begins an empty one at `start`, a multiple of the size of
+        log files. On disk when it returns; the next start completes what a crash interrupts.
         """
         await self._change(lambda: self._reset(start))
 
     async def trim(self, log_start: int) -> bool:
-        """Drop the log files before `log_start`, a multiple of their size. False, and nothing is dropped, unless a
-        snapshot and the checkpoint that reach that far are in the folder, so that a store can go on from there.
+        """Deletes the log files before `log_start`, a multiple of their size. Returns False and deletes nothing unless
+        snapshot and checkpoint in the folder reach that far, so that a store can continue from there.
         """
         return await self._change(lambda: self._trim(log_start))
 
     async def replay(self, data: bytes, *, committed: int, origin: str) -> bool:
-        """Derive what a store would read at its start, up to a leader's snapshot (`data`, a file that `origin` sent),
-        slowly, while the log may grow; then keep that snapshot. Nothing below `committed` is ever cut. False: nothing
-        new, or behind what is committed or on disk here, or given up: the log was changed or closed.
-
-        Raises StoreCorrupted (damage in the log, by file and place; no whole snapshot, or one of another log),
+        """Derives, slowly and while the log may grow, what a store would read at its start up to a leader's snapshot
+        (`data`, a file that `origin` sent); then keeps that snapshot. Nothing below `committed` is ever cut. Returns
+        False if nothing is new, it is not committed or on disk here, or the log was changed or closed. Raises
+        StoreCorrupted (damage in the log, with file and place; an incomplete snapshot, or one of another log),
         StoreError, StoreFull (try again), StorePoisoned. One call at a time.
         """
         taken = snapshot_copy.parsed(data, origin=origin)
@@ -242,12 +233,12 @@ class LogCopy(CopyRepair):
         return True
 
     async def install(self, data: bytes, *, origin: str) -> None:
-        """Keep a leader's snapshot that an empty log goes on to. Raises as `replay`."""
+        """Keeps a leader's snapshot for an empty log, which will grow up to it. Raises as `replay`."""
         install = snapshot_copy.install
         await self._change(lambda: install(self._disk, data, origin=origin, log_start=self.start))
 
     async def close(self) -> None:
-        """Sync, mark a clean stop, give the folder back. A poisoned copy only unlocks. May be called again."""
+        """Syncs, marks a clean stop, releases the folder. A poisoned copy only unlocks. May be called again."""
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
@@ -266,8 +257,6 @@ class LogCopy(CopyRepair):
             self._disk.unlock()
             self._closing.set_result(None)
 
-    # -- on the thread ------------------------------------------------------------------------------------------------
-
     async def _run(self, job: Callable[[], T]) -> T:
         if self._failure is not None:
             raise self._failure
@@ -279,7 +268,7 @@ class LogCopy(CopyRepair):
         return await self._run(lambda: self.replays.give_way(job))
 
     def _guarded(self, job: Callable[[], T]) -> T:
-        """Any error that is not raised on purpose is final: what is on disk is unknown then."""
+        """Runs a job. An unexpected error is final, because the content of the disk is then unknown."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -307,7 +296,7 @@ class LogCopy(CopyRepair):
         return self._sync() if then_sync else end
 
     def _append_checked(self, data: memoryview, announced: AnnouncedEpochs | None = None, *, led: int) -> int:
-        """`led`: the epoch that begins here, if its leader is this broker."""
+        """`led`: the epoch that begins here, if this broker leads it."""
         start = self._end
         last = self._epochs.last
         walk = FrameWalk(start, segment_bytes=self._segment_bytes, epoch=last)
@@ -319,7 +308,7 @@ class LogCopy(CopyRepair):
             return start
         self._allow_changes()
         epochs = self._epochs.grown(walk.epochs, led=led)
-        # Before the records: logs are matched by this table (R4), which may say more than the log has, never less.
+        # Before the records: logs are compared by this table (R4), which may be ahead of the log, never behind.
         self._file_epochs(epochs)
         try:
             self._log.write(runs_of(data, start, self._segment_bytes))
@@ -334,22 +323,33 @@ class LogCopy(CopyRepair):
 
     def _append_epoch_start(self, epoch: int, payload: bytes, store_ms: int) -> int:
         if epoch <= self._epochs.last:
-            raise StoreError(f"epoch {epoch} cannot begin behind epoch {self._epochs.last}: epochs of a log only grow")
+            raise StoreError(f"epoch {epoch} cannot begin after epoch {self._epochs.last}: epochs of a log only grow")
         size = HEADER_BYTES + len(payload)
         if size > self._segment_bytes:
-            raise BodyTooLarge(f"a record of {size} bytes is over the log's file size of {self._segment_bytes} bytes")
+            raise BodyTooLarge(f"a record of {size} bytes exceeds the log's file size of {self._segment_bytes} bytes")
         store_ms = max(store_ms, self._last_store_ms)
         log_offset, padding = self._end, b""
         rest = -log_offset % self._segment_bytes
         if 0 < rest < size:
             padding = pack_padding(
                 log_offset, rest, epoch=epoch, synced_offset=self._synced_end, store_ms=store_ms
-            ).ljust(rest, b"\0")  # fmt: skip
+            ).ljust(rest, b"\0")
             log_offset += rest
         frame = pack(
-            kind=STATE, flags=0, epoch=epoch, topic_id=0, queue_id=0, queue_offset=0, log_offset=log_offset,
-            synced_offset=self._synced_end, store_ms=store_ms, born_ms=store_ms, tag_hash=0, head=payload, system=b"",
-        )  # fmt: skip
+            kind=STATE,
+            flags=0,
+            epoch=epoch,
+            topic_id=0,
+            queue_id=0,
+            queue_offset=0,
+            log_offset=log_offset,
+            synced_offset=self._synced_end,
+            store_ms=store_ms,
+            born_ms=store_ms,
+            tag_hash=0,
+            head=payload,
+            system=b"",
+        )
         return self._append_checked(memoryview(padding + frame), led=epoch)
 
     def _sync(self) -> int:
@@ -369,10 +369,8 @@ class LogCopy(CopyRepair):
         if end < self._end:
             self._scan_next = min(self._scan_next, end)
             self._lower_mark(
-                replace(
-                    self._mark, synced_end=min(self._synced_end, end), scan_from=min(self._mark.scan_from, end)
-                )
-            )  # fmt: skip
+                replace(self._mark, synced_end=min(self._synced_end, end), scan_from=min(self._mark.scan_from, end))
+            )
             drop_derived_over(self._disk, self.start, end)
             self._close_files()
             log_tail.cut(self._disk, self._segment_bytes, segment.starts(self._disk, self._segment_bytes), end)
@@ -413,11 +411,14 @@ class LogCopy(CopyRepair):
         self._pieces.close()
         self._put_mark(
             replace(
-                self._mark, log_start=log_start, scan_from=max(self._mark.scan_from, log_start),
-                synced_end=max(self._mark.synced_end, log_start), checkpoint_crc=checkpoint_crc(self._disk),
+                self._mark,
+                log_start=log_start,
+                scan_from=max(self._mark.scan_from, log_start),
+                synced_end=max(self._mark.synced_end, log_start),
+                checkpoint_crc=checkpoint_crc(self._disk),
             ),
             durable=True,
-        )  # fmt: skip
+        )
         self._synced_end, self._scan_next = self._mark.synced_end, max(self._scan_next, log_start)
         copy_trim.delete_before(self._disk, log_start)
         self._epochs = self._epochs.begun(log_start)
@@ -431,10 +432,8 @@ class LogCopy(CopyRepair):
         self._sync()
         self._put_mark(replace(self._mark, clean=True, synced_end=self._synced_end), durable=True)
 
-    # -- the small files ----------------------------------------------------------------------------------------------
-
     def _allow_changes(self) -> None:
-        """Before the first change, nothing may say any more that the log ends here for certain."""
+        """Clears, before the first change, every mark that says that the log ends here for certain."""
         if self._changing:
             return
         try:
@@ -446,7 +445,7 @@ class LogCopy(CopyRepair):
         self._changing = True
 
     def _file_epochs(self, epochs: EpochStarts) -> None:
-        """See that the file holds them, on disk."""
+        """Ensures that the file holds these epochs, on disk."""
         if epochs == self._filed_epochs:
             return
         self._filed_epochs = None
@@ -458,7 +457,7 @@ class LogCopy(CopyRepair):
         self._filed_epochs = epochs
 
     def _move_mark(self) -> None:
-        """Say that the log is on disk up to `synced_end`."""
+        """Marks that the log is on disk up to `synced_end`."""
         scan_from, end = self._mark.scan_from, self._synced_end
         if end - self._scan_next >= SCAN_BYTES:
             scan_from, self._scan_next = self._scan_next, end
@@ -469,7 +468,7 @@ class LogCopy(CopyRepair):
         self._put_mark(replace(self._mark, scan_from=scan_from, synced_end=end), durable=durable)
 
     def _lower_mark(self, mark: Mark) -> None:
-        """On disk before anything goes that the old one vouches for."""
+        """Writes a mark durably, before a part that the old one vouches for is removed."""
         try:
             self._put_mark(mark, durable=True)
         except OSError as error:

@@ -1,9 +1,8 @@
-"""Keeps the end of a log aside before it is cut although it may hold committed records: the folder `lost`.
+"""The folder `lost`: keeps the end of a log before a cut that may remove committed records.
 
-An operator may have a copy lead that lacks records which others have (an unclean election). Those are cut from the
-others, and this is the last place where they are. One file for each cut, its bytes as they were in the log, named for
-the log offset of its first one; bounded in size and in number. Best effort: a full disk must not keep a copy from
-following. Blocks on the disk; called by `LogCopy`.
+An operator can let a copy lead that lacks records of other copies (an unclean election). Those records are cut from the
+other copies, and this is their last place. Each cut has one file with the bytes as they were in the log, named by the
+log offset of the first one; size and number are bounded. Best effort: a full disk must not keep a copy from following.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from evenq.store.io.disk import Disk
 from evenq.store.log.log_pieces import LogPieces
 from evenq.store.log.record import MESSAGE
 
-__all__ = ["BYTES_MAX", "FILES_MAX", "FOLDER", "LostTail", "keep"]
-
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "lost"
 BYTES_MAX: Final = 64 << 20
-"""Of one file: the first ones that go are kept, since they were acknowledged first."""
+"""Size limit of one file: the first bytes are kept, since their messages were acknowledged first."""
 ROOM_BYTES: Final = 1 << 30
-"""Half of what is free over this may be taken."""
+"""Half of the free space over this may be used."""
 FILES_MAX: Final = 4
 """The newest ones stay."""
 PIECE_BYTES: Final = 1 << 20
@@ -33,17 +30,17 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTail:
-    """What went."""
+    """Records that a cut removes."""
 
     messages: int
-    """Records with a message in them; those that only keep progress do not count."""
+    """Number of messages; records that only keep progress do not count."""
     kept_bytes: int
     where: str
-    """A sentence."""
+    """A sentence about the kept bytes."""
 
 
 def keep(disk: Disk, pieces: LogPieces, start: int, end: int) -> LostTail:
-    """Count what lies between two places of the log, and copy its first BYTES_MAX, or what there is room for."""
+    """Counts the messages between two places of the log, and copies its first BYTES_MAX, or what fits on the disk."""
     messages = 0
     try:
         messages = sum(kind == MESSAGE for kind in pieces.kinds(start, end))
@@ -52,7 +49,7 @@ def keep(disk: Disk, pieces: LogPieces, start: int, end: int) -> LostTail:
         kept = _copy(disk, pieces, path, start, end, min(BYTES_MAX, room_bytes))
         _drop_old(disk)
     except (Error, OSError) as error:
-        log.warning("what is cut of the log from %d on is not kept: %s", start, error)
+        log.warning("the part of the log that is cut from %d on is not kept: %s", start, error)
         return LostTail(messages=messages, kept_bytes=0, where="Nothing of it is kept.")
     if not kept:
         return LostTail(messages=messages, kept_bytes=0, where="Nothing of it is kept: the disk is too full.")

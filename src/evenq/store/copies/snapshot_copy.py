@@ -1,8 +1,8 @@
-"""A leader's snapshot in a follower's folder: what a copy needs once the log before it is gone.
+"""A leader's snapshot in a follower's folder, needed by a copy once the log before it is gone.
 
-Only the owner's state and the ranges of the queues come over. The timers do not, because their runs are files of the
-leader's own: the copy finds its pending timers in the log, where retention appends old ones again before their part
-goes (`timers.loading`), and once it has replayed its log up to a snapshot (`copy_replay`), that one names its own runs.
+Only the owner's state and the ranges of the queues are copied. The timers are not, because their runs are files of the
+leader: the copy finds its pending timers in the log, where retention appends old ones again before it deletes their
+part (`timers.loading`). After a replay up to a snapshot (`copy_replay`), that snapshot names the copy's own runs.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from evenq.store.io.disk import Disk, read_whole
 from evenq.store.log import snapshot
 from evenq.store.log.snapshot import Snapshot
 
-__all__ = ["CopiedSnapshot", "install", "newest", "parsed", "read"]
-
 TIMERS_UNKNOWN = b"?"
-"""In place of a manifest: who opens the store looks for them in the log."""
+"""In place of a manifest: the store that opens the folder reads the timers from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedSnapshot:
-    """One that can be copied."""
+    """A snapshot that can be copied."""
 
     log_offset: int
-    """It holds all before."""
+    """It holds the effect of all records before."""
     log_start: int
-    """Where the log began then."""
     path: str
     size: int
 
 
 def newest(disk: Disk) -> CopiedSnapshot | None:
-    """The newest one, checked. None: there is none, or it is damaged."""
+    """Returns the newest snapshot, checked; None if there is none or it is damaged."""
     path = snapshot.newest_path(disk)
     data = read_whole(disk, path) if path else None
     saved = snapshot.parsed(data, disk.describe(path)) if data is not None else None
@@ -43,25 +40,23 @@ def newest(disk: Disk) -> CopiedSnapshot | None:
 
 
 def read(disk: Disk, path: str) -> bytes:
-    """The whole file. Raises StoreCorrupted if it is gone: a newer one took its place."""
+    """Returns the whole file. Raises StoreCorrupted if a newer one replaced it."""
     data = read_whole(disk, path)
     if data is None:
-        raise StoreCorrupted(f"{disk.describe(path)} is gone: ask for the newest snapshot again")
+        raise StoreCorrupted(f"{disk.describe(path)} is gone: request the newest snapshot again")
     return data
 
 
 def parsed(data: bytes, *, origin: str) -> Snapshot:
-    """What came from a leader. Raises StoreCorrupted if it is no whole snapshot, StoreError for an unknown version."""
+    """Parses a leader's snapshot. Raises StoreCorrupted if it is not whole, StoreError for an unknown version."""
     saved = snapshot.parsed(data, origin)
     if saved is None or saved.version == 1:
-        raise StoreCorrupted(f"{origin}: {len(data)} bytes are no whole snapshot")
+        raise StoreCorrupted(f"{origin}: {len(data)} bytes are not a whole snapshot")
     return saved
 
 
 def install(disk: Disk, data: bytes, *, origin: str, log_start: int) -> Snapshot:
-    """Keep what came from a leader, for a copy whose log begins at `log_start` and does not reach the snapshot yet.
-    Raises as `parsed`.
-    """
+    """Keeps a leader's snapshot for a log that begins at `log_start` and ends before it. Raises as `parsed`."""
     kept = replace(parsed(data, origin=origin), timers=TIMERS_UNKNOWN, log_start=log_start)
     snapshot.save(disk, kept)
     return kept

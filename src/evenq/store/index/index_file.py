@@ -1,8 +1,8 @@
 """One file of the message index: where in one block of the log the messages of each key are.
 
 `index/<20-digit block start>`: a header page, then pages of entries sorted by (key hash, log offset). Hashes are spread
-evenly, so a lookup guesses the page: about one read of a file. Each page has its own CRC32C, so damage is seen when it
-matters and no file is read through at a start. A file is never changed: it is written beside, synced, renamed.
+evenly, so a lookup estimates the page and needs about one read per file. Each page has its own CRC32C, so damage is
+found when it matters, and a start reads no whole file. A file never changes: it is written beside, synced, renamed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from crc32c import crc32c
 from evenq.errors import StoreError
 from evenq.store.io.disk import Disk, File, write_whole
 from evenq.store.log.record import ByteField, struct_of
-
-__all__ = ["ENTRY_FIELDS", "INDEX_FIELDS", "PAGE_FIELDS", "Damaged", "IndexFile", "key_hash", "load_all", "lookup"]
 
 log = logging.getLogger(__name__)
 
@@ -49,35 +47,35 @@ HEADER_CRC_END: Final = 8  # a CRC covers everything behind itself
 PAGE_CRC_END: Final = 4
 PAGE_BYTES: Final = 4096
 PAGE_ENTRIES: Final = (PAGE_BYTES - PAGE.size) // 16
-WINDOW_PAGES: Final = 3  # read at once around the guess
+WINDOW_PAGES: Final = 3  # read together around the estimate
 NAME_DIGITS: Final = 20
 HASH_BITS: Final = 64
 
 
 class Damaged(Exception):
-    """A file of the index is not what was written. It is rebuilt from the log; no caller of the store sees this."""
+    """A damaged file of the index. It is rebuilt from the log; no caller of the store sees this error."""
 
 
 def key_hash(topic_id: int, key: bytes) -> int:
-    """64 bits of two different CRC32s, at C speed, the same on every machine. Both together detect what a CRC of 64
-    bits does: two keys of a topic that differ within 8 neighbouring bytes never meet. A meeting costs one read more:
-    messages found are compared with the key.
+    """Returns 64 bits of two different CRC32s, computed in C and equal on every machine. Together they detect what a
+    CRC of 64 bits does: two keys of a topic that differ within 8 neighbouring bytes never collide. A collision costs
+    one read more, because messages found are compared with the key.
     """
     return zlib.crc32(key, topic_id) << 32 | crc32c(key, topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The header of one file."""
+    """Header of one index file."""
 
     entry_count: int
     block_start: int
     log_start: int
-    """First frame in the block; the block's end if there is none."""
+    """First frame in the block; the block's end without frames."""
     log_end: int
-    """First frame behind the block."""
+    """First frame after the block."""
     first_store_ms: int
-    """Of the messages in it, keys or not; -1 like the last if there is none."""
+    """Of the messages in the block, with or without keys; -1, like the last one, without messages."""
     last_store_ms: int
 
     @property
@@ -90,34 +88,35 @@ class IndexFile:
 
 
 def path_of(block_start: int) -> str:
-    """File of the block of the log that begins at `block_start`."""
     return f"{FOLDER}/{block_start:0{NAME_DIGITS}d}"
 
 
 def pack_page(block_start: int, entries: array[int]) -> bytes:
-    """One page of hash, log offset, hash, log offset, ... already sorted; at most PAGE_ENTRIES pairs."""
+    """Packs one page of hash, log offset, hash, log offset, ..., already sorted; at most PAGE_ENTRIES pairs."""
     data = PAGE.pack(0, len(entries) // 2, block_start) + _big_endian(entries).tobytes()
     data += bytes(PAGE_BYTES - len(data))
     return CRC.pack(crc32c(data[PAGE_CRC_END:])) + data[PAGE_CRC_END:]
 
 
 def write(disk: Disk, header: IndexFile, pages: list[bytes]) -> None:
-    """Make the file; a crash leaves all of it or nothing. OSError if the disk fails or is full."""
+    """Writes the file; a crash leaves all of it or nothing. Raises OSError if the disk fails or is full."""
     disk.make_folder(FOLDER)
     fields = (
-        VERSION, header.entry_count, header.block_start, header.log_start, header.log_end, header.first_store_ms,
+        VERSION,
+        header.entry_count,
+        header.block_start,
+        header.log_start,
+        header.log_end,
+        header.first_store_ms,
         header.last_store_ms,
-    )  # fmt: skip
+    )
     crc = crc32c(HEADER.pack(MAGIC, 0, *fields)[HEADER_CRC_END:])
     head = HEADER.pack(MAGIC, crc, *fields)
     write_whole(disk, header.path, b"".join((head, bytes(PAGE_BYTES - len(head)), *pages)))
 
 
 def load_all(disk: Disk, *, log_start: int, log_end: int) -> list[IndexFile]:
-    """The good files of the log log_start..log_end in its order; all else in the folder is removed, to be rebuilt.
-
-    Raises StoreError for a version that this program does not know.
-    """
+    """Returns the good files of the log log_start..log_end in order; removes all others. Raises StoreError."""
     numbers = []
     removed = False
     for name in disk.list(FOLDER):
@@ -165,7 +164,7 @@ def _load(disk: Disk, path: str) -> IndexFile | None:
 
 
 def lookup(file: File, header: IndexFile, key: int) -> Iterator[int]:
-    """Log offsets of the messages with this hash, the newest first. Raises Damaged, OSError."""
+    """Yields the log offsets of the messages with this hash, the newest first. Raises Damaged, OSError."""
     if not header.entry_count:
         return
     pages = _Pages(file, header)
@@ -182,9 +181,9 @@ def lookup(file: File, header: IndexFile, key: int) -> Iterator[int]:
 
 
 def _last_page(pages: _Pages, header: IndexFile, key: int) -> int:
-    """The last page whose first hash is not over `key`, or page 0: a guess, then growing steps."""
+    """Returns the last page whose first hash is not over `key`, or page 0: an estimate, then growing steps."""
     low, high = 0, header.page_count - 1
-    # Hashes are spread evenly: the value of one tells about where it stands.
+    # Hashes are spread evenly, so the value of a hash estimates its page.
     probe = (key * header.entry_count >> HASH_BITS) // PAGE_ENTRIES
     step = 1
     while low < high:
@@ -203,7 +202,7 @@ def _last_page(pages: _Pages, header: IndexFile, key: int) -> int:
 
 
 class _Pages:
-    """The pages of one file that a lookup has read."""
+    """Pages of one file that a lookup has read."""
 
     def __init__(self, file: File, header: IndexFile) -> None:
         self._file = file
@@ -212,7 +211,7 @@ class _Pages:
         self._raw: dict[int, bytes] = {}
 
     def get(self, number: int) -> tuple[array[int], array[int]]:
-        """Hashes and log offsets of one page."""
+        """Returns hashes and log offsets of one page."""
         page = self._read.get(number)
         if page is None:
             page = self._read[number] = self._decode(number, self._raw.get(number) or self._fetch(number))
@@ -238,7 +237,7 @@ class _Pages:
 
 
 def _big_endian(numbers: array[int]) -> array[int]:
-    """A swapped copy on a little-endian machine: the way there and the way back."""
+    """Returns a copy, swapped on a little-endian machine; the conversion works in both directions."""
     swapped = numbers[:]
     if sys.byteorder == "little":
         swapped.byteswap()

@@ -1,8 +1,8 @@
-"""The message index as the loop sees it: follows the log in the background in short steps, answers `find`.
+"""The loop's side of the message index: follows the log in the background in short steps, and answers `find`.
 
-A step is about a millisecond on the index's own thread. While the store takes many messages, steps are far apart, so
-that senders lose a few per cent at most and the index falls behind; with less to do it catches up. Trouble with the
-index is logged and counted, tried again at the next round, and never stops the store.
+A step takes about a millisecond on the index's own thread. While the store takes many messages, steps are far apart:
+senders lose a few per cent at most, and the index falls behind; with less load it catches up. A failure of the index is
+logged and counted, tried again in the next round, and never stops the store.
 """
 
 from __future__ import annotations
@@ -25,27 +25,32 @@ from evenq.store.log.log_state import LogState
 from evenq.store.log.messages import StoredMessage
 from evenq.store.log.options import StoreOptions
 
-__all__ = ["IndexFollower"]
-
 log = logging.getLogger(__name__)
 
 BUSY_BYTES_PER_MS: Final = 1024  # the log grows by 1 MiB/s: senders go first
 BUSY_PAUSE_MS: Final = 48
 PAUSE_MS: Final = 1
-BEHIND_MAX: Final = 4 << 30  # log bytes; further behind it does not give way, so that `find` never waits for hours
-TRIES_MAX: Final = 16  # files found damaged and built anew by one `find`
+BEHIND_MAX: Final = 4 << 30  # log bytes; with a larger lag it does not yield, so that `find` never waits for hours
+TRIES_MAX: Final = 16  # damaged files that one `find` rebuilds
 
 T = TypeVar("T")
 
 
 class IndexFollower:
-    """Drives one `MessageIndex`. On the loop thread; the index itself is touched by `jobs` only."""
+    """Driver of one `MessageIndex`, on the loop thread; only `jobs` use the index itself."""
 
     def __init__(
-        self, index: MessageIndex, state: LogState, *, clock: Clock, jobs: Jobs, interval_ms: int,
-        log_start: Callable[[], int], sync: Callable[[], Awaitable[object]],
-    ) -> None:  # fmt: skip
-        """`log_start`: where the log begins now. `sync`: bring the log to disk."""
+        self,
+        index: MessageIndex,
+        state: LogState,
+        *,
+        clock: Clock,
+        jobs: Jobs,
+        interval_ms: int,
+        log_start: Callable[[], int],
+        sync: Callable[[], Awaitable[object]],
+    ) -> None:
+        """`log_start` returns where the log begins now; `sync` brings the log to disk."""
         self._index = index
         self._state = state
         self._clock = clock
@@ -59,16 +64,23 @@ class IndexFollower:
 
     @classmethod
     async def open(
-        cls, disk: Disk, files: ReadFiles, state: LogState, *, clock: Clock, options: StoreOptions,
-        segment_bytes: int, queues: dict[tuple[int, int], ConsumeQueue], keys_of: KeysOf,
-        log_start: Callable[[], int], sync: Callable[[], Awaitable[object]],
-    ) -> IndexFollower:  # fmt: skip
-        """Take the files there are and begin to follow. Raises StoreError for a version that this program does not
-        know.
-        """
+        cls,
+        disk: Disk,
+        files: ReadFiles,
+        state: LogState,
+        *,
+        clock: Clock,
+        options: StoreOptions,
+        segment_bytes: int,
+        queues: dict[tuple[int, int], ConsumeQueue],
+        keys_of: KeysOf,
+        log_start: Callable[[], int],
+        sync: Callable[[], Awaitable[object]],
+    ) -> IndexFollower:
+        """Loads the existing files and begins to follow. Raises StoreError for an unknown version."""
 
         def min_offset(topic_id: int, queue_id: int) -> int:
-            queue = queues.get((topic_id, queue_id))  # on the index's thread: one look at one number
+            queue = queues.get((topic_id, queue_id))  # on the index's thread: reads one number
             return queue.min_offset if queue is not None else 0
 
         jobs = Jobs(threads=1, name="evenq-store-index", threaded=disk.blocks)
@@ -80,9 +92,14 @@ class IndexFollower:
             jobs.close()
             raise
         follower = cls(
-            index, state, clock=clock, jobs=jobs, interval_ms=options.flush_interval_ms, log_start=log_start,
+            index,
+            state,
+            clock=clock,
+            jobs=jobs,
+            interval_ms=options.flush_interval_ms,
+            log_start=log_start,
             sync=sync,
-        )  # fmt: skip
+        )
         follower.start()
         return follower
 
@@ -90,7 +107,7 @@ class IndexFollower:
         self._task = spawn(self._run(), name="store-index")
 
     async def stop(self) -> None:
-        """End the task and the thread; the step that runs is waited for."""
+        """Ends the task and the thread; waits for the running step."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -99,30 +116,29 @@ class IndexFollower:
         self._jobs.close()
 
     async def find(self, query: IndexQuery) -> list[StoredMessage]:
-        """See `MessageStore.find`."""
         end = self._state.stats.log_end
         try:
             for _ in range(TRIES_MAX):
                 await self._catch_up(end)
                 span = self._span()
                 goal = Span(span.start, end, span.synced_end)
-                page = await self._job(lambda: self._index.find(query, goal))  # noqa: B023  # awaited at once
+                page = await self._job(lambda: self._index.find(query, goal))  # noqa: B023  # awaited immediately
                 self._count()
                 if page is not None:
                     return page
         except Error:
             raise
-        except Exception as error:  # of the index's own files: it is ours, and the store lives on
+        except Exception as error:  # a failure of the index's own files must not stop the store
             log.exception("reading the message index failed")
             self._trouble()
             raise StoreError(f"reading the message index failed now: {error!r}; try again") from error
         raise StoreError(
-            f"more than {TRIES_MAX} files of the message index were damaged and are built anew: try again, and look "
-            "after the disk"
+            f"more than {TRIES_MAX} files of the message index were damaged and are rebuilt: try again, and check the "
+            "disk"
         )
 
     async def round(self) -> None:
-        """Follow up to here, giving way to senders."""
+        """Follows the log to its end, and yields to senders."""
         stats = self._state.stats
         await self._job(self._index.retry)
         while True:
@@ -139,13 +155,13 @@ class IndexFollower:
         while True:
             try:
                 await self.round()
-            except Exception:  # whatever it is, the store must live and the next round may go better
+            except Exception:  # of any kind: the store must continue, and the next round may succeed
                 log.exception("updating the message index failed, trying again later")
                 self._trouble()
             await self._clock.sleep_ms(self._interval_ms)
 
     async def _catch_up(self, end: int) -> None:
-        """As `round`, at once."""
+        """Follows the log to `end` without pauses."""
         synced = False
         while self._index.position < end:
             if await self._step():

@@ -1,10 +1,28 @@
-"""Finds messages by key: follows the log, keeps the newest block in memory, files each block that the log has passed
-(CL-6, CL-14).
+"""Finds messages by key: an index of key hashes over the log, in memory for its newest part and in files for the rest.
 
-All of it runs on one thread, the index's own, in short steps; `index_follower` drives it from the loop. It reads the
-log back, so the append path knows nothing of it, and following, catching up after a restart and rebuilding are one
-code: the files are a pure function of the log (CL-15). A block is filed when the log is synced behind it, so no power
-loss leaves a file of messages that are gone. A file that is missing or damaged is built again from its block.
+Problem: a user looks for the messages of one key, such as an order number, among days of messages (CL-6, CL-14). The
+append path must not pay for that, and a crash must not make the index hide messages or show ones that are gone.
+
+Idea: the index reads the log back, on a thread of its own and in steps of about a millisecond (`index_follower` drives
+it from the loop). The log is divided into blocks of 64 MiB. The block that is being read is in memory: pairs of key
+hash and log offset. A block that the log has passed is sealed; once the log is synced up to its end, it is written to a
+file of sorted pages (`index_file`). Following, catching up after a restart, and rebuilding are the same code.
+
+Example: log files have 1 GiB, and the log ends at log offset 1,210,000,000. Its second file begins at 1,073,741,824 and
+has three blocks so far: those at 1,073,741,824 and 1,140,850,688 have index files, the one at 1,207,959,552 is in
+memory. `find` looks into the block in memory first and then into the files, newest first, with about one read of
+12 KiB per file. It reads each candidate from the log and compares its keys with the wanted one.
+
+Invariants:
+- Index files are a pure function of the log (CL-15): a missing or damaged file is built again from its block.
+- A file exists only for a block up to whose end the log is synced: no power loss leaves a file of lost messages.
+- Blocks are counted from the start of their log file, so retention deletes a log file together with its index files.
+- Every block that was read is in exactly one place: a file, `_sealed`, or `_damaged`; `_block` is the one in work.
+- Messages before `position` are found, except those after damage in the same log file, and those whose keys the
+  owner's function could not read.
+
+References: CL-6, CL-14, CL-15; decision record 11 (the message index reads the log back);
+docs/internals/data_files.md.
 """
 
 from __future__ import annotations
@@ -38,33 +56,41 @@ from evenq.store.log.record import (
     size_at,
 )
 
-__all__ = ["BLOCK_BYTES", "IndexQuery", "KeysOf", "MessageIndex", "Span"]
-
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 64 << 20  # of log for one file; the last block of a segment, and a smaller segment, may have less
 PIECE_FRAMES: Final = 256  # for one step, about a millisecond
 PIECE_BYTES: Final = 512 << 10
-GLANCE_BYTES: Final = 4 << 10  # behind a frame that was passed over: the next one is often as large, and of no use
+GLANCE_BYTES: Final = 4 << 10  # read after a frame that was passed over: the next one is often as large, and not needed
 BUCKETS: Final = 256
 BUCKETS_A_STEP: Final = 16  # sorted in one step, about a millisecond for a full block of small messages
 BUCKET_SHIFT: Final = 56
-SEALED_MAX: Final = 4  # blocks that wait in memory for a sync or for room on the disk
-MESSAGE_GUESS_BYTES: Final = 4096  # read at once for one message
-_WANTED: Final = frozenset({
-    "total size", "magic", "version", "kind", "topic id", "log offset", "store ms", "head length", "system length",
-})  # fmt: skip
+SEALED_MAX: Final = 4  # blocks that wait in memory for a sync or for space on the disk
+MESSAGE_GUESS_BYTES: Final = 4096  # of the first read of a message
+_WANTED: Final = frozenset(
+    {
+        "total size",
+        "magic",
+        "version",
+        "kind",
+        "topic id",
+        "log offset",
+        "store ms",
+        "head length",
+        "system length",
+    }
+)
 _GLANCE: Final = struct.Struct(
     ">" + "".join(field.letter if field.name in _WANTED else f"{field.size}x" for field in FRAME_FIELDS)
 )
 
 KeysOf = Callable[[bytes, bytes], Iterable[bytes]]
-"""Head and system of a message to the keys it is found by. Called on the index's thread."""
+"""Returns the keys of a message, given its head and system. Called on the index's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The log as the loop knows it: what there is, and what of it is synced."""
+    """The log as the loop sees it: its range, and how much of it is synced."""
 
     start: int
     end: int
@@ -73,7 +99,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexQuery:
-    """What `MessageStore.find` was asked."""
+    """Parameters of `MessageStore.find`."""
 
     topic_id: int
     key: bytes
@@ -84,7 +110,7 @@ class IndexQuery:
 
 
 class IndexBlock:
-    """The entries of one block of the log, in memory: hash, log offset, hash, log offset, ... in buckets by hash."""
+    """Entries of one block of the log in memory: hash, log offset, hash, log offset, ... in buckets by hash."""
 
     __slots__ = ("block_start", "buckets", "end", "first_store_ms", "last_store_ms", "log_end", "log_start")
 
@@ -101,14 +127,13 @@ class IndexBlock:
         return IndexFile(count, self.block_start, self.log_start, self.log_end, *times)
 
     def lookup(self, key: int) -> Iterator[int]:
-        """Like `index_file.lookup`."""
         bucket = self.buckets[key >> BUCKET_SHIFT]
         for index in range(len(bucket) - 2, -1, -2):
             if bucket[index] == key:
                 yield bucket[index + 1]
 
     def pack(self, pages: list[bytes]) -> Iterator[None]:
-        """Fill `pages`, a few buckets at a time: sorting a whole block at once would hold the interpreter for long."""
+        """Fills `pages`, a few buckets at a time: sorting a whole block would hold the interpreter for too long."""
         rest: array[int] = array("Q")
         page_numbers = 2 * PAGE_ENTRIES
         for number, bucket in enumerate(self.buckets):
@@ -138,51 +163,60 @@ class MessageIndex:
         keys_of: KeysOf,
         min_offset: Callable[[int, int], int],
     ) -> None:
-        """`min_offset`: of (topic id, queue id); older messages are not shown. Called on the index's thread."""
+        """`min_offset` maps (topic id, queue id) to the first offset shown. Called on the index's thread."""
         self._disk = disk
         self._files = files
         self._segment_bytes = segment_bytes
         self._keys_of = keys_of
         self._min_offset = min_offset
         self._filed: dict[int, IndexFile] = {}
+        """Block start to the header of its file."""
         self._sealed: list[IndexBlock] = []
+        """Blocks that the log has passed and that have no file yet, oldest first; at most SEALED_MAX + 1."""
         self._damaged: list[IndexBlock] = []
-        """What was read before a damaged place, of blocks that get no file while the log is damaged there."""
+        """Parts of blocks before a damaged place; they get no file while the log is damaged there."""
         self._block = IndexBlock(0, 0, 0)
+        """The block that is being read: `position` lies in it."""
         self._packing: Iterator[None] | None = None
+        """Remaining steps that file `_sealed[0]`; None between two blocks."""
         self._held = False
+        """A file could not be written: none is written before `retry`."""
         self._said = ""
+        """The last failure that was logged, so that its repetitions are not."""
         self._keys_failed = False
+        """The owner's function failed before, which was logged."""
         self._rebuilt: set[int] = set()
+        """Starts of blocks that a `find` had rebuilt: if one fails again, the log is damaged and not the file."""
         self._passed_over = False
         """The frame before `position` was larger than what was read of it."""
         self._log_start = 0
+        """Start of the log: no block lies before it."""
         self.position = 0
-        """The messages before this log offset are found."""
+        """Log offset up to which the log is indexed."""
         self.failures = 0
-        """Files and parts of the log that could not be read or written."""
+        """Number of files and parts of the log that could not be read or written."""
 
     @property
     def file_count(self) -> int:
         return len(self._filed)
 
     def load(self, log_start: int, log_end: int) -> None:
-        """Take the files there are. Raises StoreError for a version that this program does not know."""
+        """Loads the existing files. Raises StoreError for an unknown version."""
         for header in index_file.load_all(self._disk, log_start=log_start, log_end=log_end):
             self._filed[header.block_start] = header
         self._log_start = log_start
         self._begin(log_start, log_start)
 
-    # -- following ----------------------------------------------------------------------------------------------------
-
     def step(self, span: Span) -> bool:
-        """Do about a millisecond's work; False if there is none for now. Errors are for the caller to log."""
+        """Does about a millisecond of work; returns False if there is none now. The caller logs errors."""
         if span.start > self._log_start:
             self.drop_before(span.start)
         sealed = self._sealed
+        # Case: the oldest sealed block is synced, so its file is packed or written.
         if sealed and not self._held and sealed[0].log_end <= span.synced_end:
             self._file_piece(sealed[0])
             return True
+        # Case: too many blocks wait for a sync or a write, so nothing more is read.
         if len(sealed) > SEALED_MAX:
             return False
         if self.position >= self._block.end:
@@ -194,9 +228,7 @@ class MessageIndex:
         return True
 
     def file_whole_blocks(self, span: Span, files: ReadFiles, *, blocks_max: int) -> Iterator[None]:
-        """Steps that file the next blocks which end in `span`, all of it synced, and read nothing of the one behind.
-        `files` is what the log is read through.
-        """
+        """Yields after each step that files the next blocks that end in `span`, all synced, with the log of `files`."""
         self._files = files
         self.retry()
         most = len(self._filed) + blocks_max
@@ -206,7 +238,7 @@ class MessageIndex:
             yield
 
     def has_whole_block(self, span: Span) -> bool:
-        """Whether the block that is read next ends there."""
+        """Whether the block that is being read ends in `span`."""
         return self._block.end <= span.end
 
     @property
@@ -215,16 +247,16 @@ class MessageIndex:
         return self._held
 
     def retry(self) -> None:
-        """Try again to write files if it failed before."""
+        """Allows writing files again after a failure."""
         self._held = False
 
     @property
     def waits_for_sync(self) -> bool:
-        """It cannot go on before the log is synced further, or a failed write is tried again."""
+        """Whether it waits until the log is synced further, or a failed write is tried again."""
         return len(self._sealed) > SEALED_MAX
 
     def drop_before(self, log_offset: int) -> None:
-        """The log before `log_offset`, the start of a segment, is gone."""
+        """Drops all blocks before `log_offset`, the start of a segment: the log before it is gone."""
         self._log_start = log_offset
         gone = [start for start in self._filed if start < log_offset]
         for start in gone:
@@ -238,9 +270,9 @@ class MessageIndex:
             self._begin(log_offset, log_offset)
 
     def _begin(self, start: int, position: int) -> None:
-        """Go on with the block at `start`, whose first frame is at `position`; pass the blocks that have files."""
+        """Continues with the block at `start`, whose first frame is at `position`; skips blocks that have files."""
         while (header := self._filed.get(start)) is not None:
-            if header.log_start != position:  # of another log: files were exchanged
+            if header.log_start != position:  # case: a file of another log, since files were exchanged
                 self._forget(header, "it is not of this log")
                 break
             position = header.log_end
@@ -249,7 +281,7 @@ class MessageIndex:
         self._block = IndexBlock(start, self._block_end(start), position)
 
     def _block_end(self, start: int) -> int:
-        """Blocks are counted from the start of their segment, so that a segment goes with its blocks."""
+        """Returns the end of a block. Blocks are counted from the start of their segment and deleted with it."""
         _, position = segment.segment_of(start, self._segment_bytes)
         return start + min(BLOCK_BYTES, self._segment_bytes - position)
 
@@ -260,10 +292,10 @@ class MessageIndex:
         self._begin(block.end, self.position)
 
     def _read_piece(self, span: Span) -> None:
-        """Take some frames at `position`, all of one block."""
+        """Takes some frames at `position`, all of one block."""
         start, position = segment.segment_of(self.position, self._segment_bytes)
         segment_end = start + self._segment_bytes
-        if segment_end - self.position < HEADER_BYTES:
+        if segment_end - self.position < HEADER_BYTES:  # case: a rest of the segment that is too short for a header
             self.position = segment_end
             return
         size = min(GLANCE_BYTES if self._passed_over else PIECE_BYTES, min(span.end, segment_end) - self.position)
@@ -279,7 +311,7 @@ class MessageIndex:
         self.position += taken
 
     def _take(self, data: bytes, base: int) -> int:
-        """Enter whole frames from the start of `data`; bytes passed, 0 if there is none."""
+        """Enters whole frames from the start of `data`; returns the bytes passed, 0 without a whole frame."""
         block = self._block
         buckets = block.buckets
         keys_of = self._keys_of
@@ -306,21 +338,21 @@ class MessageIndex:
                         bucket = buckets[number >> BUCKET_SHIFT]
                         bucket.append(number)
                         bucket.append(log_offset)
-                except Exception as error:  # noqa: BLE001  # the owner's code: rather one message without keys than no index
+                except Exception as error:  # noqa: BLE001  # the owner's code: better one message without keys than no index
                     self._keyless(log_offset, error)
-            at += size  # of padding too: then this is the end of the segment
+            at += size  # also of a padding: then this is the end of the segment
         block.last_store_ms = max(store_ms, block.last_store_ms)
         return at
 
     def _keyless(self, log_offset: int, error: Exception) -> None:
         if self._keys_failed:
             self.failures += 1
-        else:  # said once: a mistake there would fill the log
+        else:  # logged once: a mistake there would fill the log
             self._failed(f"the keys of messages cannot be read, first at log offset {log_offset}: {error!r}")
         self._keys_failed = True
 
     def _skip_damage(self, segment_end: int) -> None:
-        """Frames name the next one's place, so what follows in this segment is not found; the next one begins anew."""
+        """Continues at the next segment: frames give the place of the next one, so the rest of this one is lost."""
         self._failed(
             f"{self._disk.describe(segment.path_of(segment_end - self._segment_bytes))} is damaged at log offset "
             f"{self.position}: the messages behind it in this file are not found by key; restore it from a copy"
@@ -328,10 +360,8 @@ class MessageIndex:
         self._damaged.append(self._block)
         self._begin(segment_end, segment_end)
 
-    # -- files --------------------------------------------------------------------------------------------------------
-
     def _file_piece(self, block: IndexBlock) -> None:
-        """Pack a part of a block, or write it when it is packed."""
+        """Packs a part of a block, or writes it when it is packed."""
         if self._packing is None:
             self._packing = self._filing(block)
         if next(self._packing, self) is self:
@@ -351,8 +381,8 @@ class MessageIndex:
         self._sealed.remove(block)
 
     def _forget(self, header: IndexFile, why: str) -> None:
-        """A file is of no use: build it again from the log."""
-        self._failed(f"{self._disk.describe(header.path)} is built anew: {why}")
+        """Removes a useless file; its block is built again from the log."""
+        self._failed(f"{self._disk.describe(header.path)} is rebuilt: {why}")
         self._remove(header)
 
     def _remove(self, header: IndexFile) -> None:
@@ -362,19 +392,14 @@ class MessageIndex:
         self._disk.remove(header.path)
 
     def _failed(self, what: str) -> None:
-        """Once for each reason: it is tried again twice a second, and a disk may be full for days."""
+        """Logs each reason once: writes are tried again twice a second, and a disk may be full for days."""
         self.failures += 1
         if what != self._said:
             self._said = what
             log.warning("message index: %s", what)
 
-    # -- lookup -------------------------------------------------------------------------------------------------------
-
     def find(self, query: IndexQuery, span: Span) -> list[StoredMessage] | None:
-        """See `MessageStore.find`. None: not all of `span` is indexed (any more); follow, then try again.
-
-        Raises StoreCorrupted if a message that was found is damaged.
-        """
+        """See `MessageStore.find`; None if `span` is not all indexed (any more): follow, then try again."""
         if self.position < span.end:
             return None
         messages: list[StoredMessage] = []
@@ -402,8 +427,8 @@ class MessageIndex:
                         return messages
             except (Damaged, OSError, StoreCorrupted) as error:
                 if isinstance(error, OSError) and error.errno in NO_FILES:
-                    raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
-                # A file that points at no message may be at fault, or the log: once built anew, it is the log.
+                    raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; try again") from error
+                # The file or the log may be at fault: once the file was rebuilt, it is the log.
                 again = isinstance(error, StoreCorrupted) and part.block_start in self._rebuilt
                 if again or not isinstance(part, IndexFile):
                     raise
@@ -412,7 +437,7 @@ class MessageIndex:
         return messages
 
     def _parts(self, query: IndexQuery) -> list[IndexBlock | IndexFile]:
-        """What may hold messages of that time, the newest first."""
+        """Returns the parts that may hold messages of that time, the newest first."""
         filed = [
             header
             for header in self._filed.values()
@@ -429,7 +454,7 @@ class MessageIndex:
             yield from index_file.lookup(file, part, key)
 
     def _rebuild(self, header: IndexFile, why: str) -> None:
-        """Go back to that block. Blocks in memory are read again too: this is rare."""
+        """Goes back to that block. Blocks in memory are read again too, which is rare."""
         self._forget(header, why)
         self._rebuilt.add(header.block_start)
         self._sealed.clear()
@@ -447,10 +472,10 @@ class MessageIndex:
                 if len(data) < size <= self._segment_bytes:
                     data = file.pread(size, position)
         except FileNotFoundError:
-            return None  # retention took it meanwhile
+            return None  # retention deleted it in the meantime
         except OSError as error:
             if error.errno in NO_FILES:
-                raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
+                raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; try again") from error
             text = f"reading {self._disk.describe(path)} at {log_offset} failed: {error}"
             raise StoreCorrupted(text, log_offset=log_offset) from error
         frame = frame_at(data, 0, log_offset)
@@ -464,7 +489,7 @@ class MessageIndex:
         return message_of(frame)
 
     def _fits(self, message: StoredMessage, query: IndexQuery) -> bool:
-        """Whether it is really what was asked for: the hash of another key may be the same."""
+        """Whether a message has the wanted key: another key may have the same hash."""
         if message.topic_id != query.topic_id or message.queue_offset < self._min_offset(
             message.topic_id, message.queue_id
         ):

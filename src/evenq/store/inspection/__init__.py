@@ -1,5 +1,5 @@
-"""Reading a data folder from the outside: inspect, verify, dump and repair, for `evenq store`.
+"""Tools of `evenq store` for a data folder: inspect, verify, dump and repair.
 
-Everything here reads over the `Disk` seam in pieces of bounded size and never writes; only `repair` does, when it is
-it is to repair. It knows the formats of the store, not what the owner keeps in heads and state records.
+Everything reads through the `Disk` interface in pieces of bounded size. Only `repair` writes, when its plan is applied.
+The tools use the formats of the store, but not the content of heads and state records.
 """

@@ -1,5 +1,5 @@
-"""Judges the files that the message index and the timers keep: each page and block against its CRC, runs against the
-snapshot's manifest. All of them are derived from the log, so a start makes a damaged one again.
+"""Judges the files of the message index and the timers: pages and blocks against their CRC, runs against the snapshot's
+manifest. All of them are derived from the log, so a start builds a damaged one again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from evenq.store.io.disk import Disk, File
 from evenq.store.log.record import struct_of
 from evenq.store.timers import manifest, runs
 
-__all__ = ["judge_index", "judge_timers"]
-
 ENTRY: Final = struct_of(index_file.ENTRY_FIELDS)
 PAGES_READ: Final = 256
 ADVICE: Final = "start the broker: it makes the file again; or `evenq store repair DIR --apply` to take it out now"
 
 
 def judge_index(disk: Disk, folder: Folder) -> None:
-    """Every file of `index/`."""
     for name in disk.list(INDEX):
         path = f"{INDEX}/{name}"
         if name.endswith(BESIDE):
@@ -39,7 +36,7 @@ def judge_index(disk: Disk, folder: Folder) -> None:
             try:
                 file = disk.open(path)
             except FileNotFoundError:
-                continue  # retention took it
+                continue  # deleted by retention
             try:
                 wrong = _wrong_in_index(file, int(name))
             finally:
@@ -49,7 +46,7 @@ def judge_index(disk: Disk, folder: Folder) -> None:
 
 
 def _wrong_in_index(file: File, block_start: int) -> tuple[int, str] | None:
-    """Byte and reason of the first damage of an index file."""
+    """Returns byte and reason of the first damage of an index file; None if it is whole."""
     data = file.pread(index_file.HEADER.size, 0)
     if len(data) < index_file.HEADER.size:
         return len(data), "the file ends in its header"
@@ -81,18 +78,20 @@ def _wrong_in_index(file: File, block_start: int) -> tuple[int, str] | None:
 
 
 def judge_timers(disk: Disk, folder: Folder) -> None:
-    """The runs that the newest snapshot's manifest names, and what else lies beside them."""
+    """Judges the runs that the newest snapshot's manifest names, and other files beside them."""
     section = load_snapshot(disk, folder)
     named: dict[int, int] = {}
     if section is not None and section.timers == TIMERS_UNKNOWN and folder.snapshot is not None:
         folder.findings.add(
             StoreFinding(
-                kind="timers-unread", harm=Harm.NOTE, file=folder.snapshot.path,
+                kind="timers-unread",
+                harm=Harm.NOTE,
+                file=folder.snapshot.path,
                 what="the snapshot names no files of timers. That is normal for a folder that was restored from a "
                 "backup, or filled by another copy; a start reads the timers from the log. Nothing is lost.",
                 advice="nothing: the first snapshot after a start names them",
             )
-        )  # fmt: skip
+        )
     elif section is not None and section.timers and folder.snapshot is not None:
         try:
             named = {use.number: use.count for use in manifest.unpack(section.timers).runs}
@@ -102,7 +101,7 @@ def judge_timers(disk: Disk, folder: Folder) -> None:
         try:
             runs.verify(disk, number, count=count)
         except StoreCorrupted as error:
-            if not folder.running:  # the next snapshot may have let the run go meanwhile
+            if not folder.running:  # a newer snapshot may have released the run
                 folder.findings.add(_damaged("run-damaged", runs.path_of(number), None, str(error)))
     for name in disk.list(TIMERS):
         path = f"{TIMERS}/{name}"
@@ -114,6 +113,10 @@ def judge_timers(disk: Disk, folder: Folder) -> None:
 
 def _damaged(kind: str, path: str, byte: int | None, why: str) -> StoreFinding:
     return StoreFinding(
-        kind=kind, harm=Harm.REBUILT, file=path, byte=byte,
-        what=f"{why}. What it holds comes from the log, so nothing is lost.", advice=ADVICE,
-    )  # fmt: skip
+        kind=kind,
+        harm=Harm.REBUILT,
+        file=path,
+        byte=byte,
+        what=f"{why}. Its content comes from the log, so nothing is lost.",
+        advice=ADVICE,
+    )

@@ -1,7 +1,6 @@
-"""Dump: the records of a log in log order, filtered by what the store itself knows. It goes on behind damage.
+"""Dump: the records of a log in log order, filtered by fields of the store. It continues after damage.
 
-`frames` yields values that hold copies of the payloads, so a caller may keep them. Whole files are left out by their
-times: store times never fall along the log.
+`frames` yields copies of the payloads. Whole files are skipped by their times: store times never fall along the log.
 """
 
 from __future__ import annotations
@@ -16,25 +15,23 @@ from evenq.store.io.disk import Disk
 from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, STATE, TIMER_END, Frame
 from evenq.store.log.segment import path_of
 
-__all__ = ["Wanted", "frames"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which records. Topics and queues choose among messages and timers."""
+    """Filter of records. Topics and queues select among messages and timers."""
 
     kinds: frozenset[int] = frozenset({MESSAGE})
     topic_ids: frozenset[int] | None = None
     queue_id: int | None = None
     begin_ms: int | None = None
-    """Stored then or later, ms since the epoch."""
+    """Stored at this time or later, ms since the epoch."""
     end_ms: int | None = None
-    """Stored before."""
+    """Stored before this time, ms since the epoch."""
     begin: int = 0
     """First log offset."""
 
     def takes(self, header: Header) -> bool:
-        """Whether a record is wanted; without its times."""
+        """Whether a record passes the filter, apart from its times."""
         kind = header[4]
         if kind not in self.kinds:
             return False
@@ -53,7 +50,7 @@ def frames(
     on_hole: Callable[[Hole], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Frame]:
-    """Wanted records in log order; `on_hole` gets what cannot be read. Raises StoreError for a newer format."""
+    """Yields wanted records in log order; `on_hole` gets unreadable parts. Raises StoreError for a newer format."""
     size = folder.identity.segment_bytes
     starts = _files_from(disk, folder.starts, selection.begin_ms)
     walk = LogWalk(disk, size, starts, begin=selection.begin, gone=lambda _: folder.running)
@@ -82,7 +79,7 @@ def _frame(piece: Piece, header: Header) -> Frame:
 
 
 def _files_from(disk: Disk, starts: list[int], begin_ms: int | None) -> list[int]:
-    """Without the files whose next one begins before the wanted time."""
+    """Returns the files without those whose next file begins before the wanted time."""
     if begin_ms is None:
         return starts
     first = 0

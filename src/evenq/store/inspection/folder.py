@@ -1,7 +1,7 @@
-"""What lies in a data folder, read once and judged file by file: everything but the log's frames and queue entries.
+"""Reads a data folder once and judges it file by file, except the log's frames and the queue entries.
 
-`read_folder` never raises for damage: a damaged file is a finding. It raises StoreError only where nothing can be
-said at all: no identity, or a format of a newer program.
+`read_folder` does not raise for damage: a damaged file is a finding. It raises StoreError only where nothing can be
+judged: without an identity, or for a format of a newer program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from evenq.store.opening import checkpoint as checkpoint_file
 from evenq.store.opening import copied_mark
 from evenq.store.opening.checkpoint import Checkpoint
 
-__all__ = ["Folder", "SnapshotFileInfo", "foreign", "left_over", "load_snapshot", "place_of", "read_folder"]
-
 IDENTITY: Final = "identity"
 CHECKPOINT: Final = "checkpoint"
 LOCK: Final = "lock"
@@ -29,16 +27,16 @@ SPARE: Final = "spare"  # see commit_log
 COPIED: Final = copied_mark.PATH
 EPOCHS: Final = epoch_file.PATH
 OWNERS: Final = frozenset({"replica", "group-record", "last-group-record"})
-"""Files of a broker with copies: who it is in its group, and what it saw of the group's record. Not judged here."""
+"""Files of a broker with copies: its number in its group, and what it saw of the group's record. Not judged here."""
 REPLACED: Final = frozenset({IDENTITY, CHECKPOINT, EPOCHS}) | OWNERS
 REPAIRS: Final = "repair-"
-"""How the folders begin into which a repair moves what it takes out."""
+"""Prefix of the folders into which a repair moves files."""
 INDEX: Final = "index"
 TIMERS: Final = "timers"
 BESIDE: Final = ".new"
 FOLDERS: Final = frozenset({segment.FOLDER, consume_queue.FOLDER, snapshot.FOLDER, INDEX, TIMERS})
 NOT_OURS: Final = frozenset({"lost+found", lost_tail.FOLDER})
-"""The file system's own, at the root of a volume, and what an unclean election took off the log."""
+"""Folder of the file system at the root of a volume, and records that an unclean election cut off the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,11 @@ class Folder:
 
     identity: Identity
     owner: str | None
-    """Pid of the running owner, `?` if it is not known; None: no process has the folder open."""
+    """Pid of the running owner, `?` if unknown; None if no process has the folder open."""
     starts: list[int]
-    """Of the log files that count, ascending."""
+    """Starts of the log files that count, ascending."""
     log_start: int
-    """The log before it was given up, or there was none."""
+    """Start of the log: files before it were given up."""
     log_end: int
     """End of the newest file."""
     checkpoint: Checkpoint | None
@@ -79,32 +77,32 @@ class Folder:
 
     @property
     def snapshot(self) -> SnapshotFileInfo | None:
-        """The newest one that the log goes on from: what a start takes."""
+        """The newest snapshot from which the log continues: a start uses it."""
         return next(
             (file for file in reversed(self.snapshots) if file.good and file.log_offset >= self.log_start), None
         )
 
     @property
     def judged_end(self) -> int:
-        """Up to where the log can be judged: all of it, or what the checkpoint of a running store vouches for."""
+        """End of the part of the log that can be judged: all, or up to the checkpoint of a running store."""
         if not self.running:
             return self.log_end
         return self.checkpoint.log_offset if self.checkpoint is not None else self.log_start
 
 
 def place_of(log_offset: int, segment_bytes: int) -> tuple[str, int]:
-    """File and byte of a log offset."""
+    """Returns file and byte of a log offset."""
     start, position = segment.segment_of(log_offset, segment_bytes)
     return segment.path_of(start), position
 
 
 def read_folder(disk: Disk, *, owner: str | None) -> Folder:
-    """Read all small files. Raises StoreError if this is no data folder, or one of a newer program."""
+    """Reads all small files. Raises StoreError if this is not a data folder, or one of a newer program."""
     identity = lock.load(disk)
     if identity is None:
         raise StoreError(
-            f"{disk.describe('')} has no file `identity`, so it is no evenq data folder: give the folder that holds "
-            "`commitlog` (of `evenq up --data DIR` it is DIR/BROKER)"
+            f"{disk.describe('')} has no file `identity`, so it is not an evenq data folder: give the folder that "
+            "holds `commitlog` (of `evenq up --data DIR` it is DIR/BROKER)"
         )
     findings = Findings()
     saved = checkpoint_file.load(disk)  # before the log's end is looked at: a running store moves both
@@ -112,9 +110,16 @@ def read_folder(disk: Disk, *, owner: str | None) -> Folder:
     snapshots = _snapshots(disk, findings)
     damaged = saved is None and CHECKPOINT in disk.list("")
     folder = Folder(
-        identity, owner, starts, _log_start(disk, saved, snapshots), _log_end(disk, starts), saved, damaged, snapshots,
+        identity,
+        owner,
+        starts,
+        _log_start(disk, saved, snapshots),
+        _log_end(disk, starts),
+        saved,
+        damaged,
+        snapshots,
         findings,
-    )  # fmt: skip
+    )
     _judge_start(folder)
     _judge_names(disk, folder)
     _judge_checkpoint(folder)
@@ -131,24 +136,26 @@ def _starts(disk: Disk, segment_bytes: int, findings: Findings) -> list[int]:
             continue
         findings.add(
             StoreFinding(
-                kind="foreign-file", harm=Harm.FOREIGN, file=f"{segment.FOLDER}/{name}",
-                what=f"this is no file of a log: its name is not a multiple of {segment_bytes} in "
+                kind="foreign-file",
+                harm=Harm.FOREIGN,
+                file=f"{segment.FOLDER}/{name}",
+                what=f"this is not a file of a log: its name is not a multiple of {segment_bytes} in "
                 f"{segment.NAME_DIGITS} digits. A start refuses such a folder.",
                 advice="move the file elsewhere",
             )
-        )  # fmt: skip
+        )
     return starts
 
 
 def _log_start(disk: Disk, saved: Checkpoint | None, snapshots: list[SnapshotFileInfo]) -> int:
-    """What checkpoint and newest snapshot say to be the beginning, as recovery has it."""
+    """Returns the start of the log by checkpoint and newest snapshot, as recovery does."""
     newest = next((file for file in reversed(snapshots) if file.good), None)
     kept = _read_snapshot(disk, newest.path) if newest is not None else None
     return max(saved.log_start if saved is not None else 0, kept.log_start if kept is not None else 0)
 
 
 def _judge_start(folder: Folder) -> None:
-    """Files before the start are left over from a deletion; a file that is missing there is damage."""
+    """Judges the start: files before it are left over from a deletion; a file that is missing there is damage."""
     for start in folder.starts:
         if start < folder.log_start:
             folder.findings.add(left_over(segment.path_of(start)))
@@ -157,13 +164,15 @@ def _judge_start(folder: Folder) -> None:
     if first > folder.log_start and not folder.running:
         folder.findings.add(
             StoreFinding(
-                kind="log-file-missing", harm=Harm.LOST, file=segment.path_of(folder.log_start),
+                kind="log-file-missing",
+                harm=Harm.LOST,
+                file=segment.path_of(folder.log_start),
                 log_offset=folder.log_start,
                 what=f"the log should begin at {folder.log_start}, but its first file begins at {first}: "
                 f"{first - folder.log_start} bytes of it are missing, with all messages in them.",
                 advice="restore the file from a copy",
             )
-        )  # fmt: skip
+        )
         folder.log_start = first
 
 
@@ -172,7 +181,7 @@ def _log_end(disk: Disk, starts: list[int]) -> int:
 
 
 def size_of(disk: Disk, path: str) -> int:
-    """Bytes of a file; 0 if it is not there."""
+    """Returns the bytes of a file; 0 if it does not exist."""
     try:
         file = disk.open(path)
     except (FileNotFoundError, IsADirectoryError):
@@ -202,21 +211,25 @@ def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFileInfo]:
 
 
 def foreign(path: str) -> StoreFinding:
-    """A file that no part of a store made."""
+    """Returns the finding for a file that no part of a store wrote."""
     return StoreFinding(
-        kind="foreign-file", harm=Harm.FOREIGN, file=path,
+        kind="foreign-file",
+        harm=Harm.FOREIGN,
+        file=path,
         what="this is not a file of a store of this version; nothing reads it.",
         advice="move it elsewhere if it is yours; if a newer evenq made it, use the tool of that version",
-    )  # fmt: skip
+    )
 
 
 def left_over(path: str) -> StoreFinding:
-    """A file that a crash left and nothing reads."""
+    """Returns the finding for a file that a crash left and nothing reads."""
     return StoreFinding(
-        kind="left-over", harm=Harm.NOTE, file=path,
+        kind="left-over",
+        harm=Harm.NOTE,
+        file=path,
         what="a file that was being replaced when the process ended; the one it would replace counts.",
         advice="nothing: it is overwritten next time",
-    )  # fmt: skip
+    )
 
 
 def _judge_names(disk: Disk, folder: Folder) -> None:
@@ -241,21 +254,26 @@ def _judge_checkpoint(folder: Folder) -> None:
     if folder.checkpoint_damaged:
         folder.findings.add(
             StoreFinding(
-                kind="checkpoint-damaged", harm=Harm.REBUILT, file=CHECKPOINT, byte=0,
+                kind="checkpoint-damaged",
+                harm=Harm.REBUILT,
+                file=CHECKPOINT,
+                byte=0,
                 what="the checkpoint does not fit its CRC. A start reads the whole log instead and rebuilds all "
                 "consume queues; nothing is lost.",
                 advice="start the broker, or `evenq store repair DIR --apply` to take the file out first",
             )
-        )  # fmt: skip
+        )
     else:
         folder.findings.add(
             StoreFinding(
-                kind="checkpoint-missing", harm=Harm.NOTE, file=CHECKPOINT,
+                kind="checkpoint-missing",
+                harm=Harm.NOTE,
+                file=CHECKPOINT,
                 what="there is no checkpoint. That is normal for a folder that is new, or a copy that never led; a "
                 "start reads the whole log and builds all consume queues. Nothing is lost.",
                 advice="nothing: the first start writes it",
             )
-        )  # fmt: skip
+        )
 
 
 def _judge_snapshots(folder: Folder) -> None:
@@ -265,15 +283,21 @@ def _judge_snapshots(folder: Folder) -> None:
         covered = folder.log_start == 0 or folder.snapshot is not None
         folder.findings.add(
             StoreFinding(
-                kind="snapshot-damaged", harm=Harm.REBUILT if covered else Harm.LOST, file=file.path, byte=0,
+                kind="snapshot-damaged",
+                harm=Harm.REBUILT if covered else Harm.LOST,
+                file=file.path,
+                byte=0,
                 log_offset=file.log_offset,
                 what="the snapshot does not fit its CRC, its length or its name. "
-                + ("An older one and the log behind it hold the same; a start takes those."
-                   if covered else "No other one is good and the log's beginning is gone: topics, groups and progress "
-                   "cannot be known any more."),
+                + (
+                    "An older one and the log behind it hold the same; a start takes those."
+                    if covered
+                    else "No other one is good and the log's beginning is gone: topics, groups and progress "
+                    "cannot be known any more."
+                ),
                 advice="`evenq store repair DIR --apply` takes it out" if covered else "restore it from a copy",
             )
-        )  # fmt: skip
+        )
 
 
 def _judge_state(folder: Folder) -> None:
@@ -281,12 +305,14 @@ def _judge_state(folder: Folder) -> None:
         return
     folder.findings.add(
         StoreFinding(
-            kind="snapshot-missing", harm=Harm.LOST, file=snapshot.FOLDER,
+            kind="snapshot-missing",
+            harm=Harm.LOST,
+            file=snapshot.FOLDER,
             what=f"the log begins at {folder.log_start} and no snapshot holds what came before: topics, groups and "
             "progress from before it cannot be known any more.",
             advice="restore the folder `snapshot` from a copy",
         )
-    )  # fmt: skip
+    )
 
 
 def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
@@ -294,11 +320,11 @@ def _read_snapshot(disk: Disk, path: str) -> Snapshot | None:
 
 
 def load_snapshot(disk: Disk, folder: Folder) -> Snapshot | None:
-    """The newest one that the log goes on from, with all its sections."""
+    """Returns the newest snapshot from which the log continues, with all its sections."""
     file = folder.snapshot
     return _read_snapshot(disk, file.path) if file is not None else None
 
 
 def unreadable(error: OSError | StoreCorrupted, disk: Disk) -> StoreError:
-    """An error of the disk while a folder is read, as a sentence."""
+    """Returns the error for a disk failure while a folder is read."""
     return StoreError(f"the data folder {disk.describe('')} cannot be read: {error}")

@@ -1,7 +1,7 @@
-"""A walk over the commit log in pieces of bounded size: whole frames where there are some, holes where there are none.
+"""A walk over the commit log in pieces of bounded size: whole frames, and holes where there are none.
 
-Unlike recovery it goes on behind a hole: at the next frame that is whole, of the right place and with a CRC that fits.
-Verify, inspect and dump all walk with it, so they agree on what is a frame. It only reads.
+Unlike recovery it continues after a hole, at the next whole frame with the right place and a matching CRC. Verify,
+inspect and dump all use it, so they agree on what a frame is. It only reads.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from evenq.store.log.record import (
     size_at,
 )
 
-__all__ = ["Header", "Hole", "LogWalk", "Piece"]
-
 PIECE_BYTES: Final = 4 << 20
 SEARCH_BYTES: Final = 1 << 20
 MAGIC_PLACE: Final = 4  # bytes from a frame's start to its magic
@@ -40,7 +38,7 @@ Header = tuple[int, ...]
 
 
 class Piece:
-    """Whole frames, one behind the other."""
+    """Contiguous whole frames."""
 
     __slots__ = ("base", "data", "headers")
 
@@ -51,7 +49,7 @@ class Piece:
         self.headers = headers
 
     def payloads(self, header: Header) -> tuple[bytes, bytes]:
-        """Copies of one frame's head and system."""
+        """Returns copies of one frame's head and system."""
         start = header[LOG_OFFSET] - self.base + HEADER_BYTES
         middle = start + header[HEAD_LENGTH]
         return bytes(self.data[start:middle]), bytes(self.data[middle : middle + header[HEAD_LENGTH + 1]])
@@ -59,24 +57,31 @@ class Piece:
 
 @dataclass(slots=True)
 class Hole:
-    """A stretch of the log without whole frames."""
+    """A part of the log without whole frames."""
 
     start: int
     end: int
-    """The next whole frame, or the end of the files."""
+    """Start of the next whole frame, or the end of the files."""
     why: str
     last: bool
-    """No whole frame comes behind it."""
+    """No whole frame follows."""
 
 
 class LogWalk:
-    """One pass over the log from `begin` to `end` (log offsets; None is the whole log)."""
+    """One pass over the log from `begin` to `end` (log offsets; None is its start or end)."""
 
     def __init__(
-        self, disk: Disk, segment_bytes: int, starts: list[int], *, begin: int | None = None, end: int | None = None,
-        check: bool = True, gone: Callable[[int], bool] | None = None,
-    ) -> None:  # fmt: skip
-        """`check` False leaves the CRCs out. `gone(start)` says whether a file that is not there any more is fine."""
+        self,
+        disk: Disk,
+        segment_bytes: int,
+        starts: list[int],
+        *,
+        begin: int | None = None,
+        end: int | None = None,
+        check: bool = True,
+        gone: Callable[[int], bool] | None = None,
+    ) -> None:
+        """`check` False skips the CRCs. `gone(start)` returns whether a file may be missing."""
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._starts = starts
@@ -88,7 +93,7 @@ class LogWalk:
         self.bytes_total = sum(self._length(start) for start in self._selected())
 
     def steps(self) -> Iterator[Piece | Hole]:
-        """Pieces and holes in log order. Raises StoreError for a frame of an unknown version."""
+        """Yields pieces and holes in log order. Raises StoreError for a frame of an unknown version."""
         pending: Hole | None = None
         for step in self._each_file():
             if isinstance(step, Hole):
@@ -175,7 +180,7 @@ class LogWalk:
             yield Hole(limit, full, f"the file ends there, {full - limit} bytes early", last=False)
 
     def _take(self, piece: Piece) -> tuple[int, bool, str]:
-        """Frames from the start of a piece: bytes taken, whether padding ends the file, why the next is none."""
+        """Takes frames from a piece's start. Returns bytes taken, whether padding ends the file, and why it stopped."""
         data, base, append = piece.data, piece.base, piece.headers.append
         length = len(data)
         check, unpack, crc_of = self._check, HEADER.unpack_from, crc32c
@@ -207,7 +212,7 @@ class LogWalk:
         return position, False, "the file ends in the middle of a header"
 
     def _next_frame(self, file: File, start: int, hole: int, limit: int) -> int:
-        """The next whole frame behind a hole, within one file; `limit` if there is none."""
+        """Returns the next whole frame after a hole, within one file; `limit` if there is none."""
         claimed = size_at(file.pread(HEADER_BYTES, hole - start), 0)
         if claimed and self._is_frame(file, start, hole + claimed, limit):
             return hole + claimed
@@ -230,6 +235,6 @@ class LogWalk:
         header = HEADER.unpack(data)
         if header[4] != PADDING:
             if HEADER_BYTES + header[HEAD_LENGTH] + header[HEAD_LENGTH + 1] != claimed:
-                return False  # seen before a lot is read for nothing
+                return False  # checked before a long read
             data = file.pread(claimed, position - start)
         return frame_at(data, 0, position) is not None

@@ -1,8 +1,8 @@
-"""Judges queue offsets and consume queue files while the log is walked: offsets are dense, and each entry on file
-is byte for byte what the log says.
+"""Checks queue offsets and consume queue files while the log is walked: offsets are dense, and each filed entry is byte
+for byte what the log says.
 
-Expected entries are gathered per queue and compared in blocks, so memory stays bounded whatever the number of queues.
-Only entries that the checkpoint vouches for are judged: those behind it a start writes again.
+Expected entries are gathered per queue and compared in blocks, so memory stays bounded for any number of queues. Only
+entries that the checkpoint vouches for are judged: a start writes later ones again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from evenq.store.log.consume_queue import ENTRY, ENTRY_BYTES, file_at, folder_of
 from evenq.store.log.snapshot import Ranges
 from evenq.store.opening.checkpoint import Checkpoint
 
-__all__ = ["LostRange", "QueueCheck"]
-
 Key = tuple[int, int]
 BLOCK_BYTES: Final = 64 << 10
 GATHERED_MAX: Final = 16 << 20
@@ -29,7 +27,7 @@ ADVICE: Final = "`evenq store repair DIR --apply` takes the file out; the next s
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Messages that the log does not hold any more."""
+    """Messages that the log no longer holds."""
 
     topic_id: int
     queue_id: int
@@ -54,12 +52,12 @@ class _Queue:
         """Queue offset of the first of `entries`."""
         self.low, self.filed = listed or (0, 0)
         self.holes = holes
-        """Holes of the log that were passed when the queue's last message came."""
+        """Holes of the log that were passed before the queue's last message."""
 
 
 @dataclass(slots=True)
 class QueueCheck:
-    """Fed with the headers of messages in log order; `finish` says what is left to say."""
+    """Check of all queues, fed with the headers of messages in log order; `finish` reports the rest."""
 
     disk: Disk
     segment_bytes: int
@@ -68,20 +66,19 @@ class QueueCheck:
     findings: Findings
     running: bool = False
     saved: Ranges = field(default_factory=dict)
-    """Ranges of the snapshot that a start takes: a minimum there may be newer than the checkpoint's."""
+    """Ranges of the snapshot that a start uses: a minimum there may be newer than the checkpoint's."""
     holes: int = 0
-    """Holes of the log so far: what is missing behind one is explained by it."""
+    """Holes of the log so far: each explains what is missing after it."""
     files_went: bool = False
-    """Retention took log files of a running store while they were read: what is missing then says nothing."""
+    """Retention deleted log files of a running store during the walk: missing messages mean nothing then."""
     lost: list[LostRange] = field(default_factory=list)
     entries_checked: int = 0
     _queues: dict[Key, _Queue] = field(default_factory=dict)
     _gathered: int = 0
     _short: set[str] = field(default_factory=set)
-    """Files of which it was said that entries are missing: once is enough."""
+    """Files that were reported as too short, so that each is reported once."""
 
     def take(self, headers: Iterable[Header]) -> None:
-        """The next messages."""
         queues, holes, pack = self._queues, self.holes, ENTRY.pack
         gathered = 0
         for header in headers:
@@ -105,7 +102,7 @@ class QueueCheck:
             self._compare_all()
 
     def finish(self) -> None:
-        """The log is over."""
+        """Ends the check after the last record."""
         self._compare_all()
         for key in sorted(self.checkpoint.queues):
             low, high = self._listed(key) or (0, 0)
@@ -115,16 +112,16 @@ class QueueCheck:
                 self._missing(LostRange(*key, due, high), queue.holes if queue is not None else 0)
 
     def next_offsets(self) -> dict[Key, int]:
-        """Where each queue ends in the log."""
+        """Returns the end of each queue in the log."""
         return {key: queue.due for key, queue in self._queues.items()}
 
     @property
     def queues(self) -> int:
-        """How many queues have messages in the log."""
+        """Number of queues that have messages in the log."""
         return len(self._queues)
 
     def _listed(self, key: Key) -> tuple[int, int] | None:
-        """What the checkpoint vouches for, less what was deleted since."""
+        """Returns the range that the checkpoint vouches for, without what was deleted since."""
         span = self.checkpoint.queues.get(key)
         if span is None:
             return None
@@ -140,34 +137,40 @@ class QueueCheck:
             self._missing(LostRange(*key, low, offset), 0)
         if listed is None and self.checkpoint.log_offset > 0 and header[10] < self.checkpoint.log_offset:
             self._add_at(
-                header, "queue-unlisted", Harm.WRONG,
+                header,
+                "queue-unlisted",
+                Harm.WRONG,
                 f"the message belongs to queue {key[1]} of topic {key[0]}, which the checkpoint behind it does not "
                 "list: a start would not show the queue.",
                 "`evenq store repair DIR --apply` takes the checkpoint out; the next start reads the whole log",
-            )  # fmt: skip
+            )
         return queue
 
     def _skip(self, key: Key, queue: _Queue, header: Header) -> None:
-        """The message has not the offset that is due."""
+        """Handles a message whose offset is not the due one."""
         self._compare(key, queue)
         queue.base = header[9]
         if header[9] < queue.due:
             self._add_at(
-                header, "offset-repeated", Harm.WRONG,
+                header,
+                "offset-repeated",
+                Harm.WRONG,
                 f"the message says that it is {header[9]} of queue {key[1]} of topic {key[0]}, where {queue.due} is "
                 "due: two messages share an offset.",
-                "report it with this output; it is a mistake of ours or of the one that changed the file",
-            )  # fmt: skip
+                "report it with this output: it is a fault of evenq or of a program that changed the file",
+            )
         elif self.files_went:
             return
         elif queue.holes == self.holes:
             gone = LostRange(*key, queue.due, header[9])
             self.lost.append(gone)
             self._add_at(
-                header, "offset-gap", Harm.LOST,
+                header,
+                "offset-gap",
+                Harm.LOST,
                 f"{gone} should lie before this record and do not: the log was changed.",
                 "restore the folder from a copy; `evenq store dump DIR` saves what can be read",
-            )  # fmt: skip
+            )
         else:
             self.lost.append(LostRange(*key, queue.due, header[9]))
 
@@ -179,11 +182,13 @@ class QueueCheck:
             return  # the hole is a finding already
         self.findings.add(
             StoreFinding(
-                kind="messages-missing", harm=Harm.LOST, file="checkpoint",
+                kind="messages-missing",
+                harm=Harm.LOST,
+                file="checkpoint",
                 what=f"the checkpoint vouches for {gone}, which the log does not hold.",
                 advice="restore the folder from a copy; `evenq store dump DIR` saves what can be read",
             )
-        )  # fmt: skip
+        )
 
     def _add_at(self, header: Header, kind: str, harm: Harm, what: str, advice: str) -> None:
         file, byte = place_of(header[10], self.segment_bytes)
@@ -198,7 +203,6 @@ class QueueCheck:
         self._gathered = 0
 
     def _compare(self, key: Key, queue: _Queue) -> None:
-        """What was gathered against what is on file."""
         expected, base = bytes(queue.entries), queue.base
         queue.entries.clear()
         queue.base = end = base + len(expected) // ENTRY_BYTES
@@ -212,7 +216,7 @@ class QueueCheck:
             try:
                 file = self.disk.open(path)
             except FileNotFoundError:
-                if not self.running:  # retention may have taken it meanwhile
+                if not self.running:  # otherwise retention may have deleted it
                     self._add_entry(path, None, "entries-missing", start, stop, "the file is missing")
                 continue
             try:
@@ -248,7 +252,11 @@ class QueueCheck:
         which = f"entry {start}" if end == start + 1 else f"entries {start} to {end - 1}"
         self.findings.add(
             StoreFinding(
-                kind=kind, harm=Harm.REBUILT, file=path, byte=byte,
-                what=f"{which} of the consume queue: {why}. The messages themselves are in the log.", advice=ADVICE,
+                kind=kind,
+                harm=Harm.REBUILT,
+                file=path,
+                byte=byte,
+                what=f"{which} of the consume queue: {why}. The messages themselves are in the log.",
+                advice=ADVICE,
             )
-        )  # fmt: skip
+        )

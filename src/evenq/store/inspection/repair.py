@@ -1,9 +1,8 @@
-"""Repair: first a plan, made of what verify found; then, if that is wanted, its steps, one by one.
+"""Repair: first a plan from the findings of verify; then, on request, its steps, one by one.
 
-Only what can be proven is done: cut a torn tail, take out derived files that do not agree (the next start makes them
-again) and damaged snapshots that something covers. Cutting the log at a damage loses data, so it is planned only with
-`accept_loss`. Nothing is thrown away: all that goes is moved into `repair-<time>/`, laid out as a data folder, so that
-`evenq store dump` reads it.
+Only provable changes are made: cut a torn tail, remove derived files that do not agree (the next start builds them
+again), and remove damaged snapshots that other files cover. Cutting the log at damage loses data, so it is planned only
+with `accept_loss`. Nothing is deleted: everything is moved into `repair-<time>/`, which `evenq store dump` reads.
 """
 
 from __future__ import annotations
@@ -23,25 +22,30 @@ from evenq.store.io.disk import Disk, read_whole, write_whole
 from evenq.store.log import segment, snapshot
 from evenq.store.log.record import MESSAGE
 
-__all__ = ["RepairAction", "RepairPlan", "RepairStep", "apply", "plan_of"]
-
 COPY_BYTES: Final = 4 << 20
-TAKEN_OUT: Final = frozenset({
-    "entry-differs", "entries-missing", "snapshot-damaged", "checkpoint-damaged", "off-the-mark", "index-damaged",
-    "run-damaged",
-})  # fmt: skip
-"""Findings whose file goes when it is a derived one."""
+TAKEN_OUT: Final = frozenset(
+    {
+        "entry-differs",
+        "entries-missing",
+        "snapshot-damaged",
+        "checkpoint-damaged",
+        "off-the-mark",
+        "index-damaged",
+        "run-damaged",
+    }
+)
+"""Findings whose file is removed if it is a derived one."""
 
 BY_A_START: Final = frozenset({Harm.NOTE, Harm.REBUILT})
 
 
 class RepairAction(StrEnum):
-    """What a step does."""
+    """Effect of a step."""
 
     CUT = "cut"
-    """Move the log from an offset on."""
+    """Moves the log from an offset on."""
     MOVE = "move"
-    """Move one file."""
+    """Moves one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +55,26 @@ class RepairStep:
     action: RepairAction
     path: str
     log_offset: int = 0
-    """Where a cut is."""
     size: int
-    """Bytes that go."""
     why: str
 
 
 @dataclass(slots=True)
 class RepairPlan:
-    """What a repair would do, and what it leaves."""
+    """Steps of a repair, and what it leaves."""
 
     steps: list[RepairStep] = field(default_factory=list)
     left: list[StoreFinding] = field(default_factory=list)
-    """Findings that no step mends."""
+    """Findings that no step corrects."""
     lost_from: int | None = None
-    """Log offset from which on the log would be given up; None: no loss is planned."""
+    """Log offset from which the log would be given up; None if no loss is planned."""
     lost_bytes: int = 0
     lost: list[LostRange] = field(default_factory=list)
-    """Messages that go with it, by queue, as far as they are known."""
+    """Messages that are lost with it, by queue, as far as they are known."""
 
 
 def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) -> RepairPlan:
-    """Decide. Raises StoreCorrupted if a loss was accepted but a cut would leave nothing that starts."""
+    """Returns the plan. Raises StoreCorrupted if a loss is accepted but a cut would leave a log that cannot start."""
     plan = RepairPlan()
     cut_at = verdict.cut_at
     if cut_at is not None and accept_loss:
@@ -80,10 +82,13 @@ def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) ->
     elif verdict.torn_bytes and cut_at is None:
         plan.steps.append(
             RepairStep(
-                action=RepairAction.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
-                log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: it was never acknowledged",
+                action=RepairAction.CUT,
+                path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
+                log_offset=verdict.log_end,
+                size=verdict.torn_bytes,
+                why="a torn tail: it was never acknowledged",
             )
-        )  # fmt: skip
+        )
     _plan_files(disk, verdict, plan)
     planned = {step.path for step in plan.steps}
     for finding in verdict.findings.listed:
@@ -98,7 +103,7 @@ def _goes(finding: StoreFinding, lost_from: int) -> bool:
 
 
 def _plan_files(disk: Disk, verdict: FolderVerdict, plan: RepairPlan) -> None:
-    """Derived files that do not agree, each once."""
+    """Plans to move derived files that do not agree, each once."""
     planned = {step.path for step in plan.steps}
     for finding in verdict.findings.listed:
         path = CHECKPOINT if finding.kind == "queue-unlisted" else finding.file
@@ -123,7 +128,7 @@ def _plan_loss(disk: Disk, verdict: FolderVerdict, plan: RepairPlan, cut_at: int
     kept = [file for file in folder.snapshots if file.good and folder.log_start <= file.log_offset <= cut_at]
     if not kept and folder.log_start > 0:
         raise StoreCorrupted(
-            f"cutting the log at {cut_at} would leave no snapshot that it goes on from (it begins at "
+            f"cutting the log at {cut_at} would leave no snapshot to continue from (the log begins at "
             f"{folder.log_start}): topics and groups would be gone. Restore a snapshot taken before {cut_at} from "
             "a copy"
         )
@@ -132,13 +137,13 @@ def _plan_loss(disk: Disk, verdict: FolderVerdict, plan: RepairPlan, cut_at: int
     plan.lost = _lost(disk, verdict, cut_at)
     file, _ = place_of(cut_at, folder.identity.segment_bytes)
     plan.steps += [
-        RepairStep(action=RepairAction.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
+        RepairStep(action=RepairAction.MOVE, path=newer.path, size=newer.size, why="holds what came after the cut")
         for newer in folder.snapshots
         if newer.log_offset > cut_at
     ]
     plan.steps += [
         RepairStep(
-            action=RepairAction.MOVE, path=path, size=size_of(disk, path), why="vouches for what came behind the cut"
+            action=RepairAction.MOVE, path=path, size=size_of(disk, path), why="vouches for what came after the cut"
         )
         for path in (CHECKPOINT, COPIED)
         if _is_there(disk, path)
@@ -152,7 +157,7 @@ def _plan_loss(disk: Disk, verdict: FolderVerdict, plan: RepairPlan, cut_at: int
 
 
 def _lost(disk: Disk, verdict: FolderVerdict, cut_at: int) -> list[LostRange]:
-    """Each queue from its first missing message to the last one that anything tells of."""
+    """Returns for each queue the range from its first missing message to the last known one."""
     folder = verdict.folder
     spans = {(gone.topic_id, gone.queue_id): (gone.start, gone.end) for gone in reversed(verdict.lost)}
     for step in LogWalk(disk, folder.identity.segment_bytes, folder.starts, begin=cut_at).steps():
@@ -170,12 +175,9 @@ def _is_there(disk: Disk, path: str) -> bool:
     return name in disk.list(folder)
 
 
-# -- doing it ---------------------------------------------------------------------------------------------------------
-
-
 def apply(disk: Disk, folder: Folder, plan: RepairPlan, *, into: str) -> Iterator[RepairStep]:
-    """Do the steps, yielding each when it is done. The caller holds the lock. `into` is the folder for what goes; a
-    crash between two steps leaves a folder that verify judges and that repair goes on from.
+    """Does the steps and yields each afterwards. The caller holds the lock; `into` is the folder for what is moved. A
+    crash between two steps leaves a folder that verify judges and from which a repair continues.
     """
     if folder.running:
         raise StoreError(f"the data folder {disk.describe('')} is in use by process {folder.owner}: stop that broker")
@@ -198,13 +200,13 @@ def _move(disk: Disk, path: str, into: str) -> None:
     parent = path.rpartition("/")[0]
     disk.make_folder(f"{into}/{parent}" if parent else into)
     disk.rename(path, f"{into}/{path}")
-    # The new name first: a crash in between may leave the file under both names, and never under none.
+    # The new name first: after a crash the file may have both names, but never none.
     disk.sync_folder(f"{into}/{parent}" if parent else into)
     disk.sync_folder(parent)
 
 
 def _cut(disk: Disk, folder: Folder, log_offset: int, into: str) -> None:
-    """The newest files go first, so that a crash in between leaves a log without a gap."""
+    """Cuts the log, newest files first, so that a crash in between leaves a log without a gap."""
     size = folder.identity.segment_bytes
     start, position = segment.segment_of(log_offset, size)
     for other in sorted(folder.starts, reverse=True):
@@ -216,7 +218,7 @@ def _cut(disk: Disk, folder: Folder, log_offset: int, into: str) -> None:
 
 
 def _cut_file(disk: Disk, path: str, position: int, into: str) -> None:
-    """Copy what goes to the same place of a file beside, where a hole stands for what stays; then cut."""
+    """Copies the end of a file to the same place of a new file, with a hole before it; then cuts."""
     source = disk.open(path)
     try:
         target = disk.open(f"{into}/{path}", create=True)

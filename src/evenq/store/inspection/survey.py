@@ -1,6 +1,6 @@
-"""Inspect: what a data folder holds, without judging it. Counts frames by their headers, CRCs left out.
+"""Inspect: the content of a data folder, without judgement. Counts frames by their headers and skips CRCs.
 
-`survey` reads the whole log once; with `quick` it reads only the first frame of each file.
+`survey` reads the whole log once; with `quick`, only the first frame of each file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from evenq.store.log import consume_queue, segment
 from evenq.store.log.consume_queue import ENTRY_BYTES, FILE_BYTES
 from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE, TIMER, TIMER_END
 
-__all__ = ["KIND_NAMES", "FileRow", "FolderSurvey", "QueueRow", "SegmentRow", "survey"]
-
 KIND_NAMES: Final = {MESSAGE: "messages", STATE: "states", PADDING: "padding", TIMER: "timers", TIMER_END: "timer ends"}
 
 
@@ -30,12 +28,12 @@ class SegmentRow:
     start: int
     size: int
     frames: Counter[int] = field(default_factory=Counter)
-    """By kind; empty if the file was not read."""
+    """Number by kind; empty if the file was not read."""
     first_ms: int = 0
     last_ms: int = 0
     """0 if the file was not read."""
     epoch: int = 0
-    """Of the newest frame that was read."""
+    """Epoch of the newest frame that was read."""
 
 
 @dataclass(slots=True)
@@ -47,12 +45,12 @@ class QueueRow:
     min_offset: int = 0
     max_offset: int = 0
     filed: int = 0
-    """Entries on file, those behind the checkpoint included."""
+    """Entries in files, including those after the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """One file of a kind whose inside only its owner reads."""
+    """One file whose content only its owner reads."""
 
     path: str
     size: int
@@ -60,7 +58,7 @@ class FileRow:
 
 @dataclass(slots=True)
 class FolderSurvey:
-    """What there is."""
+    """Content of a data folder."""
 
     folder: Folder
     segments: list[SegmentRow]
@@ -70,7 +68,7 @@ class FolderSurvey:
 
     @property
     def scan_from(self) -> int:
-        """Where a start begins to read the log."""
+        """Log offset from which a start reads."""
         folder = self.folder
         entries_from = folder.checkpoint.log_offset if folder.checkpoint is not None else folder.log_start
         states_from = folder.snapshot.log_offset if folder.snapshot is not None else folder.log_start
@@ -78,12 +76,12 @@ class FolderSurvey:
 
     @property
     def scan_bytes(self) -> int:
-        """How much log a start reads."""
+        """Number of log bytes that a start reads."""
         return max(0, self.folder.log_end - self.scan_from)
 
 
 def survey(disk: Disk, *, owner: Owner, quick: bool = False, on_progress: OnProgress | None = None) -> FolderSurvey:
-    """Look at a folder. Raises StoreError if it is none or cannot be read."""
+    """Returns the content of a folder. Raises StoreError if it is not a data folder or cannot be read."""
     folder = read_folder(disk, owner=owner())
     try:
         segments = {start: SegmentRow(start, size_of(disk, segment.path_of(start))) for start in folder.starts}

@@ -1,8 +1,7 @@
-"""Verify: reads everything in a data folder and says what does not agree. Never writes.
+"""Verify: reads everything in a data folder and reports what does not agree. Never writes.
 
-A stopped store is judged whole; of a running one only what lies before its checkpoint, which does not change any more.
-Whether a hole in the log is a torn tail or damage is decided as recovery decides it: it is damage if anything says
-that the log was on disk beyond it.
+A stopped store is judged as a whole; of a running one only the part before its checkpoint, which no longer changes. A
+hole in the log is damage, as in recovery, if anything says that the log was on disk beyond it.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from evenq.store.io.disk import Disk
 from evenq.store.log.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING
 from evenq.store.opening.checkpoint import Checkpoint
 
-__all__ = ["FolderVerdict", "OnProgress", "Owner", "verify"]
-
 OnProgress = Callable[[int, int], None]
-"""Told (bytes read, bytes in all) after each piece."""
+"""Called with (bytes read, bytes in total) after each piece."""
 Owner = Callable[[], str | None]
-"""Pid of the process that has the folder open, None if no process has."""
+"""Returns the pid of the process that has the folder open, None if there is none."""
 BREAKS: Final = frozenset({"offset-gap", "offset-repeated"})  # a start that reads the whole log stops at them
 RESTORE: Final = (
     "restore the folder from a copy. Without one: `evenq store dump DIR` saves what can be read, "
@@ -37,20 +34,19 @@ RESTORE: Final = (
 
 @dataclass(slots=True)
 class FolderVerdict:
-    """What verify saw."""
+    """Result of verify."""
 
     folder: Folder
     log_end: int
-    """Where a start would go on writing, or the end of what was judged."""
+    """Log offset at which a start would continue to write, or the end of the judged part."""
     torn_bytes: int = 0
-    """Behind `log_end`, and a start would cut them."""
+    """Bytes after `log_end` that a start would cut."""
     damage: list[Hole] = field(default_factory=list)
-    """Holes that no start would pass."""
+    """Holes that no start accepts."""
     cut_at: int | None = None
-    """Where the log would have to be cut to be whole: the first damage, or the append call that it breaks."""
+    """Where a cut would make the log whole: the first damage, or the append call that it breaks."""
     lost: list[LostRange] = field(default_factory=list)
     frames: dict[int, int] = field(default_factory=dict)
-    """Frames by kind."""
     queues: int = 0
     entries_checked: int = 0
     bytes_read: int = 0
@@ -65,7 +61,7 @@ class FolderVerdict:
 
 
 def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -> FolderVerdict:
-    """Check a whole folder. Raises StoreError if it cannot be read or judged."""
+    """Checks a whole folder. Raises StoreError if it cannot be read or judged."""
     owned_by = owner()
     folder = read_folder(disk, owner=owned_by)
     try:
@@ -77,7 +73,7 @@ def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -
     now = owner()
     if now != owned_by and now is not None:
         raise StoreError(
-            f"process {now} opened the data folder while it was read, so what was seen means nothing: verify again"
+            f"process {now} opened the data folder while it was read, so the result is not valid: verify again"
         )
     return verdict
 
@@ -93,17 +89,22 @@ class _Verification:
         saved = folder.checkpoint or Checkpoint()
         kept = load_snapshot(disk, folder)
         self._checks = QueueCheck(
-            disk, self._bytes, saved, folder.log_start, folder.findings, folder.running,
+            disk,
+            self._bytes,
+            saved,
+            folder.log_start,
+            folder.findings,
+            folder.running,
             saved=kept.queues if kept is not None else {},
-        )  # fmt: skip
+        )
         self._holes: list[Hole] = []
         self._broken_groups: dict[int, int] = {}
-        """Start of a hole -> where the append call begins that it breaks."""
+        """Start of a hole to the start of the append call that it breaks."""
         self._frames: Counter[int] = Counter()
         self._synced = 0
         self._last_ms = 0
         self._group: int | None = None
-        """Where the append call begins whose end has not come yet."""
+        """Start of the append call whose end has not come yet."""
         self._marks = {mark: name for mark, name in self._vouched() if folder.log_start <= mark < self._end}
 
     def run(self) -> FolderVerdict:
@@ -117,21 +118,24 @@ class _Verification:
                 self._on_progress(walk.bytes_read, walk.bytes_total)
         self._checks.finish()
         verdict = FolderVerdict(
-            self._folder, self._end, frames=self._frames, lost=self._checks.lost, queues=self._checks.queues,
-            entries_checked=self._checks.entries_checked, bytes_read=walk.bytes_read,
-        )  # fmt: skip
+            self._folder,
+            self._end,
+            frames=self._frames,
+            lost=self._checks.lost,
+            queues=self._checks.queues,
+            entries_checked=self._checks.entries_checked,
+            bytes_read=walk.bytes_read,
+        )
         self._judge(verdict)
         return verdict
 
     def _gone(self, _start: int) -> bool:
-        """Whether a file may be missing that was there just now."""
+        """Whether a file may be missing that existed before."""
         self._checks.files_went = self._folder.running
         return self._folder.running
 
-    # -- while walking ------------------------------------------------------------------------------------------------
-
     def _vouched(self) -> list[tuple[int, str]]:
-        """Log offsets that a file says to be on disk, with the file."""
+        """Returns log offsets up to which a file says that the log is on disk, with the file."""
         snapshots = [(file.log_offset, file.path) for file in self._folder.snapshots if file.good]
         if self._folder.checkpoint is not None:
             snapshots.append((self._folder.checkpoint.log_offset, "checkpoint"))
@@ -176,8 +180,6 @@ class _Verification:
             self._broken_groups[hole.start] = self._group
             self._group = None
 
-    # -- at the end ---------------------------------------------------------------------------------------------------
-
     def _judge(self, verdict: FolderVerdict) -> None:
         sure, says = max(self._vouched(), default=(0, ""))
         if self._synced > sure:
@@ -209,24 +211,29 @@ class _Verification:
         if self._ended_clean(hole.start):
             why = "the store was closed in order"
         length = hole.end - hole.start
-        rest = "no whole record comes behind it" if hole.last else f"the next whole record is at log offset {hole.end}"
+        rest = "no whole record follows" if hole.last else f"the next whole record is at log offset {hole.end}"
         lost = "; ".join(map(str, self._checks.lost[:8])) or "which messages is not known"
         more = len(self._checks.lost) - 8
         self._add(
-            hole.start, "log-damaged", Harm.LOST,
-            f"{hole.why}; {length} bytes of the log cannot be read, {rest}. It is no torn tail, because {why}. "
-            f"Missing in the log: {lost}{f' and {more} more stretches' if more > 0 else ''}.", RESTORE,
-        )  # fmt: skip
+            hole.start,
+            "log-damaged",
+            Harm.LOST,
+            f"{hole.why}; {length} bytes of the log cannot be read, {rest}. It is not a torn tail, because {why}. "
+            f"Missing in the log: {lost}{f' and {more} more stretches' if more > 0 else ''}.",
+            RESTORE,
+        )
 
     def _torn(self, verdict: FolderVerdict, start: int, why: str) -> None:
         verdict.log_end = start
         verdict.torn_bytes = self._end - start
         self._add(
-            start, "torn-tail", Harm.NOTE,
-            f"{why}: a write was cut short when the process or the machine ended. No sender was answered that these "
-            f"{verdict.torn_bytes} bytes are on disk; a start cuts them off.",
+            start,
+            "torn-tail",
+            Harm.NOTE,
+            f"{why}: a write was cut short when the process or the machine ended. No sender received an answer that "
+            f"these {verdict.torn_bytes} bytes are on disk; a start cuts them off.",
             "start the broker, or `evenq store repair DIR --apply` to cut them now",
-        )  # fmt: skip
+        )
 
     def _open_group(self, verdict: FolderVerdict, start: int, sure: int) -> None:
         if sure <= start and not self._ended_clean(start):
@@ -234,46 +241,58 @@ class _Verification:
             return
         verdict.cut_at = min(start, verdict.cut_at if verdict.cut_at is not None else start)
         self._add(
-            start, "call-unfinished", Harm.LOST,
-            "the log ends within the records of one append call that was confirmed: its end is missing.", RESTORE,
-        )  # fmt: skip
+            start,
+            "call-unfinished",
+            Harm.LOST,
+            "the log ends within the records of one append call that was confirmed: its end is missing.",
+            RESTORE,
+        )
 
     def _log_short(self, verdict: FolderVerdict, sure: int, says: str) -> None:
         if verdict.cut_at is None:
             verdict.cut_at = self._end
         self._add(
-            self._end, "log-short", Harm.LOST,
+            self._end,
+            "log-short",
+            Harm.LOST,
             f"the log ends there, but {says} says that it was on disk up to {sure}: at least {sure - self._end} bytes "
-            "of confirmed records are missing.", RESTORE,
-        )  # fmt: skip
-
-    # -- findings -----------------------------------------------------------------------------------------------------
+            "of confirmed records are missing.",
+            RESTORE,
+        )
 
     def _time_fell(self, log_offset: int, store_ms: int, before_ms: int) -> None:
         self._add(
-            log_offset, "time-fell", Harm.WRONG,
+            log_offset,
+            "time-fell",
+            Harm.WRONG,
             f"the record was stored at {store_ms} ms, the one before it at {before_ms}: times never fall along the "
-            "log, so looking up by time may miss messages here.", "report it with this output",
-        )  # fmt: skip
+            "log, so looking up by time may miss messages here.",
+            "report it with this output",
+        )
 
     def _unknown_kinds(self, headers: list[Header]) -> None:
         for header in headers:
             if header[4] not in KINDS:
                 self._add(
-                    header[10], "kind-unknown", Harm.WRONG,
-                    f"the record is of kind {header[4]}, which this program does not know; it was passed over.",
+                    header[10],
+                    "kind-unknown",
+                    Harm.WRONG,
+                    f"the record is of kind {header[4]}, which this program does not support; it was passed over.",
                     "use the tool of a newer evenq",
-                )  # fmt: skip
+                )
 
     def _off_the_mark(self, mark: int) -> None:
         file = self._marks[mark]
         self._findings.add(
             StoreFinding(
-                kind="off-the-mark", harm=Harm.REBUILT, file=file, log_offset=mark,
+                kind="off-the-mark",
+                harm=Harm.REBUILT,
+                file=file,
+                log_offset=mark,
                 what="no record begins at the log offset that the file stands for: it belongs to another log.",
                 advice="`evenq store repair DIR --apply` takes the file out",
             )
-        )  # fmt: skip
+        )
 
     def _add(self, log_offset: int, kind: str, harm: Harm, what: str, advice: str) -> None:
         file, byte = place_of(log_offset, self._bytes)

@@ -1,3 +1,1 @@
-"""Disk access: the only modules of the store that open files, descriptors that are shared and bounded, and the
-threads that wait for the disk.
-"""
+"""Disk access: the modules of the store that open files, reserve descriptors, and run blocking calls on threads."""

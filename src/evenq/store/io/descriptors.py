@@ -1,9 +1,9 @@
-"""File descriptors kept for the store, so that a crowd of connections cannot take the one that it needs.
+"""File descriptors reserved for the store, so that many connections cannot take the one that it needs.
 
-A process has one limit for everything that is open. Called by `store.disk` around each call that opens something: when
-none is left, one of the spares is closed for it; a file that the store closes becomes a spare again in the same system
-call, so a connection cannot slip in between. Any thread. Always true: running out of descriptors is no fault of the
-disk, so a call waits for one, and what still fails may be tried again later.
+A process has one limit for everything that is open. `io.disk` calls this around each call that opens something: if no
+descriptor is left, a spare is closed for it. A file that the store closes becomes a spare in the same system call, so
+no connection can take it in between. Any thread. Always true: a lack of descriptors is not a fault of the disk, so a
+call waits for one, and what still fails may be tried again later.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-__all__ = ["NO_FILES", "SpareFiles"]
-
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors that say: too many open files, of the process or of the system."""
+"""Errors for too many open files, of the process or of the system."""
 WAIT_S: Final = 5.0
 PAUSE_S: Final = 0.02
 
@@ -26,21 +24,21 @@ T = TypeVar("T")
 
 
 class SpareFiles:
-    """The spares of one store."""
+    """Spare descriptors of one store."""
 
     def __init__(self, count: int) -> None:
-        """`count`: how many to keep; none are taken before `fill`."""
+        """`count`: number of spares to keep; none are taken before `fill`."""
         self._count = count
         self._lock = threading.Lock()
         self._spares: list[int] = []
         self._null = -1
-        """What spares are made of; open between `fill` and `close`."""
+        """Source of the spares; open between `fill` and `close`."""
 
     def __len__(self) -> int:
         return len(self._spares)
 
     def fill(self) -> None:
-        """Take as many as there should be, or as there are."""
+        """Takes the missing spares, as far as descriptors are left."""
         with self._lock, contextlib.suppress(OSError):
             if self._null < 0:
                 self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -48,9 +46,7 @@ class SpareFiles:
                 self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def ensured(self, call: Callable[[], T]) -> T:
-        """What `call` gives, which opens something; with a spare's place if there is no other, and after a wait of some
-        seconds if there is none at all. Raises what `call` raises.
-        """
+        """Returns what `call` returns, which opens something; releases a spare or waits some seconds if it must."""
         waited_s = 0.0
         while True:
             try:
@@ -66,7 +62,7 @@ class SpareFiles:
                 waited_s += PAUSE_S
 
     def close_file(self, descriptor: int) -> None:
-        """Close a file of the store; its descriptor becomes a spare if one is missing."""
+        """Closes a file of the store; its descriptor becomes a spare if one is missing."""
         with self._lock:
             if self._null >= 0 and len(self._spares) < self._count:
                 os.dup2(self._null, descriptor, inheritable=False)
@@ -75,7 +71,6 @@ class SpareFiles:
         os.close(descriptor)
 
     def close(self) -> None:
-        """Give all back."""
         with self._lock:
             while self._spares:
                 os.close(self._spares.pop())

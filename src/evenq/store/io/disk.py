@@ -1,9 +1,8 @@
-"""The only file of the project that opens files: the Protocol `Disk`, and the real one.
+"""The only module of the project that opens files: the protocol `Disk`, and its real implementation.
 
 Paths are relative to the data folder, with `/`. `pwrite` writes everything or raises OSError (some bytes may then be
-written). Nothing here retries: an fsync that failed once says nothing when called again. The kinds in memory are in
-`memory_disk`. Handles may be used by several threads at a time; `close` must not race with use (the
-callers' rule).
+written). Nothing here retries: a second fsync after a failed one proves nothing. `memory_disk` has the kinds in memory.
+Several threads may use a handle at the same time; callers ensure that `close` does not race with use.
 """
 
 from __future__ import annotations
@@ -22,28 +21,26 @@ from evenq.runtime.failpoints import passing
 from evenq.runtime.private_files import FILE_MODE, make_private
 from evenq.store.io.descriptors import SpareFiles
 
-__all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Room", "Usage", "read_whole", "write_whole"]
-
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
 WRITE_BYTES: Final = 512 << 10
-"""Most bytes of one call to the system. For larger ones Linux may take page cache in pieces of 2 MiB, which it has to
-find first: seen on ext4 of Linux 6.18, 3.1 us of the processor for each KiB in place of 0.25.
+"""Most bytes of one system call. For larger ones Linux may use page cache in pieces of 2 MiB, which it must find first:
+3.1 us of CPU per KiB instead of 0.25, measured on ext4 of Linux 6.18.
 """
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 NOT_NOW: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS})
 SPARE_FILES: Final = 64
-"""Descriptors kept for a folder's owner: more than a checkpoint, a read pool and a new log file open at once."""
+"""Descriptors reserved for a folder's owner: more than a checkpoint, a read pool and a new log file need together."""
 FALLOC_KEEP_SIZE: Final = 1
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)  # Linux only
 _SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # one file system; Linux only
 
 Room = tuple[memoryview]
-"""Where bytes are read into: one buffer, as `os.preadv` takes it."""
+"""Target of a read: one buffer, as `os.preadv` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Room on the disk, bytes."""
+    """Space of the disk, bytes."""
 
     total: int
     free: int
@@ -58,21 +55,21 @@ class File(Protocol):
     """An open file, read and written at absolute places."""
 
     def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
-        """Write all parts one behind the other. OSError means that an unknown part of them was written."""
+        """Writes all parts in sequence. After OSError an unknown part of them is written."""
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Returns up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:
-        """Read from each place as much as its room takes. False if one of them is not there in full, or (without
-        `wait`) not in the page cache for sure; the rooms then hold anything.
+        """Fills each room from its place. Returns False if a place has too few bytes or, without `wait`, is perhaps not
+        in the page cache; the content of the rooms is then undefined.
         """
         ...
 
     def sync(self) -> None:
-        """Fdatasync. After an OSError the content of the disk is unknown."""
+        """Calls fdatasync. After OSError the content of the disk is unknown."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -86,56 +83,56 @@ class Disk(Protocol):
     """A data folder."""
 
     blocks: bool
-    """True if calls may wait for a device, so that they belong on threads."""
+    """Whether calls may wait for a device, so that they belong on threads."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; FileNotFoundError unless `create`."""
+        """Opens for reading and writing. Raises FileNotFoundError unless `create`."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Sorted names in a folder; empty if there is none."""
+        """Returns the sorted names in a folder; empty without the folder."""
         ...
 
     def preallocate(self, path: str, size: int) -> None:
-        """Make the file and set space aside for `size` bytes of it, where the system can; its size stays what was
-        written. OSError (ENOSPC) if there is no such space; the file may be there then.
+        """Creates the file and reserves space for `size` bytes, where the system can; the file's size does not change.
+        Raises OSError (ENOSPC) without such space; the file may exist then.
         """
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Replace `new`. Durable after `sync_folder`."""
+        """Renames a file and replaces `new`. Durable after `sync_folder`."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; nothing happens if it is not there."""
+        """Removes a file, or a folder with its content, if it exists."""
         ...
 
     def make_folder(self, path: str) -> None:
-        """With its parents."""
+        """Creates a folder with its parents."""
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Make creations, renames and removals in this folder durable."""
+        """Makes creations, renames and removals in this folder durable."""
         ...
 
     def sync_all(self) -> None:
-        """Make everything written and named so far durable, in one call: cheaper than a sync for each of many files."""
+        """Makes everything written and named so far durable in one call: cheaper than a sync for each of many files."""
         ...
 
     def usage(self) -> Usage: ...
 
     def lock(self) -> None:
-        """Become the folder's one owner. BlockingIOError (its text: the owner's pid) if another process is."""
+        """Locks the folder for one owner. Raises BlockingIOError (its text: the owner's pid) if it is locked."""
         ...
 
     def unlock(self) -> None: ...
 
     def lost(self) -> str:
-        """Why the folder is not its owner's any more (moved, removed, another lock file), for people; empty: it is."""
+        """Returns why the folder no longer is its owner's (moved, removed, another lock file); empty if it is."""
         ...
 
     def describe(self, path: str) -> str:
-        """How to name a path to people."""
+        """Returns the name of a path for users."""
         ...
 
 
@@ -148,13 +145,13 @@ class RealFile:
         self._descriptor = descriptor
         self._spares = spares
         self._always_waits = False
-        """Its file system cannot say what is in the page cache."""
+        """The file system cannot report what is in the page cache."""
 
     def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         for group in _calls(parts):
             want = sum(map(len, group))
             done = os.pwritev(self._descriptor, group, offset)
-            while done < want:  # a short write: the next call says why, or goes on
+            while done < want:  # a short write: the next call raises the reason, or continues
                 rest = b"".join(group)[done:]
                 done += os.pwrite(self._descriptor, rest, offset + done)
             offset += want
@@ -195,7 +192,7 @@ class RealFile:
         return True
 
     def sync(self) -> None:
-        # Not fsync: the size is synced too where it changed, times of the file are of no use here.
+        # Not fsync: fdatasync also syncs a changed size, and the times of the file are not needed.
         os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
@@ -211,7 +208,7 @@ class RealFile:
 
 
 class RealDisk:
-    """A folder of the machine's file system. Creating it makes the folder."""
+    """A folder of the machine's file system, created if it is missing."""
 
     blocks = True
 
@@ -253,7 +250,7 @@ class RealDisk:
             target.unlink(missing_ok=True)
 
     def make_folder(self, path: str) -> None:
-        make_private(self.root / path, sync=False)  # for a new queue, too: what is in it can be made again
+        make_private(self.root / path, sync=False)  # for a new queue, too: its files can be built again
 
     def sync_folder(self, path: str) -> None:
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -282,13 +279,15 @@ class RealDisk:
     def lock(self) -> None:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            # A lock of the system ends with its process, however that ends; a pid in a file would have to be judged. It
-            # is there for people.
+            # The system releases this lock when the process ends, in any way. The pid is for people.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise BlockingIOError(owner) from None
+        except OSError:  # a file system without locks
+            os.close(descriptor)
+            raise
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor
@@ -301,7 +300,7 @@ class RealDisk:
             there = os.stat(self.root / "lock")
         except (FileNotFoundError, NotADirectoryError):
             return f"the data folder {self.root} was moved or removed, or its lock file was"
-        except OSError:  # trouble of the disk shows where it is used
+        except OSError:  # a failure of the disk is reported where it is used
             return ""
         own = os.fstat(self._lock)
         if (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino):
@@ -321,7 +320,7 @@ class RealDisk:
 
 
 class ReadOnlyDisk(RealDisk):
-    """A broker's folder as tools see it: nothing is made or changed, and a running owner is not disturbed."""
+    """A broker's folder for tools: nothing is created or changed, and a running owner is not disturbed."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -334,13 +333,13 @@ class ReadOnlyDisk(RealDisk):
         return RealFile(self._open(path, os.O_RDONLY), self._spares)
 
     def owner(self) -> str | None:
-        """Pid of the process that holds the folder (`?` if it did not say), None if no process does."""
+        """Returns the pid of the process that holds the folder (`?` if it is unknown), None without one."""
         try:
             descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back at once: a start may come by
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released immediately: a start may need it
         except BlockingIOError:
             return os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "?"
         finally:
@@ -367,7 +366,6 @@ class ReadOnlyDisk(RealDisk):
 
 
 def _calls(parts: Sequence[bytes | bytearray]) -> Iterator[Sequence[bytes | bytearray | memoryview]]:
-    """The same bytes as the system gets them, call by call."""
     if len(parts) <= IOV_MAX and sum(map(len, parts)) <= WRITE_BYTES:
         yield parts
         return
@@ -387,23 +385,21 @@ def _calls(parts: Sequence[bytes | bytearray]) -> Iterator[Sequence[bytes | byte
 
 
 def _set_aside(descriptor: int, size: int) -> None:
-    """`fallocate` with KEEP_SIZE, which the standard library lacks: `os.posix_fallocate` changes the size, and where
-    the file system cannot do it, it writes zeros.
-    """
+    """Reserves space by `fallocate` with KEEP_SIZE: `os.posix_fallocate` changes the size, or writes zeros."""
     if _FALLOCATE is None:
         return
     room = os.fstatvfs(descriptor)
-    if size > room.f_bavail * room.f_frsize:  # else it takes all there is, and fails then
+    if size > room.f_bavail * room.f_frsize:  # otherwise it takes all free space before it fails
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if _FALLOCATE(descriptor, FALLOC_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
         number = ctypes.get_errno()
         if number in (errno.ENOSPC, errno.EDQUOT):
-            os.ftruncate(descriptor, os.fstat(descriptor).st_size)  # what it got of it goes back: all that was free
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size)  # returns what it got, which is all free space
             raise OSError(number, os.strerror(number))
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """All bytes of a small file; None if it is not there."""
+    """Returns all bytes of a small file; None if it does not exist."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -415,7 +411,7 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 
 def write_whole(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a small file so that a crash leaves the old one or the new one: beside, synced, renamed."""
+    """Replaces a small file so that a crash leaves the old one or the new one: beside, synced, renamed."""
     beside, kind = f"{path}.new", path.partition("/")[0]
     file = disk.open(beside, create=True)
     try:

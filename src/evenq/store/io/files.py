@@ -1,7 +1,7 @@
-"""Files open for reading, at most a given number: the least recently used one is closed first.
+"""A bounded table of files open for reading: the least recently used one is closed first.
 
-Shared by the loop's thread and those of the read pool, behind one lock under which no file is opened: no thread that
-wants an open file waits for the disk. A file in use is never closed: it is only forgotten, and closed by its last user.
+The loop's thread and the read pool share it behind one lock, under which no file is opened: a thread that needs an open
+file never waits for the disk. A file in use is not closed, only dropped from the table; its last user closes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from evenq.store.io.disk import Disk, File
-
-__all__ = ["Opened", "ReadFiles"]
 
 
 class Opened:
@@ -28,7 +26,7 @@ class Opened:
 
 
 class ReadFiles:
-    """A bounded table of open files by path."""
+    """Open files by path, at most a given number."""
 
     def __init__(self, disk: Disk, files_max: int) -> None:
         self._disk = disk
@@ -36,11 +34,10 @@ class ReadFiles:
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, Opened] = OrderedDict()
         self._forgotten = 0
-        """How many calls of `forget` there were."""
 
     @contextmanager
     def using(self, path: str) -> Iterator[File]:
-        """The open file, which stays open for the length of the block."""
+        """Yields the open file, which stays open for the block."""
         opened = self._take(path)
         try:
             yield opened.file
@@ -48,7 +45,7 @@ class ReadFiles:
             self.give_back(opened)
 
     def take_if_open(self, path: str) -> Opened | None:
-        """For `give_back`, and without waiting for anything: None unless the file is open already."""
+        """Returns a file for `give_back` if it is open already, otherwise None; waits for nothing."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -61,7 +58,6 @@ class ReadFiles:
             self._lock.release()
 
     def give_back(self, opened: Opened) -> None:
-        """Its user has done."""
         with self._lock:
             opened.users -= 1
             over = not opened.kept and opened.users == 0
@@ -69,7 +65,7 @@ class ReadFiles:
             opened.file.close()
 
     def forget(self, path: str) -> None:
-        """Close a file that is about to be removed; its last user does it if it is in use."""
+        """Closes a file that is about to be removed; its last user does so if it is in use."""
         with self._lock:
             self._forgotten += 1
             opened = self._opened.pop(path, None)
@@ -81,7 +77,7 @@ class ReadFiles:
             opened.file.close()
 
     def close(self) -> None:
-        """Close all. Nobody may read any more."""
+        """Closes all files. No read may follow."""
         with self._lock:
             for opened in self._opened.values():
                 opened.file.close()
@@ -100,7 +96,7 @@ class ReadFiles:
         return self._open(path, forgotten)
 
     def _open(self, path: str, forgotten: int) -> Opened:
-        """Open it without the lock: the loop's thread takes that lock, and a slow disk must not hold it up."""
+        """Opens without the lock: the loop's thread takes that lock, and a slow disk must not delay it."""
         file = self._disk.open(path)
         closing = []
         with self._lock:
@@ -109,7 +105,7 @@ class ReadFiles:
                 closing.append(file)
             else:
                 opened = Opened(file)
-                opened.kept = forgotten == self._forgotten  # else it may be the one that was removed meanwhile
+                opened.kept = forgotten == self._forgotten  # otherwise it may be a file that was removed
                 if opened.kept:
                     self._opened[path] = opened
                     closing += self._over()
@@ -119,7 +115,7 @@ class ReadFiles:
         return opened
 
     def _over(self) -> list[File]:
-        """Forget the least recently used; returns those to close."""
+        """Drops the least recently used files from the table; returns those to close."""
         closing = []
         while len(self._opened) > self._files_max:
             _, oldest = self._opened.popitem(last=False)

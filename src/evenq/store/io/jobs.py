@@ -1,6 +1,6 @@
-"""Where blocking calls run: a small pool of threads, or inline for a disk that never blocks.
+"""Blocking calls on a small pool of threads, or inline for a disk that never blocks.
 
-Inline, a job is done when `run` returns for the first time, so a simulation on one thread gives the same history twice.
+Inline, a job is done when `run` first returns, so a simulation on one thread gives the same history twice.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["Jobs"]
-
 T = TypeVar("T")
 
 
 class Jobs:
-    """At most `threads` jobs at a time, in order of their coming."""
+    """A queue of jobs, of which at most `threads` run at a time, in the order of their calls."""
 
     def __init__(self, *, threads: int, name: str, threaded: bool) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name) if threaded else None
@@ -27,6 +25,6 @@ class Jobs:
         return await asyncio.get_running_loop().run_in_executor(self._pool, job)
 
     def close(self) -> None:
-        """Wait for what runs and end the threads."""
+        """Waits for running jobs and ends the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)

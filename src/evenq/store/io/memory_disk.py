@@ -1,7 +1,7 @@
-"""A disk in memory: the engine of a quick start without a data folder, and what the tests' `FaultDisk` builds on.
+"""A disk in memory: for a start without a data folder, and the base of the tests' `FaultDisk`.
 
-Nothing outlives the process. `bytes_max` is its size: over it a write fails with ENOSPC like on a full disk. It never
-blocks, so the store runs all of its jobs inline on the loop and no thread is started.
+Nothing outlives the process. `bytes_max` is its size: a write over it fails with ENOSPC, as on a full disk. It never
+blocks, so the store runs all of its jobs inline on the loop and starts no thread.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from collections.abc import Sequence
 
 from evenq.store.io.disk import File, Room, Usage
 
-__all__ = ["MEMORY_FULL", "MORE_MEMORY", "MemoryDisk", "MemoryFile"]
-
 MEMORY_FULL = "memory_bytes_max is reached"
-"""Text of the ENOSPC of a disk in memory: people must not look for a disk that is full."""
+"""Text of the ENOSPC of a disk in memory, so that nobody looks for a full disk."""
 MORE_MEMORY = "raise memory_bytes_max, or keep messages in a folder (store.path; `evenq up --data FOLDER`)"
-"""What to do then."""
+"""Advice for that error."""
 
 
 class MemoryFile:
-    """One file: its bytes belong to the disk, a handle only points there."""
+    """One file: its bytes belong to the disk, a handle only refers to them."""
 
     __slots__ = ("data", "disk")
 
@@ -48,7 +46,7 @@ class MemoryFile:
         return True
 
     def sync(self) -> None:
-        """Memory is as durable as it gets."""
+        """Does nothing."""
 
     def truncate(self, size: int) -> None:
         change = size - len(self.data)
@@ -62,7 +60,7 @@ class MemoryFile:
         return len(self.data)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 class MemoryDisk:
@@ -77,7 +75,7 @@ class MemoryDisk:
         self._locked = False
 
     def grow(self, change: int) -> None:
-        """Account for bytes; ENOSPC over the size."""
+        """Counts bytes. Raises ENOSPC over the size."""
         if change > 0 and self.bytes_used + change > self.bytes_max:
             raise OSError(errno.ENOSPC, MEMORY_FULL)
         self.bytes_used += change
@@ -110,13 +108,13 @@ class MemoryDisk:
             self.bytes_used -= len(self.files.pop(name).data)
 
     def make_folder(self, path: str) -> None:
-        """Folders are only parts of names here."""
+        """Does nothing: folders are only parts of names."""
 
     def sync_folder(self, path: str) -> None:
-        """Nothing to sync."""
+        """Does nothing."""
 
     def sync_all(self) -> None:
-        """Nothing to sync."""
+        """Does nothing."""
 
     def usage(self) -> Usage:
         return Usage(self.bytes_max, self.bytes_max - self.bytes_used)

@@ -1,3 +1,3 @@
-"""The commit log: records in segment files, what is appended and by which thread it is written, what the log keeps
-for how long, and the consume queues that name the place of each message.
+"""The commit log: records in segment files, the append path and its writer thread, retention, and the consume queues
+that hold the place of each message.
 """

@@ -1,16 +1,16 @@
-"""The loop's half of the write path: takes appends, hands groups of them to the writer, makes them consumable.
+"""The loop's half of the write path: accepts appends, passes groups of them to the writer, makes them consumable.
 
-Called on the loop thread only. Between `append` and the writer's report a record has a place (`Packer`) but is not
-consumable; if the disk was full, the places are taken back, if anything else failed the store is poisoned. While the
-writer has one group, the next one gathers.
+On the loop thread only. Between `append` and the writer's report a record has a place (`Packer`) but is not consumable.
+If the disk was full, the places are taken back; any other failure poisons the store. While the writer has one group,
+the next one gathers.
 
-In a log with copies (`LogState.replicated`) groups that were written wait, in order, until `commit` says that every
-in-sync copy has them; only then the same things happen that otherwise follow the writer's report. The writer goes on
-meanwhile. What waits is in the log: a full disk takes back what is behind it.
+In a log with copies (`LogState.replicated`) written groups wait, in order, until `commit` says that every in-sync copy
+has them; only then follows what otherwise follows the writer's report. The writer continues in the meantime. The
+waiting groups are in the log, so a full disk takes back only later ones.
 
-There the owner may take messages before they are committed, and even before they are written (`on_gathering`), if
-no client hears of it before a record behind them is committed: a log has nothing without all that is before it. What is
-taken so in time has its record in the same group. A full disk may take such messages back: `on_taken_back`.
+There the owner may take messages before they are committed, and even before they are written (`on_gathering`). No
+client may get them before a later record is committed, since a log has nothing without all that precedes it. A record
+of the take joins the same group if it is appended in time. A full disk may take such messages back: `on_taken_back`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,17 @@ from evenq.store.log.recent_groups import RecentGroups
 from evenq.store.log.record import HEADER_BYTES
 from evenq.store.log.writer import WriteBatch
 
-__all__ = ["Appender"]
-
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
-GATHER_MS = 5  # nor does one that has waited for this long: under a crowd a turn takes milliseconds (decision 57)
-TAKING_TURNS = 2  # from the call that wakes who takes messages: first it takes, then it records that (decision 76)
+GATHER_MS = 5  # nor does one that has waited for this long: under load a turn takes milliseconds (decision 57)
+TAKING_TURNS = 2  # after the call that wakes a receive: first it takes messages, then it records that (decision 76)
 ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn (decision 12)
 
 OnGathering = Callable[[list[tuple[int, int, int]]], bool]
-"""Gets (topic id, queue id, end) of queues."""
+"""Called with (topic id, queue id, end) of queues."""
 
 
 class Appender:
-    """Places, groups and outcomes of appends. `submit` hands a batch to the writer, `complete` takes its report, and
-    `commit` that of the copies.
-    """
+    """Places, groups and outcomes of appends. `complete` handles the writer's report, `commit` that of the copies."""
 
     def __init__(
         self,
@@ -60,9 +56,9 @@ class Appender:
         gather_turns: int = 0,
         epoch: int = 1,
     ) -> None:
-        """`gather_turns`: turns of the loop that a group waits for others to join it before the writer gets it, but
-        GATHER_MS at most. A turn without work is a few microseconds; a group alone costs the writer's thread and ours
-        two switches. `epoch`: of the leader that appends, for the records' headers.
+        """`gather_turns`: turns of the loop that a group waits for more appends before the writer gets it, for at most
+        GATHER_MS. An idle turn takes a few microseconds; a group alone costs two thread switches. `epoch`: of the
+        leader that appends, for the records' headers.
         """
         self._state = state
         self._stats = state.stats
@@ -73,78 +69,80 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self.submit: Callable[[WriteBatch], None] = lambda _: None
         self.on_growth: Callable[[], None] = lambda: None
-        """Called after each batch that was written or became safe, for the flusher."""
+        """Called after each batch that was written or became safe; the flusher's."""
         self.on_dispatched: OnDispatched | None = None
         self.on_timers: Callable[[Sequence[TimerAppend], Sequence[int]], None] = lambda _, __: None
-        """Called for each call that is safe now and had timers or ends, in the step that moves the log's safe end."""
+        """Called for each safe call with timers or ends, in the step that moves the log's safe end."""
         self.on_written: Callable[[int], None] = lambda _: None
         """Called with the new end for each batch that is written and waits for its commit; the owner's."""
         self.on_gathering: OnGathering = lambda _: False
-        """Of a log with copies: called when messages have joined the group that gathers, with all its queues and their
-        ends. True: somebody takes them now, so the group waits TAKING_TURNS for what that appends.
+        """In a log with copies: called with all queues of the gathering group and their ends when messages joined it.
+        Returns True if some are taken now: then the group waits TAKING_TURNS for the record of that.
         """
         self.on_taken_back: OnDispatched = lambda _: None
-        """Called before those are told whose group found the disk full, with its queues and where they end now."""
+        """Called with the queues of a group that found the disk full and their new ends, before its appends fail."""
         self._synchronous = options.flush is FlushMode.SYNC
         self._replicated = state.replicated
         self._packer = Packer(queues, segment_bytes=segment_bytes, end=state.stats.log_end, epoch=epoch)
         self._cache = HotCache(options.cache_bytes)
         self._waiting_max = options.append_queue_max
         self._end_max = state.stats.log_end + options.append_bytes_max
-        """No message is placed at or behind this log offset: it moves on with what is safe."""
+        """No message gets a place at or after this log offset, which moves with what is safe."""
         self._busy: WriteBatch | None = None
-        """What the writer has."""
+        """The batch that the writer has."""
         self._uncommitted: deque[WriteBatch] = deque()
-        """What is written and waits for its commit, in order. The bounds of what waits are its bounds."""
+        """Written batches that wait for their commit, in order. The limits of waiting records bound it."""
         self._committed_end = 0
         self.recent = RecentGroups()
-        """Of a replicated store."""
+        """Only used in a replicated store."""
         self._left: Error | None = None
-        """Told to those whose records waited when the store closed."""
+        """Error of the records that waited when the store closed."""
         self._kick_due = False
         self._gather_turns = gather_turns
         self._turns = 0
         """Turns of the loop that the present group has waited."""
         self._gather_until_ms = 0
         self._announced = 0
-        """Messages of the group that gathers of which `on_gathering` was told."""
+        """Messages of the gathering group of which `on_gathering` was notified."""
         self._taking_turns = 0
-        """Turns that the group still waits for those who take its messages."""
+        """Turns that the group still waits for the record of messages that were taken."""
         self._waiters: list[asyncio.Future[None]] = []
         self._last_full: StoreFull | None = None
 
-    # -- appends ------------------------------------------------------------------------------------------------------
-
     def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
-        """Give places to messages and queue them. See `MessageStore.append`."""
+        """Places messages and queues them. See `MessageStore.append`."""
         state = self._state
         if state.blocked or not entries or self._overloaded():
             self._refuse(entries)
-        # Store times never fall although the clock may (D10): reads by time and retention search by halves.
+        # Store times never fall although the clock may (D10): reads by time and retention use binary search.
         state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
         return self._joined(self._packer.pack(entries, store_ms, state.synced_end), len(entries))
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
-        """Queue one opaque record. See `MessageStore.append_state`."""
+        """Queues one opaque record. See `MessageStore.append_state`."""
         state = self._state
-        # Neither a full disk nor too many waiting messages refuse state: acks and offsets must go on (D9).
+        # A full disk or too many waiting messages do not refuse state: acks and offsets must still be accepted (D9).
         if state.stopped:
             self._refuse(())
         state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
         return self._joined(self._packer.pack_state(payload, store_ms, state.synced_end), 1)
 
     def append_group(
-        self, entries: Sequence[Append], *, state: bytes, timers: Sequence[TimerAppend], ended: Sequence[int],
-        moves: bool = False, blocks: Sequence[AppendBlock] = (),
-    ) -> asyncio.Future[None]:  # fmt: skip
-        """One all-or-nothing group: blocks of messages, messages, timers, the end of timers, state, in this order. See
-        `MessageStore.append`. `moves`: the timers are old ones, so that their file can go; they may use
-        `reserve_bytes` of the disk's reserve.
-
-        The plain `append` is not told apart from within, so that it stays as fast as it is.
+        self,
+        entries: Sequence[Append],
+        *,
+        state: bytes,
+        timers: Sequence[TimerAppend],
+        ended: Sequence[int],
+        moves: bool = False,
+        blocks: Sequence[AppendBlock] = (),
+    ) -> asyncio.Future[None]:
+        """Queues one all-or-nothing group: blocks of messages, messages, timers, the end of timers, state, in this
+        order. See `MessageStore.append`. `moves`: the timers are old ones, moved so that their file can be deleted;
+        they may use `reserve_bytes` of the disk's reserve. The plain `append` is separate, so that it stays fast.
         """
         log = self._state
-        # Moving timers is what frees space: refused with the messages, a full disk would stay full.
+        # Moving timers frees space: if it were refused with the messages, a full disk would stay full.
         if moves and log.full is not None and not log.stopped and log.reserve_bytes > 0:
             log.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
         elif entries or timers or blocks:
@@ -160,26 +158,25 @@ class Appender:
         return self._stats.waiting >= self._waiting_max or self._packer.end >= self._end_max
 
     def _joined(self, batch: WriteBatch, records: int) -> asyncio.Future[None]:
-        """A call's records are in the group: see that the writer gets it."""
+        """Adds a call's records to the group, and ensures that the writer gets it."""
         self._stats.waiting += records
-        # With copies also while the writer is busy: what joins then may be taken by a parked receive (decision 76).
+        # With copies also while the writer is busy: a waiting receive may take what joins (decision 76).
         if not self._kick_due and (self._busy is None or self._replicated):
             self._kick_due = True
             self._begin_to_gather()
-            self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends come along
+            self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends join
         future = self._loop.create_future()
         batch.futures.append(future)
         return future
 
     @property
     def assigned_end(self) -> int:
-        """First log offset that no record has."""
+        """First log offset without a record."""
         return self._packer.end
 
     async def settled(self) -> None:
-        """Wait until every append so far has its outcome, and until what recovery found is committed. Raises StoreFull
-        or StorePoisoned if an append failed, PersistenceTimeout if the store closed first, and what `abandon` was
-        given.
+        """Waits until every append so far has its outcome, and what recovery found is committed. Raises StoreFull or
+        StorePoisoned if an append failed, PersistenceTimeout if the store closed first, and the error of `abandon`.
         """
         state = self._state
         target, refused = self._packer.end, state.taken_back
@@ -196,10 +193,8 @@ class Appender:
             raise state.failure
         if self._left is not None and (state.stats.log_end < target or not state.certain):
             raise copy(self._left)
-        if state.taken_back != refused:  # gone, even if the disk has space again by now
+        if state.taken_back != refused:  # the records are gone, even if the disk has space again by now
             raise StoreFull(str(self._last_full))
-
-    # -- groups -------------------------------------------------------------------------------------------------------
 
     def _begin_to_gather(self) -> None:
         self._turns = 0
@@ -231,7 +226,7 @@ class Appender:
             passing("append.handed_over")
 
     def _is_being_taken(self, batch: WriteBatch) -> bool:
-        """Let the group's new messages be taken; whether the group waits for the record of that."""
+        """Offers the group's new messages; returns whether the group waits for the record that some were taken."""
         if batch.messages > self._announced:
             self._announced = batch.messages
             if self.on_gathering([(queue.topic_id, queue.queue_id, end) for queue, end in batch.touched.items()]):
@@ -243,7 +238,7 @@ class Appender:
         return True
 
     def written(self, batch: WriteBatch) -> None:
-        """The writer wrote a batch of a replicated store and begins to sync it: copies may have it meanwhile."""
+        """Handles a batch of a replicated store that is written and not yet synced: copies may get it meanwhile."""
         state = self._state
         if state.failure is None and self._left is None:
             self._stats.written_end = batch.end
@@ -251,11 +246,11 @@ class Appender:
             self.on_written(batch.end)
 
     def complete(self, batch: WriteBatch, error: Exception | None) -> None:
-        """The writer's report on one batch."""
+        """Handles the writer's report on one batch."""
         state = self._state
         if state.failure is not None or self._left is not None:  # stopped meanwhile, its futures have failed
             return
-        # What is on disk is unknown after any error but a full disk, which was undone durably (`CommitLog._undo`).
+        # After any error but a full disk, which was undone (`CommitLog._undo`), the content of the disk is unknown.
         if error is not None and not isinstance(error, StoreFull):
             state.poison(f"writing the commit log at offset {batch.start} failed: {error}")
             return
@@ -270,17 +265,16 @@ class Appender:
             self._finish(batch)
 
     def _await_commit(self, batch: WriteBatch) -> None:
-        """It is written: the writer goes on, the owner asks the copies."""
+        """Queues a written batch for its commit: the writer continues, the owner collects the copies' confirmations."""
         self.recent.keep(batch)
-        # Commits may stay away for long; the files have the bytes for followers that come later.
+        # A commit may take long; for followers that come later the files have the bytes.
         batch.forget_bytes()
         self._uncommitted.append(batch)
         if self._packer.batch is not None and not self._kick_due:
             self._go_on()
         reported_end, self._stats.written_end = self._stats.written_end, batch.end
         self.on_growth()
-        # With a sync for each group the owner heard of it before the sync (`written`), so that copies sync at the same
-        # time.
+        # With a sync per group the owner was notified before it (`written`), so that copies sync at the same time.
         if batch.end > reported_end:
             self.on_written(batch.end)
         if self._synchronous:
@@ -288,11 +282,11 @@ class Appender:
         self.commit(min(self._committed_end, batch.end))  # copies may have been faster than the sync here
 
     def commit(self, end: int) -> None:
-        """All below `end` is committed. See `MessageStore.commit`. Once the store has stopped, nothing waits here."""
+        """Commits all below `end`. See `MessageStore.commit`. Once the store has stopped, nothing waits here."""
         state, stats, groups = self._state, self._stats, self._uncommitted
         if end > stats.written_end:
             raise AssertionError(f"committed up to {end}, but this log is written up to {stats.written_end} only")
-        # What recovery found is committed now too: only from here on may derived files tell of it.
+        # The log that recovery found is committed too now: derived files may cover it.
         if not state.certain and end >= stats.log_end:
             state.certain = True
             self._wake_waiters()
@@ -301,20 +295,20 @@ class Appender:
             self._finish(groups.popleft())
 
     def _go_on(self) -> None:
-        """The writer gets what has gathered."""
+        """Passes what has gathered to the writer."""
         self._begin_to_gather()
         self._kick_due = True
         self._kick()
 
     def _finish(self, batch: WriteBatch) -> None:
-        """It is safe: its messages are consumable, its senders are answered."""
+        """Makes the messages of a safe batch consumable and answers its senders."""
         passing("answer.before")
         touched = batch.touched
-        # Before its senders are answered: who then reads must find its own message.
+        # Before the answers: a sender that then reads must find its own message.
         for queue, end in touched.items():
             queue.max_offset = end
         self._state.dirty.update(dict.fromkeys(touched))
-        # In the same step as the timers: a snapshot between the two would have the log's end without what it holds.
+        # In the same step as the timers: a snapshot in between would cover the log's end without its timers.
         self._count(batch)
         for timers, ended in batch.timer_changes:
             self.on_timers(timers, ended)
@@ -329,8 +323,8 @@ class Appender:
         self.on_growth()
 
     def _answer(self, futures: list[asyncio.Future[None]], count: int) -> None:
-        """Tell senders, `count` of them in one turn: those told first bring the next group before the last are told,
-        so that the writer writes while the loop packs.
+        """Answers `count` senders in this turn and the rest later: the first ones fill the next group before the last
+        are answered, so that the writer writes while the loop packs.
         """
         for future in futures[:count]:
             if not future.done():
@@ -354,14 +348,12 @@ class Appender:
         self._cache.add(batch)
         stats.cache_bytes = self._cache.bytes
 
-    # -- what went wrong ----------------------------------------------------------------------------------------------
-
     def _refuse(self, entries: Sequence[object]) -> None:
-        """Raise the error that says why nothing is taken."""
+        """Raises the error that says why nothing is accepted."""
         state = self._state
         state.stats.refused += 1
         if state.failure is not None:
-            # A copy: one that is raised again and again would keep the stack of each time.
+            # A copy: an exception that is raised repeatedly would keep the traceback of each time.
             raise copy(state.later or state.failure)
         if state.closed:
             raise StorePoisoned("the store is closed: no append can be stored")
@@ -379,14 +371,13 @@ class Appender:
         )
 
     def _take_back(self, batch: WriteBatch, error: StoreFull) -> None:
-        """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
+        """Frees the places of a batch that found the disk full, and of later ones: nothing of them is in the log."""
         self._state.set_full(error)
         self._state.taken_back += 1
         self._last_full = error
         self._announced = 0
         groups = self._packer.take_back(batch, self._uncommitted)
-        # Before the senders hear of it: a retry gets the same places, and must not meet deliveries of the messages
-        # before.
+        # Before the appends fail: a retry gets the same places, and must not meet deliveries of the old messages.
         self.on_taken_back([(one.topic_id, one.queue_id, one.next_offset) for group in groups for one in group.touched])
         for group in groups:
             self._stats.waiting -= group.records
@@ -395,7 +386,7 @@ class Appender:
         _fail(groups, error)
 
     def leave(self, error: Error) -> None:
-        """The store closes: who still waits is told `error`. What was written stays in the log."""
+        """Fails waiting appends with `error`, because the store closes. Written records stay in the log."""
         self._left = error
         self._give_up(error)
 
@@ -414,7 +405,7 @@ class Appender:
 
 
 def _fail(groups: list[WriteBatch], error: Error) -> None:
-    """Tell the senders of these groups, each with an error of its own."""
+    """Fails the senders of these groups, each with an error object of its own."""
     for group in groups:
         for future in group.futures:
             if not future.done():

@@ -1,9 +1,35 @@
-"""The commit log's files as the writer sees them: strictly sequential writes, sealing of full files, syncs (CL-1 to
-CL-5).
+"""The files of the commit log as the writer sees them: sequential writes, sealing of full files, syncs (CL-1 to CL-5).
 
-`write` runs on the writer thread only, `sync` on the writer or the flush thread, `prepare` and `close_sealed` on the
-flush thread only. A full disk (ENOSPC before or while a group is written) is undone, so the store stays usable; any
-other error, and any error of a sync, is final.
+Problem: messages, progress and settings of a broker are in one log. A record that is confirmed to be on disk must
+survive a power loss, a record whose append failed must not appear later, and a full disk must not end the broker.
+
+Idea: the log is a sequence of files of one size, each named by the log offset of its first byte. A group of appended
+records is one or more runs of bytes, one for each file, that continue the log. A full file is sealed: it gets its whole
+size and is synced. So only the newest file can be incomplete, and its size gives the end of the log. When the newest
+file is half full, space for the next one is reserved in the file `spare`.
+
+Example: files have 16 MiB (16,777,216 bytes), and the log ends at 16,777,000. The next group is one record of 1,000
+bytes, which does not fit into the remaining 216 bytes. It has two runs. The first one is padding for file 0 at position
+16,777,000 and seals it: `write` writes the padding's header of 88 bytes, sets the size to 16,777,216, and syncs. The
+second one begins file 16,777,216: `write` renames `spare`, syncs the folder, and writes the 1,000 bytes.
+
+Failures:
+- A lack of space or of file descriptors (`FULL`): the group is undone durably, and `write` raises StoreFull. The store
+  stays usable.
+- Any other error of a write, and any error of a sync: the content of the disk is unknown, and the store must stop.
+  After a failed fsync the kernel may report pages as clean that never reached the disk, so neither a retry nor an undo
+  is reliable.
+
+Invariants:
+- `CommitLog` writes at the end of the log only; all files but the newest are sealed and synced.
+- The name of a file is durable before any of its bytes can be acknowledged.
+- A `spare` of an earlier process is removed and never used.
+
+Threads of a store: `write` on the writer thread, `sync` on the writer or the flush thread, `prepare` and `close_sealed`
+on the flush thread. In a `LogCopy` all of them are on its one thread.
+
+References: CL-1 to CL-5, D1, D9; decision records 3, 12, 14 and 27; Rebello et al., "Can Applications Recover from
+fsync Failures?", USENIX ATC 2020.
 """
 
 from __future__ import annotations
@@ -20,59 +46,56 @@ from evenq.store.io.disk import Disk, File
 from evenq.store.io.memory_disk import MEMORY_FULL, MORE_MEMORY
 from evenq.store.log.segment import FOLDER, path_of, segment_of
 
-__all__ = ["CommitLog", "LogRun", "runs_of"]
-
 log = logging.getLogger(__name__)
 
 SPARE: Final = "spare"
-"""The next file, with its space set aside. Not in the log's folder, where a file's size says where the log ends."""
-# Without file descriptors nothing was written either, and they come back as disk space does (decision 27).
+"""The next file with its space reserved. Outside of the log's folder, where the size of the last file gives the end."""
+# Without a file descriptor nothing was written either, and descriptors become free again as space does (decision 27).
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
-"""Errors after which the store goes on and tries again later: there is no space, or no file descriptor."""
+"""Errors after which the store continues and tries again later: no space, or no file descriptor."""
 
 
 def shortage(error: OSError) -> str:
-    """What of `FULL` there is too little of, and what to do."""
+    """Returns which resource of `FULL` is missing, and what to do."""
     if error.errno in NO_FILES:
         return f"the broker has no file descriptor left ({error.strerror}): raise its limit (ulimit -n)"
     if error.strerror == MEMORY_FULL:
-        return f"no room left in the broker's memory for messages: {MORE_MEMORY}"
+        return f"no memory left for the broker's messages: {MORE_MEMORY}"
     return f"no space left on the broker's disk ({error.strerror}): free space"
 
 
 def not_written(error: OSError) -> str:
-    """Why a file was not written, and what to do: of `FULL` or of any other error."""
-    return shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
+    """Returns why a file was not written, and what to do, for any error."""
+    return shortage(error) if error.errno in FULL else f"{error.strerror or error}: check the disk"
 
 
 class SyncFailed(OSError):
-    """An fsync failed. Not retried, not undone."""
+    """A failed fsync, which is neither retried nor undone."""
 
 
 class LogRun:
-    """Bytes for one file."""
+    """Bytes of one group for one file."""
 
     __slots__ = ("data", "parts", "position", "seals", "start")
 
     def __init__(self, start: int, position: int) -> None:
         self.start = start
+        """Log offset of the file's first byte."""
         self.position = position
+        """Byte of the file at which they begin."""
         self.data = bytearray()
-        """The last of `parts`: small records go here."""
+        """The last of `parts`, for small records."""
         self.parts: list[bytes | bytearray] = [self.data]
-        """All of it, one behind the other."""
+        """All bytes, in order."""
         self.seals = False
-        """The file is full behind these bytes."""
+        """Whether the file is full after these bytes."""
 
     def add(self, part: bytes) -> None:
-        """Put a large piece behind what there is, as it is: an array that grows by it would be copied again and again,
-        and cost 0.6 us for each KiB of a group of 64 MiB.
-        """
+        """Adds a large piece without a copy: a growing array would be copied again and again."""
         self.data = bytearray()
         self.parts += (part, self.data)
 
     def cut(self, size: int) -> None:
-        """Keep the first `size` bytes."""
         kept: list[bytes | bytearray] = []
         for part in self.parts:
             if size <= 0:
@@ -90,47 +113,51 @@ class CommitLog:
         self._disk = disk
         self.segment_bytes = segment_bytes
         self._start = -1
+        """Log offset of the newest file's first byte; -1 if the log ends between two files."""
         self._file: File | None = None
+        """The newest file; None if the log ends between two files."""
         self._sealed: list[File] = []
+        """Full files that `close_sealed` will close."""
         self._spare = False
+        """Whether `spare` is ready for the next file."""
         self._prepared_for = -1
+        """Start of the file after which `spare` was last prepared: a failure is not repeated for the same file."""
         self.fsyncs = 0
         start, position = segment_of(end, segment_bytes)
         if position:
             self._start, self._file = start, disk.open(path_of(start))
 
     def write(self, runs: list[LogRun]) -> None:
-        """Write one group. StoreFull: nothing of it is in the log. OSError: unknown, the store must stop."""
+        """Writes one group. StoreFull: nothing of it is in the log. OSError: that is unknown, the store must stop."""
         try:
             for run in runs:
                 file = self._file if run.start == self._start and self._file is not None else self._open(run)
                 file.pwrite(run.parts, run.position)
                 if run.seals:
                     passing("log.filled")
-                    # The zeros of a padding are not written, only the size is set: a full file must have its whole
-                    # size, because the size of the last file says where the log ends (decision 12).
+                    # The zeros of a padding are not written, only the size is set. A full file must have its whole
+                    # size, because the size of the last file gives the end of the log (decision 12).
                     file.truncate(self.segment_bytes)
                     self.sync()
                     passing("log.sealed")
-        # After a failed fsync the kernel may call pages clean that never reached the disk: neither a retry nor an undo
-        # could be trusted (D9), so nothing is taken back and the store stops.
+        # Case: a failed fsync. The kernel may report pages as clean that never reached the disk, so neither a retry nor
+        # an undo is reliable (D9): nothing is taken back, and the store stops.
         except SyncFailed:
             raise
         except OSError as error:
+            # Case: an unknown error, such as EIO. If the folder was moved away, the error says so.
             if error.errno not in FULL:
                 if lost := self._disk.lost():
                     raise OSError(error.errno, f"{lost}: {error}") from error
                 raise
-            # Durably: senders get a definite failure, and a record of it that a crash brings back would be delivered
-            # (D1).
+            # Case: full. The undo is durable, because senders get a definite failure: a record that a crash brought
+            # back would be delivered (D1).
             self._undo(runs)
-            # Senders read this, so it names no folder.
+            # Senders read this text, so it names no folder.
             raise StoreFull(f"{shortage(error)}; sends resume by themselves") from error
 
     def sync(self) -> None:
-        """Fdatasync of the newest file; the ones before were synced when they were sealed. Never called again after
-        an error.
-        """
+        """Calls fdatasync on the newest file; earlier ones are synced. Never called again after an error."""
         file = self._file
         if file is None:
             return
@@ -148,12 +175,10 @@ class CommitLog:
         return not self._spare and start != self._prepared_for and position >= self.segment_bytes // 2
 
     def prepare(self, log_end: int) -> None:
-        """Set the next file's space aside, so that going on in it costs a rename, and a disk that is too small for it
-        is known half a file early. No space is no error: then the next file grows as it is written.
-        """
+        """Reserves space for the next file: a lack of it is known half a file early, and starting it costs a rename."""
         self._prepared_for = segment_of(log_end, self.segment_bytes)[0]
-        # Never taken over: after a power loss the spare's name and the log's may mean one file (decision 12).
-        self._disk.remove(SPARE)  # of an earlier process, which may have been killed while it took it into the log
+        # Never used: after a power loss the spare's name and the log's may refer to one file (decision 12).
+        self._disk.remove(SPARE)  # of an earlier process, which may have been killed while it renamed it
         try:
             self._disk.preallocate(SPARE, self.segment_bytes)
         except OSError as error:
@@ -168,12 +193,11 @@ class CommitLog:
             self._spare = True
 
     def close_sealed(self) -> None:
-        """Close the files that were written full."""
         while self._sealed:
             self._sealed.pop().close()
 
     def close(self) -> None:
-        """Give everything back. On a disk that failed the spare file stays; the next process removes it."""
+        """Closes everything. On a disk that failed the spare file stays; the next process removes it."""
         self.close_sealed()
         if self._file is not None:
             self._file.close()
@@ -191,24 +215,25 @@ class CommitLog:
             passing("log.spare_taken")
         self._file = file = self._disk.open(path_of(start), create=True)
         self._start = start
-        if before is not None:  # the flush thread may be syncing it, so it closes it, once no reader can take it
+        if before is not None:  # the flush thread may be syncing it, so that thread closes it
             self._sealed.append(before)
         passing("log.created")
-        # Before the first byte of it can be acknowledged: syncing a file does not sync its name.
+        # Before the first byte can be acknowledged: a sync of a file does not sync its name.
         self._disk.sync_folder(FOLDER)
         passing("log.linked")
         return file
 
     def _undo(self, runs: list[LogRun]) -> None:
+        """Removes a group durably: the files that it began, then its bytes in the first file."""
         first = runs[0]
         for run in runs[1:]:
             self._disk.remove(path_of(run.start))
-        if first.position == 0:  # the group began its file, so a full disk may not even have taken its name
+        if first.position == 0:  # case: the group began this file, whose name a full disk may not even have taken
             before, self._file, self._start = self._file, None, -1
             if before is not None:
                 self._sealed.append(before)
             self._disk.remove(path_of(first.start))
-        else:
+        else:  # case: the group continued this file
             if self._start != first.start or self._file is None:
                 self._open(first)
             assert self._file is not None
@@ -219,7 +244,7 @@ class CommitLog:
 
 
 def runs_of(data: memoryview, start: int, segment_bytes: int) -> list[LogRun]:
-    """What of bytes that begin at log offset `start` goes to which file."""
+    """Splits bytes that begin at log offset `start` into runs, one for each file."""
     runs, done = [], 0
     whole = data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else None  # not copied then
     while done < len(data):

@@ -1,8 +1,8 @@
-"""Consume queues: for each message of a queue 20 bytes that say where it is in the commit log (CL-7 to CL-12).
+"""Consume queues: for each message of a queue 20 bytes with its place in the commit log (CL-7 to CL-12).
 
 `ConsumeQueue` belongs to the loop thread: counters, the newest entries as one bytearray, the newest messages for hot
-reads. Files are written by the flush thread from bytes handed to it (`Filing`) and read by the read pool. They are a
-pure function of the log: deleted, they are rebuilt byte for byte.
+reads. The flush thread writes files from the bytes of a `Filing`, and the read pool reads them. Files are a pure
+function of the log: if they are deleted, they are rebuilt byte for byte.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from evenq.store.io.disk import Disk, File
 from evenq.store.log.messages import StoredMessage
 from evenq.store.log.record import ByteField, struct_of
 
-__all__ = ["ENTRY_BYTES", "ENTRY_FIELDS", "FILE_ENTRIES", "ConsumeQueue", "Filing", "file_at", "folder_of"]
-
 FOLDER: Final = "consumequeue"
 ENTRY_FIELDS: Final = (
     ByteField("log offset", "Q"),
@@ -30,16 +28,27 @@ ENTRY_BYTES: Final = ENTRY.size
 FILE_ENTRIES: Final = 300_000  # CL-9
 FILE_BYTES: Final = FILE_ENTRIES * ENTRY_BYTES
 SYNC_EACH_MAX: Final = 64  # over this number of files one sync of the file system is cheaper
-TAIL_KEPT: Final = 128  # entries kept in memory behind what is in files, so that a near read needs no file
+TAIL_KEPT: Final = 128  # filed entries that stay in memory, so that a near read needs no file
 
 
 class ConsumeQueue:
     """One queue on the loop thread. Offsets: min <= filed <= max <= next; entries from `tail_base` on are in `tail`."""
 
     __slots__ = (
-        "filed", "hot", "hot_base", "hot_dead", "last_stem", "max_offset", "min_offset", "next_offset", "queue_id",
-        "stem", "tail", "tail_base", "topic_id",
-    )  # fmt: skip
+        "filed",
+        "hot",
+        "hot_base",
+        "hot_dead",
+        "last_stem",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "stem",
+        "tail",
+        "tail_base",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = 0) -> None:
         self.topic_id = topic_id
@@ -48,7 +57,7 @@ class ConsumeQueue:
         self.max_offset = max_offset
         """End of what is consumable (CL-12)."""
         self.next_offset = max_offset
-        """The next message's offset; those from max_offset on wait for the writer."""
+        """Offset of the next message; messages from max_offset on wait for the writer."""
         self.filed = max_offset
         """Entries before this are in files and synced."""
         self.tail = bytearray()
@@ -58,7 +67,7 @@ class ConsumeQueue:
         self.hot_dead = 0
         """Places at the start of `hot` whose message was dropped."""
         self.stem = b""
-        """Kept for the packer: what the frames of its messages have in common. Empty until it is needed."""
+        """Cache of the packer: the common part of the frames of its messages. Empty until it is needed."""
         self.last_stem = b""
         """The same for the last message of a call."""
 
@@ -68,9 +77,9 @@ class ConsumeQueue:
         return self.hot_base + self.hot_dead
 
     def drop_before(self, offset: int) -> None:
-        """Let the messages before `offset` go from memory."""
+        """Drops the messages before `offset` from memory."""
         dead = offset - self.hot_base
-        if dead <= self.hot_dead:  # they went already
+        if dead <= self.hot_dead:  # dropped already
             return
         if dead > 32 and dead * 2 > len(self.hot):  # rarely, so that it costs O(1) a message
             del self.hot[:dead]
@@ -81,7 +90,7 @@ class ConsumeQueue:
             self.hot_dead = dead
 
     def take_back(self, offset: int) -> None:
-        """The places from `offset` on are free again."""
+        """Frees the places from `offset` on."""
         self.next_offset = offset
         del self.tail[(offset - self.tail_base) * ENTRY_BYTES :]
         if offset > self.hot_base:
@@ -90,15 +99,13 @@ class ConsumeQueue:
             self.go_on_cold(offset)
 
     def go_on_cold(self, offset: int) -> None:
-        """No message before `offset` is in memory any more; the one with `offset` is the next that may be."""
+        """Drops all messages from memory; the one with `offset` is the next that may be kept."""
         self.hot.clear()
         self.hot_base = offset
         self.hot_dead = 0
 
     def ahead(self, start: int, *, count_max: int, bytes_max: int) -> list[StoredMessage]:
-        """Messages in memory from `start` on that are not consumable yet, as many as follow each other there. The first
-        one may be over `bytes_max`.
-        """
+        """Returns consecutive messages in memory from `start` that are not consumable; one may exceed `bytes_max`."""
         first = start - self.hot_base
         if start < self.max_offset or first < self.hot_dead:
             return []
@@ -112,19 +119,19 @@ class ConsumeQueue:
         return messages
 
     def entries(self, start: int, end: int) -> bytes:
-        """Copy of the entries start..end, which must be in memory."""
+        """Returns a copy of the entries start..end, which must be in memory."""
         base = self.tail_base
         return bytes(self.tail[(start - base) * ENTRY_BYTES : (end - base) * ENTRY_BYTES])
 
     def filing(self) -> Filing | None:
-        """What the flush thread should write, if anything."""
+        """Returns the entries that the flush thread has to write; None without any."""
         if self.filed == self.max_offset:
             return None
         entries = self.entries(self.filed, self.max_offset)
         return Filing(self.topic_id, self.queue_id, self.min_offset, self.filed, self.max_offset, entries)
 
     def filed_up_to(self, offset: int) -> None:
-        """The flush thread has written the entries before `offset`; keep only a few of them in memory."""
+        """Records that the entries before `offset` are in files; keeps only a few of them in memory."""
         self.filed = offset
         drop = max(0, offset - TAIL_KEPT - self.tail_base)
         del self.tail[: drop * ENTRY_BYTES]
@@ -133,7 +140,7 @@ class ConsumeQueue:
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """Entries on their way to files."""
+    """Entries that are to be written to files."""
 
     topic_id: int
     queue_id: int
@@ -144,18 +151,18 @@ class Filing:
 
 
 def folder_of(topic_id: int, queue_id: int) -> str:
-    """Topic, then queue (CL-7)."""
+    """Returns the folder of a queue: topic, then queue (CL-7)."""
     return f"{FOLDER}/{topic_id}/{queue_id}"
 
 
 def file_at(queue_offset: int) -> tuple[str, int]:
-    """Name of the file and position in it of one queue offset's entry (CL-10)."""
+    """Returns the file of one queue offset's entry and the position in it (CL-10)."""
     position = queue_offset % FILE_ENTRIES
     return f"{(queue_offset - position) * ENTRY_BYTES:020d}", position * ENTRY_BYTES
 
 
 def spans(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """start..end cut at the ends of files."""
+    """Yields start..end, split at the ends of files."""
     while start < end:
         stop = min(end, start - start % FILE_ENTRIES + FILE_ENTRIES)
         yield start, stop
@@ -163,7 +170,7 @@ def spans(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def write_all(disk: Disk, filings: Sequence[Filing]) -> None:
-    """Write and sync the entries of many queues; on the flush thread."""
+    """Writes and syncs the entries of many queues, on the flush thread."""
     each = len(filings) <= SYNC_EACH_MAX
     for filing in filings:
         write_files(disk, filing, sync=each)
@@ -173,7 +180,7 @@ def write_all(disk: Disk, filings: Sequence[Filing]) -> None:
 
 
 def write_files(disk: Disk, filing: Filing, *, sync: bool = True) -> None:
-    """Write the entries of one queue, and sync them unless the caller does."""
+    """Writes the entries of one queue; syncs them if `sync`."""
     folder = folder_of(filing.topic_id, filing.queue_id)
     for start, stop in spans(filing.start, filing.end):
         name, position = file_at(start)
@@ -191,14 +198,14 @@ def write_files(disk: Disk, filing: Filing, *, sync: bool = True) -> None:
             continue
         passing("queue.synced")
         if fresh or position == 0:
-            # A file that is synced can still be lost with its name, and so can a folder that was made for it.
+            # A synced file can still be lost with its name, and so can a folder that was made for it.
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)
             passing("queue.linked")
 
 
 def _opened(disk: Disk, folder: str, name: str) -> tuple[File, bool]:
-    """The file, and whether it is new. A queue whose beginning was deleted starts in the middle of one."""
+    """Returns the file, and whether it is new. A queue whose start was deleted begins in the middle of a file."""
     path = f"{folder}/{name}"
     try:
         return disk.open(path), False
@@ -208,7 +215,7 @@ def _opened(disk: Disk, folder: str, name: str) -> tuple[File, bool]:
 
 
 def drop_before(disk: Disk, topic_id: int, queue_id: int, min_offset: int) -> list[str]:
-    """Remove the files wholly before `min_offset`; returns their paths."""
+    """Removes the files wholly before `min_offset`; returns their paths."""
     folder = folder_of(topic_id, queue_id)
     first, _ = file_at(min_offset)
     old = [f"{folder}/{name}" for name in disk.list(folder) if name < first]
@@ -218,9 +225,7 @@ def drop_before(disk: Disk, topic_id: int, queue_id: int, min_offset: int) -> li
 
 
 def drop_all(disk: Disk, topic_id: int, queue_id: int) -> list[str]:
-    """Remove all files of a queue that keeps nothing, with its folder, and with its topic's folder if that was the
-    last one; returns the paths of the files. What a crash brings back is in nobody's way.
-    """
+    """Removes an empty queue's folder, and an empty folder of the topic; returns the paths of the files."""
     folder = folder_of(topic_id, queue_id)
     old = [f"{folder}/{name}" for name in disk.list(folder)]
     disk.remove(folder)
@@ -261,7 +266,7 @@ def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_o
             size = file.size()
             if size < last + ENTRY_BYTES:
                 return False
-            # Written by a checkpoint that was not finished: the log behind the last one says these entries again.
+            # An unfinished checkpoint wrote it: the log after the last checkpoint has these entries again.
             if stop == max_offset and size > last + ENTRY_BYTES:
                 file.truncate(last + ENTRY_BYTES)
         finally:

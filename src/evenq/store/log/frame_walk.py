@@ -1,8 +1,8 @@
-"""Checks raw bytes of a log, frame by frame, without making objects of them: for those who copy a log.
+"""Checks raw bytes of a log frame by frame, without an object for each, for copies of a log.
 
-`FrameWalk.take` gets pieces in their order and stops at the first frame that cannot be taken, with the reason. It costs
-under a microsecond a record. Always true: `boundary` is behind a whole group of records (the records of one append
-call), `position` behind a whole frame.
+`FrameWalk.take` gets pieces in order and stops at the first frame that is not valid, with the reason. It costs less
+than a microsecond per record. Always true: `boundary` is after a whole group of records (the records of one append
+call), `position` after a whole frame.
 """
 
 from __future__ import annotations
@@ -26,48 +26,55 @@ from evenq.store.log.record import (
     VERSION,
 )
 
-__all__ = ["AnnouncedEpochs", "Fault", "FrameWalk"]
-
 _WANTED: Final = frozenset(
     {
-        "total size", "magic", "crc32c", "version", "kind", "flags", "epoch", "log offset", "store ms", "head length",
+        "total size",
+        "magic",
+        "crc32c",
+        "version",
+        "kind",
+        "flags",
+        "epoch",
+        "log offset",
+        "store ms",
+        "head length",
         "system length",
     }
-)  # fmt: skip
+)
 _HEADER: Final = struct.Struct(
     ">" + "".join(field.letter if field.name in _WANTED else f"{field.size}x" for field in FRAME_FIELDS)
 )
 
 
 class Fault(StrEnum):
-    """Why a frame cannot be taken."""
+    """Reason why a frame is not accepted."""
 
     CUT = "cut"
-    """The bytes end before it does."""
+    """The bytes end before the frame does."""
     BROKEN = "broken"
-    """There is no whole frame: another magic, place or checksum."""
+    """Not a whole frame: another magic, place or checksum."""
     FOREIGN = "foreign"
-    """A whole frame of a version or kind that this program does not know."""
+    """A whole frame of an unknown version or kind."""
     DISORDER = "disorder"
     """A whole frame whose epoch cannot follow the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedEpochs:
-    """What a leader says about the epochs of the records that it sends."""
+    """Epochs of the records that a leader sends, as it announces them."""
 
     previous: int
-    """Epoch of the record before them; 0: there is none, or the leader no longer knows it, nor those up to the first of
-    `entries`."""
+    """Epoch of the record before them; 0 if none, or if the leader has lost it and those up to the first of `entries`.
+    """
     entries: Sequence[tuple[int, int]]
-    """Each epoch that begins in them, and the log offset where the log of the epoch before ended, ascending."""
+    """Each epoch that begins in them, and the log offset where the log of the previous epoch ended, ascending."""
 
     def fault(self, begun: Sequence[tuple[int, int]], *, last: int, start: int, end: int) -> tuple[int, str] | None:
-        """Place and reason of the first difference from the epochs that `begun` in the records [start, end), by their
-        first frames, behind a log whose last record has epoch `last`; None: there is none.
+        """Returns place and reason of the first difference from the epochs that `begun` in the records [start, end), by
+        their first frames, after a log whose last record has epoch `last`; None without a difference.
 
-        A file's last bytes, too few for a header, may lie between an epoch's begin and its first frame. Records may end
-        there, and so may the log of a leader that goes on in a newer epoch: then the epoch has no frame at all.
+        The last bytes of a file, too few for a header, may lie between an epoch's start and its first frame. Records
+        may end there, and so may the log of a leader that continues in a newer epoch: then the epoch has no frame.
         """
         entries = [(self.previous, start), *self.entries] if self.previous > last else [*self.entries]
         ends = [*(offset for _, offset in entries[1:]), end]
@@ -75,7 +82,7 @@ class AnnouncedEpochs:
         if not self.previous:
             known = entries[0][1] if entries else end
             left = [one for one in left if one[1] >= known]
-        for (epoch, offset), next_offset in zip(entries, ends, strict=False):  # no entry: there is an end alone
+        for (epoch, offset), next_offset in zip(entries, ends, strict=False):  # without entries there is only an end
             if left and left[-1][0] == epoch:
                 first = left.pop()[1]
                 if not 0 <= first - offset < HEADER_BYTES:
@@ -88,35 +95,42 @@ class AnnouncedEpochs:
 
 
 class FrameWalk:
-    """Where a check stands."""
+    """State of a check."""
 
     __slots__ = (
-        "_more", "_segment_bytes", "_short_padding", "boundary", "epoch", "epochs", "lacks", "last_store_ms",
-        "position", "reason",
-    )  # fmt: skip
+        "_more",
+        "_segment_bytes",
+        "_short_padding",
+        "boundary",
+        "epoch",
+        "epochs",
+        "lacks",
+        "last_store_ms",
+        "position",
+        "reason",
+    )
 
     def __init__(self, position: int, *, segment_bytes: int, epoch: int = 0, short_padding: bool = False) -> None:
-        """Begin at `position`, where a group begins and `epoch` was the last one; 0: any may follow. `short_padding`:
-        of a padding only the header must be there, since a file may end behind it.
+        """Begins at `position`, where a group begins; `epoch` is the last one before it, 0 if any may follow.
+        `short_padding`: only the header of a padding must be there, since a file may end after it.
         """
         self._segment_bytes = segment_bytes
         self._short_padding = short_padding
         self._more = False
         self.position = position
-        """Log offset behind the last frame that was taken."""
+        """Log offset after the last accepted frame."""
         self.boundary = position
-        """Log offset behind the last whole group."""
-        self.epoch = epoch or -1  # no frame has it, so the first one is looked at
+        """Log offset after the last whole group."""
+        self.epoch = epoch or -1  # no frame has -1, so the first one is compared
         self.epochs: list[tuple[int, int]] = []
         """Each epoch that began, and the log offset of its first frame."""
         self.last_store_ms = 0
         self.lacks = 0
-        """After Fault.CUT: number of bytes from `position` on that would be needed."""
+        """After Fault.CUT: number of bytes needed from `position` on."""
         self.reason = ""
-        """The last fault in words."""
 
     def take(self, data: memoryview, base: int) -> Fault | None:
-        """Go on in `data`, whose first byte has log offset `base`; None: all of it was taken."""
+        """Continues in `data`, whose first byte has log offset `base`; returns None if all of it was accepted."""
         unpack, segment_bytes = _HEADER.unpack_from, self._segment_bytes
         position, boundary, more, epoch = self.position, self.boundary, self._more, self.epoch
         end = base + len(data)
@@ -151,8 +165,7 @@ class FrameWalk:
             elif head + system + HEADER_BYTES != size:
                 fault = self._broken("the record's lengths do not add up to its size")
                 break
-            # Behind the checksum: a damaged byte must not look like a record of a newer program, which is nobody's to
-            # repair.
+            # After the checksum: a damaged byte must not look like a record of a newer program, which is not repaired.
             if frame_epoch != epoch or version != VERSION or kind not in KINDS:
                 if (fault := self._unusual(version, kind, frame_epoch, epoch, more=more)) is not None:
                     break
@@ -170,23 +183,17 @@ class FrameWalk:
         return fault
 
     def is_whole(self, end: int) -> bool:
-        """Whether all bytes up to `end` were taken, and the last group is whole. Else `reason` says what is wrong, at
-        `position`.
-        """
+        """Whether all bytes up to `end` were accepted, in whole groups; otherwise `reason` says why, at `position`."""
         if self.boundary < end:
-            self.reason = self.reason or "its group goes on behind the bytes that came"
+            self.reason = self.reason or "its group continues after the received bytes"
         return self.boundary >= end
 
     def is_as_announced(self, announced: AnnouncedEpochs, *, last: int, start: int) -> bool:
-        """Whether the epochs that began in the bytes from `start` on, behind a record of epoch `last`, are those that
-        their leader announces. Else `reason` says what is wrong, at `position`.
-        """
+        """Whether the epochs that began from `start` on, after `last`, are as announced; otherwise see `reason`."""
         fault = announced.fault(self.epochs, last=last, start=start, end=self.boundary)
         if fault is not None:
             self.position, self.reason = fault
         return fault is None
-
-    # -- what is rare -------------------------------------------------------------------------------------------------
 
     def _cut(self, size: int) -> Fault:
         self.lacks = size
@@ -198,7 +205,7 @@ class FrameWalk:
         return Fault.BROKEN
 
     def _zeros(self, data: memoryview, rest: int) -> Fault | None:
-        """The end of a file that not even a header fits in."""
+        """Checks the end of a file that is too short for a header."""
         if any(data):
             return self._broken("the rest of a file, too short for a record, is not zeros")
         return self._cut(rest) if len(data) < rest else None
@@ -215,12 +222,12 @@ class FrameWalk:
         return None
 
     def _unusual(self, version: int, kind: int, epoch: int, before: int, *, more: bool) -> Fault | None:
-        """A frame that differs from the one before it in what they mostly share."""
+        """Checks a frame that differs from the previous one in fields that are mostly equal."""
         if version != VERSION:
-            self.reason = f"the record has format version {version}; this program knows version {VERSION}"
+            self.reason = f"the record has format version {version}; this program reads version {VERSION}"
             return Fault.FOREIGN
         if kind not in KINDS:
-            self.reason = f"the record is of kind {kind}, which this program does not know"
+            self.reason = f"the record is of kind {kind}, which this program does not support"
             return Fault.FOREIGN
         if epoch < max(before, 1):
             self.reason = f"the record has epoch {epoch} behind epoch {max(before, 0)}: epochs never fall"

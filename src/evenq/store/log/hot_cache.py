@@ -1,5 +1,5 @@
-"""The newest safe messages stay in memory, as the objects that were appended, up to a number of bytes; the oldest go
-first, a whole group of them at a time: nothing is counted for each message. On the loop thread only.
+"""Keeps the newest safe messages in memory, as the appended objects, up to a number of bytes. The oldest group goes
+first, as a whole: nothing is counted per message. On the loop thread only.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from collections import deque
 
 from evenq.store.log.writer import Touched, WriteBatch
 
-__all__ = ["HotCache"]
-
 
 class HotCache:
-    """What is safe and in memory. Messages that wait for the writer are bounded by `append_bytes_max` instead."""
+    """Safe messages in memory. Messages that wait for the writer are bounded by `append_bytes_max` instead."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -21,7 +19,7 @@ class HotCache:
         self._oldest: deque[tuple[int, Touched]] = deque()
 
     def add(self, batch: WriteBatch) -> None:
-        """Its messages are safe now and newest. Lets the oldest go if it gets too much."""
+        """Adds a batch that is safe now; drops the oldest groups over the limit."""
         if batch.messages:
             size = batch.bytes - batch.cold_bytes
             self._oldest.append((size, batch.touched))

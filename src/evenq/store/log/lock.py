@@ -1,7 +1,7 @@
-"""Whose folder it is: one process at a time, one broker name for ever.
+"""Ownership of a data folder: one process at a time, one broker name permanently.
 
-The lock is the operating system's (it ends with the process, so nothing stale is left); the file holds the owner's
-pid for people. The identity file is written once, when the folder is made, also by a restore from a backup.
+The lock is the operating system's: it ends with the process, so nothing stale is left. The lock file holds the owner's
+pid for people. The identity file is written once, when the folder is created, also by a restore from a backup.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.store.io.disk import Disk, read_whole, write_whole
 from evenq.store.log import segment
 
-__all__ = ["Identity", "acquire", "held", "identify", "load", "new", "write"]
-
 PATH: Final = "identity"
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a data folder is."""
+    """Identity of a data folder."""
 
     broker_name: str
     store_id: str
-    """Random 128 bits in hexadecimal, made with the folder: a copy or a new folder is recognized by it."""
+    """Random 128 bits in hexadecimal, created with the folder: they identify a copy or a new folder."""
     segment_bytes: int
     epoch_floor: int = 0
-    """Over 0: the folder was restored from a backup, and no record is appended with a lower epoch."""
+    """Over 0 if the folder was restored from a backup: no record is appended with a lower epoch."""
 
 
 def acquire(disk: Disk) -> None:
-    """Become the owner. Raises StoreLocked if another process is, StoreError if the folder cannot be written."""
+    """Locks the folder. Raises StoreLocked if another process has it, StoreError if it cannot be written."""
     try:
         disk.lock()
     except BlockingIOError as error:
@@ -54,7 +52,7 @@ def acquire(disk: Disk) -> None:
 
 @contextmanager
 def held(disk: Disk) -> Iterator[None]:
-    """Be the owner as long as the context lasts. Raises as `acquire`."""
+    """Owns the folder for the context. Raises as `acquire`."""
     acquire(disk)
     try:
         yield
@@ -63,7 +61,7 @@ def held(disk: Disk) -> Iterator[None]:
 
 
 def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
-    """Read the folder's identity, or make it in a new folder. Raises StoreError if the folder is another broker's."""
+    """Returns the folder's identity; creates it in a new folder. Raises StoreError if it is another broker's folder."""
     data = read_whole(disk, PATH)
     if data is None:
         if disk.list(segment.FOLDER):
@@ -83,23 +81,24 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
 
 
 def new(broker_name: str, *, segment_bytes: int, epoch_floor: int = 0) -> Identity:
-    """Of a folder that is made now."""
     return Identity(broker_name, secrets.token_hex(16), segment_bytes, epoch_floor)
 
 
 def write(disk: Disk, identity: Identity) -> None:
-    """Make a folder the identity's. Raises OSError."""
+    """Writes the identity of a folder. Raises OSError."""
     text = {
-        "format": FORMAT, "broker_name": identity.broker_name, "store_id": identity.store_id,
+        "format": FORMAT,
+        "broker_name": identity.broker_name,
+        "store_id": identity.store_id,
         "segment_bytes": identity.segment_bytes,
         **({"epoch_floor": identity.epoch_floor} if identity.epoch_floor else {}),
         "crc32c": _crc(identity),
-    }  # fmt: skip
+    }
     write_whole(disk, PATH, json.dumps(text, indent=1).encode())
 
 
 def load(disk: Disk) -> Identity | None:
-    """The folder's identity, of any broker; None if it has none. Raises StoreCorrupted, StoreError (newer format)."""
+    """Returns the identity of any broker's folder, None without one. Raises StoreCorrupted, StoreError."""
     data = read_whole(disk, PATH)
     return _parse(disk, data) if data is not None else None
 
@@ -117,9 +116,11 @@ def _parse(disk: Disk, data: bytes) -> Identity:
         version = text["format"]
         if version == FORMAT:
             identity = Identity(
-                str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]),
+                str(text["broker_name"]),
+                str(text["store_id"]),
+                int(text["segment_bytes"]),
                 int(text.get("epoch_floor", 0)),
-            )  # fmt: skip
+            )
             if text.get("crc32c", _crc(identity)) != _crc(identity):  # the first folders had none
                 raise ValueError("its checksum does not fit")
             return identity

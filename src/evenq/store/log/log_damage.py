@@ -1,9 +1,9 @@
 """Damage inside a log file: where it begins and ends, whether other bytes fit there, and how they are written.
 
-For the copies of a log, which have the same bytes: `LogScan` walks one file and names each damaged part, `fault_of`
-judges what another copy has there, `rewrite` puts it in place. Blocks on the disk: called on threads. Always true: a
-part begins behind a whole record, or where the file does, and ends at the next whole record, or where the scan ends;
-nothing else of a file is ever written. A crash in the middle of `rewrite` leaves a part that is damaged still.
+For the copies of a log, which have the same bytes: `LogScan` walks one file and returns each damaged part, `fault_of`
+judges the bytes of another copy, `rewrite` writes them in place. Blocks on the disk: called on threads. Always true: a
+part begins after a whole record, or where the file does, and ends at the next whole record, or where the scan ends;
+nothing else of a file is ever written. A crash during `rewrite` leaves a part that is still damaged.
 """
 
 from __future__ import annotations
@@ -19,43 +19,30 @@ from evenq.store.log.log_tail import frame_in, name_of_place
 from evenq.store.log.record import HEADER_BYTES, MAGIC_BYTES, size_at
 from evenq.store.log.segment import path_of, segment_of
 
-__all__ = [
-    "DamagedPart",
-    "LogScan",
-    "Repairs",
-    "check_records",
-    "count_records",
-    "fault_of",
-    "read_readable",
-    "read_whole_records",
-    "rewrite",
-    "unreadable",
-]
-
 PIECE_BYTES: Final = 256 << 10
-"""In one step: more would keep the loop from the interpreter."""
+"""Bytes in one step: more would keep the interpreter from the loop."""
 BLOCK_BYTES: Final = 4_096
-"""What a disk that cannot read a piece is asked for instead: a sector that it lost takes no others along."""
+"""Size of the reads that replace a failed one: a lost sector must not hide its neighbours."""
 LOST: Final = bytes.fromhex("a7d10c5ee2943bf86c1f87ba45d97013")
-"""In place of what the disk cannot read. Zeros would be right within a padding, or a message of zeros, and would hide
-that it cannot be read.
+"""Filler for bytes that the disk cannot read. Zeros would be valid in a padding or in a message of zeros, and would
+hide the failure.
 """
 MAGIC_PLACE: Final = 4
-"""Bytes from a record's begin to its magic."""
+"""Bytes from a record's start to its magic."""
 
 
 class Repairs(Protocol):
-    """What makes damaged records whole again: the other copies of a log have the same bytes."""
+    """Interface for the repair of damaged records from the other copies, which have the same bytes."""
 
     @property
     def version(self) -> int:
-        """Grows with each part that was repaired: who met damage may have read before that."""
+        """Grows with each repaired part: a reader that met damage may have read before the repair."""
         ...
 
     async def repair(self, error: StoreCorrupted, seen: int) -> bool:
-        """A read that begun at version `seen` met damage. Waits for the repair, some seconds at most. True: read again;
-        False: the log is whole there, or nobody can help. Raises StoreCorrupted if the repair failed: who was asked,
-        and what they said.
+        """Waits, some seconds at most, for the repair of damage that a read begun at version `seen` met. Returns True
+        to read again, False if the log is whole there or no copy can help. Raises StoreCorrupted, with the copies'
+        answers, if that failed.
         """
         ...
 
@@ -65,28 +52,25 @@ class DamagedPart:
     """Bytes of one log file that are not as they were written."""
 
     start: int
-    """Log offset behind the last whole record before it."""
+    """Log offset after the last whole record before it."""
     end: int
     """Log offset of the next whole record, or where the scan ends."""
     reason: str
     epoch_before: int
-    """Of the record before it; 0: there is none in this file."""
+    """Epoch of the record before it; 0 if there is none in this file."""
     epoch_after: int
-    """Of the record behind it; 0: there is none in what was scanned."""
+    """Epoch of the record after it; 0 if there is none in the scanned part."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return self.end - self.start
 
 
 class LogScan:
-    """One walk through one log file, from its begin. Call `step` until `done`; after a part either `again` or
-    `pass_over`.
-    """
+    """One walk through one log file, from its start. Call `step` until `done`; after a part, `again` or `pass_over`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, log_offset: int, end: int) -> None:
-        """The file that holds `log_offset`, up to `end` at most, a place between records."""
+        """`log_offset` selects the file; the walk ends at `end`, a place between records, or at the file's end."""
         self._disk, self._segment_bytes = disk, segment_bytes
         self.start, _ = segment_of(log_offset, segment_bytes)
         self.end = min(end, self.start + segment_bytes)
@@ -95,12 +79,11 @@ class LogScan:
 
     @property
     def done(self) -> bool:
-        """Whether all was walked."""
         return self._walk.position >= self.end
 
     def step(self) -> DamagedPart | None:
-        """Walk on for a piece; the damaged part that it met. Raises FileNotFoundError, and StoreError for whole records
-        that this program does not know or that are out of order: no damage of a disk makes these.
+        """Walks on for one piece; returns a damaged part that it met. Raises FileNotFoundError, and StoreError for
+        whole records that are unknown to this program or out of order: damage of a disk does not make these.
         """
         walk = self._walk
         file = self._disk.open(path_of(self.start))
@@ -124,18 +107,18 @@ class LogScan:
         )
 
     def again(self, part: DamagedPart) -> None:
-        """It was written anew: look at it once more, and go on."""
+        """Continues at a part that was rewritten, to check it again."""
         self._go_on(part.start, part)
 
     def pass_over(self, part: DamagedPart) -> None:
-        """It stays as it is: go on behind it."""
+        """Continues after a part that stays damaged."""
         self._go_on(part.end, part)
 
     def _go_on(self, position: int, part: DamagedPart) -> None:
         self._walk = FrameWalk(position, segment_bytes=self._segment_bytes, epoch=part.epoch_before)
 
     def _next_record(self, file: File, position: int) -> tuple[int, int]:
-        """Log offset and epoch of the next whole record in its place; the scan's end and 0 if there is none."""
+        """Returns log offset and epoch of the next whole record in its place; the scan's end and 0 without one."""
         while self.end - position >= HEADER_BYTES:
             data = read_tolerant(file, min(PIECE_BYTES, self.end - position), position - self.start)
             magic_at = data.find(MAGIC_BYTES, MAGIC_PLACE)
@@ -147,8 +130,7 @@ class LogScan:
             if HEADER_BYTES <= claimed <= self.end - position:
                 record = read_tolerant(file, claimed, position - self.start)
                 frame = frame_in(self._disk, self._segment_bytes, record, 0, position)
-                # A checked record of this very place only: a message's body may well hold the magic, or a copy of a
-                # record.
+                # Only a checked record of this very place: a message's body may hold the magic, or a copy of a record.
                 if frame is not None:
                     return position, frame.epoch
             position += 1
@@ -159,9 +141,7 @@ class LogScan:
 
 
 def read_tolerant(file: File, size: int, position: int, *, lost: bytes = b"\0") -> bytes:
-    """`size` bytes of a file; zeros for what it lacks, and `lost` over and over for what the disk cannot read: neither
-    makes a record.
-    """
+    """Returns `size` bytes; zeros for missing ones, `lost` repeated for unreadable ones: neither makes a record."""
     try:
         return file.pread(size, position).ljust(size, b"\0")
     except OSError:
@@ -177,13 +157,13 @@ def read_tolerant(file: File, size: int, position: int, *, lost: bytes = b"\0") 
 
 
 def read_readable(file: File, size: int, position: int) -> tuple[bytes, OSError | None]:
-    """`size` bytes of a file, fewer at its end; or what lies before the first block that the disk cannot read, and why.
-    No more than two reads fail: a disk may take a long time for each.
+    """Returns `size` bytes of a file, fewer at its end; or those before the first unreadable block, and the error. Two
+    reads fail at most: a disk may take a long time for each.
     """
     try:
         return file.pread(size, position), None
     except OSError:
-        pass  # which part of it?
+        pass  # the blocks below show which part of it
     blocks: list[bytes] = []
     while size:
         block = min(size, BLOCK_BYTES - position % BLOCK_BYTES)
@@ -200,7 +180,7 @@ def read_readable(file: File, size: int, position: int) -> tuple[bytes, OSError 
 
 
 def unreadable(disk: Disk, segment_bytes: int, log_offset: int, error: OSError) -> StoreCorrupted:
-    """What a sector that the disk lost is for those who read the log: damage, which another copy may repair."""
+    """Returns the error for a sector that the disk lost: damage, which another copy may repair."""
     return StoreCorrupted(
         f"{name_of_place(disk, segment_bytes, log_offset)} cannot be read: {error}; restore the folder from a copy",
         log_offset=log_offset,
@@ -208,12 +188,16 @@ def unreadable(disk: Disk, segment_bytes: int, log_offset: int, error: OSError) 
 
 
 def fault_of(
-    data: bytes, part: DamagedPart, *, segment_bytes: int, epoch_at: Callable[[int], int],
+    data: bytes,
+    part: DamagedPart,
+    *,
+    segment_bytes: int,
+    epoch_at: Callable[[int], int],
     epochs: Iterable[tuple[int, int]],
-) -> str:  # fmt: skip
-    """Why these bytes are not what the log has in a damaged part, or in its first records; empty: they are. `epoch_at`
-    tells what wrote a place of the log, 0 if that is not known; `epochs` is each epoch of the log with the log offset
-    at which it begins.
+) -> str:
+    """Returns why these bytes are not what the log has in a damaged part, or in its first records; empty if they are.
+    `epoch_at` returns the epoch that wrote a place of the log, 0 if it is not known; `epochs` is each epoch of the log
+    with the log offset at which it begins.
     """
     if not 0 < len(data) <= part.size:
         return f"{len(data)} bytes came where {part.size} are missing"
@@ -239,7 +223,7 @@ def fault_of(
 
 
 def count_records(data: bytes, start: int, *, segment_bytes: int) -> int:
-    """How many records begin in whole bytes of a log from log offset `start` on, a padding among them; at least 1."""
+    """Returns the number of records in whole bytes of a log from `start` on, padding included; at least 1."""
     count = at = 0
     while at < len(data) and (size := size_at(data, at)):
         count += 1
@@ -250,8 +234,8 @@ def count_records(data: bytes, start: int, *, segment_bytes: int) -> int:
 
 
 def read_whole_records(disk: Disk, segment_bytes: int, start: int, end: int) -> bytes:
-    """The log from `start` to `end`, both places between records of one file, every byte checked; only the records
-    before the first damaged one, if there are such. Raises FileNotFoundError, StoreCorrupted.
+    """Returns the log from `start` to `end`, both between records of one file, with every byte checked; only the
+    records before the first damaged one. Raises FileNotFoundError, StoreCorrupted.
     """
     file_start, position = segment_of(start, segment_bytes)
     file = disk.open(path_of(file_start))
@@ -266,7 +250,7 @@ def read_whole_records(disk: Disk, segment_bytes: int, start: int, end: int) -> 
 
 
 def check_records(data: bytes, start: int, *, segment_bytes: int) -> None:
-    """Raises StoreCorrupted unless these are whole records from log offset `start` on."""
+    """Raises StoreCorrupted unless `data` is whole records from log offset `start` on."""
     walk = FrameWalk(start, segment_bytes=segment_bytes)
     if walk.take(memoryview(data), start) is not None:
         raise StoreCorrupted(
@@ -275,9 +259,8 @@ def check_records(data: bytes, start: int, *, segment_bytes: int) -> None:
 
 
 def rewrite(disk: Disk, segment_bytes: int, start: int, data: bytes) -> None:
-    """Put whole records, checked by `fault_of`, where the log has them, durably. They lie in one file, and nobody else
-    writes there. Raises FileNotFoundError, OSError; StoreError, and nothing is written, if they begin or end within a
-    block that the disk cannot read.
+    """Writes whole records, checked by `fault_of`, at their place in one file, durably; no other writer is there.
+    Raises FileNotFoundError, OSError; StoreError, and writes nothing, if they begin or end within an unreadable block.
     """
     file_start, position = segment_of(start, segment_bytes)
     assert position + len(data) <= segment_bytes, "of one file"
@@ -292,7 +275,7 @@ def rewrite(disk: Disk, segment_bytes: int, start: int, data: bytes) -> None:
 
 
 def _check_block(disk: Disk, segment_bytes: int, file: File, file_start: int, edge: int) -> None:
-    """The system reads a block of which it is to write a part, and a write that fails stops the store."""
+    """Checks that an edge block is readable: a partial write reads it first, and a failed write stops the store."""
     if edge % BLOCK_BYTES == 0:
         return
     try:

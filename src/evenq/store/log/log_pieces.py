@@ -1,8 +1,8 @@
 """Raw bytes of a log, in whole groups of records, for followers that copy it byte for byte.
 
-Called by the leader of a broker group on a thread of its own, while the store's writer appends behind what is asked
-for, and by `LogCopy`. Only headers are looked at: those who copy check the bytes. The files are read with `pread` and
-never locked; always true: nothing at or behind the `end` of a call is touched.
+The leader of a broker group calls it on a thread of its own, while the store's writer appends after the requested part;
+so does `LogCopy`. Only headers are examined: the receivers check the bytes. The files are read with `pread` and never
+locked. Always true: nothing at or after the `end` of a call is read.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from evenq.store.log import last_record, log_damage
 from evenq.store.log.record import FLAG_MORE, FRAME_FIELDS, HEADER_BYTES, MAGIC, PADDING
 from evenq.store.log.segment import path_of, segment_of
 
-__all__ = ["LogPieces"]
-
 OPEN_FILES: Final = 4
 WINDOW_BYTES: Final = 256 << 10
-"""Read at once when walking headers."""
+"""Bytes per read while headers are walked."""
 _WANTED: Final = frozenset({"total size", "magic", "kind", "flags", "epoch", "log offset"})
 _HEADER: Final = struct.Struct(
     ">" + "".join(field.letter if field.name in _WANTED else f"{field.size}x" for field in FRAME_FIELDS)
 )
 
 _Step = tuple[int, int, int, int]
-"""Log offset behind a frame, its kind, its flags, its epoch."""
+"""Log offset after a frame, its kind, its flags, its epoch."""
 
 
 class LogPieces:
-    """Reads one folder's log; keeps a few files open. One thread at a time."""
+    """Reader of one folder's log with a few open files. One thread at a time."""
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
         self._disk = disk
@@ -43,12 +41,12 @@ class LogPieces:
         self._renewed = False
 
     def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups from `start` on, padding included: at most `bytes_max`, but at least one group, however large,
-        and never beyond `end`. Both must be places between groups, `end` not behind the log's; b"" if they are equal.
+        """Returns whole groups from `start` on, padding included: at most `bytes_max` bytes, but at least one group,
+        and never beyond `end`. Both must be group boundaries, `end` not after the log's; b"" if they are equal.
 
-        Blocks on the disk. Raises StoreCorrupted for a place without a record or that cannot be read, WithinRecord if
-        the log is whole there and no group ends at `start`, and StoreError if the file is not there (any more) or no
-        group ends between the two.
+        Blocks on the disk. Raises StoreCorrupted for a place without a record or an unreadable one, WithinRecord if the
+        log is whole there and no group ends at `start`, StoreError if the file is missing or no group ends between the
+        two.
         """
         if start >= end:
             return b""
@@ -72,29 +70,27 @@ class LogPieces:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def record_before(self, end: int) -> tuple[int, int] | None:
-        """Log offset and CRC32C of the record that ends at `end`. See `last_record`."""
+        """Returns log offset and CRC32C of the record that ends at `end`. See `last_record`."""
         return last_record.record_before(self._disk, self._segment_bytes, end)
 
     def epoch_at(self, position: int, end: int) -> int:
-        """Epoch of the frame at `position`; 0 if there is none before `end`."""
+        """Returns the epoch of the frame at `position`; 0 if there is none before `end`."""
         return next((epoch for _, _, _, epoch in self._steps(position, end)), 0)
 
     def epochs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Epoch and log offset of each frame between two places. Raises as `read`."""
+        """Yields epoch and log offset of each frame between two places. Raises as `read`."""
         position = start
         for behind, _, _, epoch in self._steps(start, end):
             yield epoch, position
             position = behind
 
     def kinds(self, start: int, end: int) -> Iterator[int]:
-        """Kind of each frame between two places. Raises as `read`."""
+        """Yields the kind of each frame between two places. Raises as `read`."""
         for _, kind, _, _ in self._steps(start, end):
             yield kind
 
     def ends_group(self, start: int, end: int) -> bool | None:
-        """Whether a group ends at `end`, seen by the frames from `start`, where a frame begins. None: no record lies
-        between them, so that cannot be said.
-        """
+        """Whether a group ends at `end`, by the frames from `start`, where one begins; None without a record."""
         ends, position = None, start
         for behind, kind, flags, _ in self._steps(start, end):
             position = behind
@@ -103,16 +99,11 @@ class LogPieces:
         return ends if position == end else False
 
     def renew(self) -> None:
-        """Files may have been removed, and others made by their names: the next `read` opens what it needs. On any
-        thread, also while one reads.
-        """
+        """Makes the next `read` open its files again, because others may have their names now. On any thread."""
         self._renewed = True
 
     def close(self) -> None:
-        """Close the files; the next read opens what it needs."""
         self._files.close()
-
-    # -- headers ------------------------------------------------------------------------------------------------------
 
     def _stop(self, start: int, end: int, bytes_max: int) -> int:
         boundary, more = start, 0
@@ -129,9 +120,7 @@ class LogPieces:
         return boundary
 
     def _steps(self, start: int, end: int) -> Iterator[_Step]:
-        """Each frame from `start` on that begins before `end`. The rest of a file that no header fits in counts as a
-        padding of epoch 0.
-        """
+        """Yields each frame from `start` to `end`; the rest of a file, too short for a header, is padding (epoch 0)."""
         position, segment_bytes = start, self._segment_bytes
         while position < end:
             file_start, _ = segment_of(position, segment_bytes)
@@ -161,11 +150,11 @@ class LogPieces:
                 return file.pread(size, position)
         except FileNotFoundError as error:
             raise StoreError(
-                f"{self._disk.describe(path_of(file_start))} is not there: the log begins later, or ends before"
+                f"{self._disk.describe(path_of(file_start))} does not exist: the log begins later, or ends before"
             ) from error
         except OSError as error:
             log_offset = file_start + position
-            # Without a file descriptor: nothing is wrong with the log.
+            # Case: no file descriptor is left, and nothing is wrong with the log.
             if error.errno in NO_FILES:
                 raise StoreError(f"{self._name(log_offset)} cannot be read: {error}") from error
             raise log_damage.unreadable(self._disk, self._segment_bytes, log_offset, error) from error

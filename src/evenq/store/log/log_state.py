@@ -1,10 +1,9 @@
-"""Where one open log stands: what is safe, what is in no file yet, and whether it takes more.
+"""State of one open log: what is safe, what is in no file yet, and whether it accepts more.
 
-Made by the store and shared by what works on the log: the appender moves its end, the flusher what the disk has
-confirmed and what is filed, and both may refuse messages or stop the store. None of them owns it. Loop thread only.
-Always true: `stopped` says whether one of `failure`, `refusal` and `closed` refuses all appends, `blocked` whether
-one of these or `full` refuses messages; what is consumable has been written, and so has what the disk confirmed. In a
-log with copies the disk may have confirmed more than what is committed, and so consumable.
+The store makes it and shares it: the appender moves the end, the flusher moves what the disk has confirmed and what is
+filed, and both may refuse messages or stop the store. Loop thread only. Always true: `stopped` says whether one of
+`failure`, `refusal` and `closed` refuses all appends, `blocked` whether one of these or `full` refuses messages.
+Consumable records are written, and so are those that the disk confirmed, perhaps before their commit.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from evenq.errors import Error, StoreFull, StorePoisoned
 from evenq.store.log.consume_queue import ConsumeQueue
 from evenq.store.log.options import StoreStats
 
-__all__ = ["LogState"]
-
 
 class LogState:
-    """Of one open store."""
+    """State of one open store's log."""
 
     __slots__ = (
         "blocked",
@@ -49,51 +46,51 @@ class LogState:
         self.replicated = replicated
         """Whether records wait for a commit."""
         self.certain = not replicated
-        """Whether all before `log_end` is committed: what recovery found at the end of a log with copies may be cut
-        off again, so no file that is derived from the log may tell of it before the first commit behind it.
+        """Whether all before `log_end` is committed. The end that recovery found in a log with copies may be cut off
+        again, so no derived file may cover it before the first later commit.
         """
         self.synced_end = log_end
         """Log offset up to which the disk confirmed."""
         self.last_store_ms = last_store_ms
-        """Store time of the newest record; the next one's is not before it."""
+        """Store time of the newest record; the next one is not earlier."""
         self.dirty: dict[ConsumeQueue, None] = {}
-        """Queues that grew since the last checkpoint, in the order of their first growth."""
+        """Queues that grew since the last checkpoint, in order of their first growth."""
         self.unfiled = 0
         """Consumable entries that are in no file yet."""
         self.taken_back = 0
-        """How often a full disk freed places again."""
+        """Number of times that a full disk freed places again."""
         self.failure: Error | None = None
-        """Why the store stopped for good."""
+        """Reason why the store stopped permanently."""
         self.later: Error | None = None
-        """What appends are refused with since then; None: with `failure`."""
+        """Error of appends since then; None means `failure`."""
         self.refusal: Error | None = None
-        """Why its owner has it refuse everything for now."""
+        """Error with which the owner refuses all appends for now."""
         self.full: StoreFull | None = None
-        """Why messages are refused for now; state records go on."""
+        """Reason why messages are refused for now; state records are still accepted."""
         self.reserve_bytes = 0
-        """What moves may still use while messages are refused."""
+        """Bytes that moves of timers may still use while messages are refused."""
         self.closed = False
         self.stopped = False
-        """Whether a failure, a refusal or the close refuses all appends: one look for each record of state."""
+        """Whether a failure, a refusal or the close refuses all appends: one check for each record of state."""
         self.blocked = False
-        """Whether one of these, or a full disk, refuses messages: one look for each append."""
+        """Whether one of these, or a full disk, refuses messages: one check for each append."""
         self.on_poison: Callable[[Error], None] = lambda _: None
-        """Fails every append that waits; the appender's."""
+        """Fails every waiting append; the appender's."""
         self.on_failure: Callable[[Error], None] | None = None
-        """Told then; the owner's."""
+        """Called then; the owner's."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when `full` changes between a reason and none; the owner's."""
         self.on_synced: Callable[[int], None] = lambda _: None
         """Called with `synced_end` whenever it has moved; the owner's."""
 
     def synced(self, log_offset: int) -> None:
-        """The disk has confirmed everything before."""
+        """Records that the disk has confirmed everything before."""
         if log_offset > self.synced_end:
             self.synced_end = self.stats.log_synced = log_offset
             self.on_synced(log_offset)
 
     def set_full(self, reason: StoreFull | None) -> None:
-        """Refuse messages, or take them again."""
+        """Refuses messages, or accepts them again."""
         changed = (reason is None) != (self.full is None)
         self.full = reason
         self._look()
@@ -101,17 +98,16 @@ class LogState:
             self.on_full()
 
     def refuse(self, reason: Error | None) -> None:
-        """Refuse everything, or take it again."""
+        """Refuses all appends, or accepts them again."""
         self.refusal = reason
         self._look()
 
     def close(self) -> None:
-        """Take no more appends."""
         self.closed = True
         self._look()
 
     def poison(self, reason: str) -> None:
-        """Stop for good: what is on disk is unknown. Every waiting and later append fails with StorePoisoned."""
+        """Stops permanently, with unknown content on disk. Waiting and later appends fail with StorePoisoned."""
         if self.failure is not None:
             return
         failure = StorePoisoned(f"{reason}; the store stopped, restart the broker to recover it")
@@ -120,9 +116,7 @@ class LogState:
             self.on_failure(failure)
 
     def abandon(self, error: Error, *, later: Error | None = None) -> None:
-        """Stop for good, though nothing is broken: every append that waits fails with `error`, and every later one with
-        `later`, or with `error` too.
-        """
+        """Stops permanently without a fault: waiting appends fail with `error`, later ones with `later` or `error`."""
         if self.failure is None:
             self.later = later
             self._stop(error)
@@ -137,12 +131,11 @@ class LogState:
         self.blocked = self.stopped or self.full is not None
 
     def check(self) -> None:
-        """Every invariant; for tests."""
+        """Checks every invariant; for tests."""
         stats = self.stats
         assert self.stopped == (self.closed or self.failure is not None or self.refusal is not None)
         assert self.blocked == (self.stopped or self.full is not None)
-        assert max(self.synced_end, stats.log_end) <= stats.written_end, (
-            self.synced_end, stats.log_end, stats.written_end,
-        )  # fmt: skip
-        assert self.replicated or stats.log_end == stats.written_end, (stats.log_end, stats.written_end)
+        synced_end, log_end, written_end = self.synced_end, stats.log_end, stats.written_end
+        assert max(synced_end, log_end) <= written_end, (synced_end, log_end, written_end)
+        assert self.replicated or log_end == written_end, (log_end, written_end)
         assert self.unfiled >= 0, self.unfiled

@@ -1,8 +1,8 @@
-"""The end of a log's files: what lies behind a place, how it is cut off, and how what stays becomes durable.
+"""The end of a log's files: what lies after a place, how it is cut off, and how the rest becomes durable.
 
-Called when a folder is opened, after its log was scanned: `Recovery` for a store, `copy_opening` for the copy of a
-follower; and by `LogCopy` for a cut. Blocks on the disk. Always true: a crash in the middle of a cut leaves a log
-without a gap, because the newest files go first.
+Called when a folder is opened, after its log was scanned (`Recovery` for a store, `copy_opening` for a follower's
+copy), and by `LogCopy` for a cut. Blocks on the disk. Always true: a crash during a cut leaves a log without a gap,
+because the newest files are removed first.
 """
 
 from __future__ import annotations
@@ -17,25 +17,21 @@ from evenq.store.log import segment
 from evenq.store.log.commit_log import FULL
 from evenq.store.log.record import HEADER_BYTES, MAGIC_BYTES, Frame, frame_at, size_at
 
-__all__ = ["cut", "end_of_files", "fill_last", "frame_in", "frames_behind", "name_of_place", "write_again"]
-
 log = logging.getLogger(__name__)
 
-SEARCH_BYTES: Final = 256 << 10  # at a time, when looking for whole frames behind a hole
+SEARCH_BYTES: Final = 256 << 10  # per read in a search for whole frames after a hole
 WRITE_BYTES: Final = 4 << 20
 MAGIC_PLACE: Final = 4  # bytes from a frame's start to its magic
 
 
 def name_of_place(disk: Disk, segment_bytes: int, log_offset: int) -> str:
-    """A log offset for people: file, byte, and the offset itself."""
+    """Returns file, byte and log offset as a text for users."""
     start, position = segment.segment_of(log_offset, segment_bytes)
     return f"{disk.describe(segment.path_of(start))} at byte {position} (log offset {log_offset})"
 
 
-def frame_in(
-    disk: Disk, segment_bytes: int, data: bytes | memoryview, position: int, log_offset: int
-) -> Frame | None:  # fmt: skip
-    """The same as `record.frame_at`, with the place in the error."""
+def frame_in(disk: Disk, segment_bytes: int, data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
+    """Does the same as `record.frame_at`, with the place in the error."""
     try:
         return frame_at(data, position, log_offset)
     except StoreError as error:
@@ -43,7 +39,7 @@ def frame_in(
 
 
 def end_of_files(disk: Disk, starts: list[int]) -> int:
-    """Log offset behind the last byte that any file holds; 0 without files."""
+    """Returns the log offset after the last byte of any file; 0 without files."""
     if not starts:
         return 0
     file = disk.open(segment.path_of(starts[-1]))
@@ -54,7 +50,7 @@ def end_of_files(disk: Disk, starts: list[int]) -> int:
 
 
 def frames_behind(disk: Disk, segment_bytes: int, starts: list[int], end: int) -> Iterator[Frame]:
-    """Whole frames anywhere behind `end`, in their right place."""
+    """Yields whole frames anywhere after `end`, in their right place."""
     for start in [start for start in starts if start + segment_bytes > end]:
         file = disk.open(segment.path_of(start))
         try:
@@ -82,7 +78,7 @@ def _frames_in(disk: Disk, segment_bytes: int, file: File, start: int, position:
 
 
 def cut(disk: Disk, segment_bytes: int, starts: list[int], end: int) -> None:
-    """Remove everything from `end` on, durably; `starts` loses the files that went."""
+    """Removes everything from `end` on, durably; `starts` loses the removed files."""
     start, position = segment.segment_of(end, segment_bytes)
     for other in [other for other in reversed(starts) if other > start or (other == start and position == 0)]:
         disk.remove(segment.path_of(other))
@@ -98,9 +94,9 @@ def cut(disk: Disk, segment_bytes: int, starts: list[int], end: int) -> None:
 
 
 def write_again(disk: Disk, segment_bytes: int, starts: list[int], sure: int, end: int) -> None:
-    """Write what nothing says was synced, from `sure` to `end`, once more, and sync it, before a reader sees it.
-    If the last process ended because a sync failed, the system may show these bytes, take them for written and never
-    write them: then a sync alone would bring nothing to disk.
+    """Writes and syncs the log from `sure` to `end` again, whose sync nothing confirms, before a reader sees it. If the
+    last process ended due to a failed sync, the system may show these bytes, take them for written and never write
+    them: then a sync alone would bring nothing to disk.
     """
     for start in [start for start in starts if start < end and start + segment_bytes > sure]:
         file = disk.open(segment.path_of(start))
@@ -114,17 +110,16 @@ def write_again(disk: Disk, segment_bytes: int, starts: list[int], sure: int, en
             if error.errno not in FULL:
                 raise
             log.warning(
-                "no space to rewrite the end of the log at offset %d", start + position,
+                "no space to rewrite the end of the log at offset %d",
+                start + position,
                 extra={"log_offset": start + position},
-            )  # fmt: skip
+            )
         finally:
             file.close()
 
 
 def fill_last(disk: Disk, segment_bytes: int, starts: list[int], end: int) -> None:
-    """A kill may leave a full file short of its padding and unsynced. Nobody opens it for writing again, so it becomes
-    whole here, before anything vouches for it.
-    """
+    """Completes a full last file, which a kill may leave short and unsynced, before anything vouches for it."""
     last = end - segment_bytes
     if end % segment_bytes or last not in starts:
         return

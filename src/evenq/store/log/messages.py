@@ -1,7 +1,7 @@
-"""The messages that go into a store and come out of it. The store never looks inside `head` and `system`.
+"""Messages and timers that go into a store and come out of it. The store never looks inside `head` and `system`.
 
-`Append` is a `StoredMessage` whose place is not known yet: once stored, the same object serves hot reads, so nothing
-is copied. Neither may be changed after it was handed over.
+`Append` is a `StoredMessage` without a place yet: once stored, the same object serves hot reads, so nothing is copied.
+Neither may be changed after it was passed to the store.
 """
 
 from __future__ import annotations
@@ -9,23 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import add
 
-__all__ = ["Append", "AppendBlock", "Dispatched", "ReadResult", "StoredMessage", "StoredTimer", "TimerAppend"]
-
 Dispatched = tuple[int, int, int]
-"""Topic id, queue id, and the queue's new maximum: what became consumable."""
+"""Topic id, queue id, and new maximum of a queue with newly consumable messages."""
 
 
 class StoredMessage:
     """One message with its place."""
 
     __slots__ = (
-        "born_ms", "head", "log_offset", "queue_id", "queue_offset", "store_ms", "system", "tag_hash", "topic_id",
-    )  # fmt: skip
+        "born_ms",
+        "head",
+        "log_offset",
+        "queue_id",
+        "queue_offset",
+        "store_ms",
+        "system",
+        "tag_hash",
+        "topic_id",
+    )
 
     def __init__(
-        self, topic_id: int, queue_id: int, queue_offset: int, log_offset: int, born_ms: int, store_ms: int,
-        tag_hash: int, head: bytes, system: bytes,
-    ) -> None:  # fmt: skip
+        self,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        log_offset: int,
+        born_ms: int,
+        store_ms: int,
+        tag_hash: int,
+        head: bytes,
+        system: bytes,
+    ) -> None:
         self.topic_id = topic_id
         self.queue_id = queue_id
         self.queue_offset = queue_offset
@@ -42,7 +56,7 @@ class StoredMessage:
 
 
 class Append(StoredMessage):
-    """One message to store. `append` fills queue_offset, log_offset and store_ms (-1 until then)."""
+    """One message to store. `append` fills in queue_offset, log_offset and store_ms (-1 until then)."""
 
     __slots__ = ()
 
@@ -59,17 +73,24 @@ class Append(StoredMessage):
 
 
 class AppendBlock:
-    """Many messages of one topic to store, as bytes and columns: no object for each. Of each message, in their order,
-    `data` has head and system properties, from `start` on, one behind the other; the columns say what else there is.
-    They are not kept in memory: reads of them go to files.
+    """Many messages of one topic to store, as bytes and columns, without an object for each. From `start` on, `data`
+    has head and system properties of each message, in order; the columns hold the rest. They are not kept in memory.
     """
 
     __slots__ = ("born_ms", "data", "head_bytes", "queue_ids", "start", "system_bytes", "tag_hashes", "topic_id")
 
     def __init__(
-        self, topic_id: int, data: bytes, start: int, *, queue_ids: Sequence[int], tag_hashes: Sequence[int],
-        born_ms: Sequence[int], head_bytes: Sequence[int], system_bytes: Sequence[int],
-    ) -> None:  # fmt: skip
+        self,
+        topic_id: int,
+        data: bytes,
+        start: int,
+        *,
+        queue_ids: Sequence[int],
+        tag_hashes: Sequence[int],
+        born_ms: Sequence[int],
+        head_bytes: Sequence[int],
+        system_bytes: Sequence[int],
+    ) -> None:
         self.topic_id = topic_id
         self.data = data
         self.start = start
@@ -83,7 +104,7 @@ class AppendBlock:
         return len(self.queue_ids)
 
     def sizes(self) -> list[int]:
-        """Bytes of each message, head and system properties."""
+        """Returns the bytes of each message, head and system properties."""
         return list(map(add, self.head_bytes, self.system_bytes))
 
     def __repr__(self) -> str:
@@ -91,16 +112,34 @@ class AppendBlock:
 
 
 class StoredTimer:
-    """One message to come. Its log offset is its name for ever ("timer id")."""
+    """One message for a later time. Its log offset is its permanent name ("timer id")."""
 
     __slots__ = (
-        "born_ms", "due_ms", "head", "kind", "log_offset", "queue_id", "store_ms", "system", "tag_hash", "topic_id",
-    )  # fmt: skip
+        "born_ms",
+        "due_ms",
+        "head",
+        "kind",
+        "log_offset",
+        "queue_id",
+        "store_ms",
+        "system",
+        "tag_hash",
+        "topic_id",
+    )
 
     def __init__(
-        self, topic_id: int, queue_id: int, log_offset: int, born_ms: int, store_ms: int, tag_hash: int, due_ms: int,
-        kind: int, head: bytes, system: bytes,
-    ) -> None:  # fmt: skip
+        self,
+        topic_id: int,
+        queue_id: int,
+        log_offset: int,
+        born_ms: int,
+        store_ms: int,
+        tag_hash: int,
+        due_ms: int,
+        kind: int,
+        head: bytes,
+        system: bytes,
+    ) -> None:
         self.topic_id = topic_id
         self.queue_id = queue_id
         self.log_offset = log_offset
@@ -118,21 +157,29 @@ class StoredTimer:
 
 
 class TimerAppend(StoredTimer):
-    """One timer to store: `kind` 0..255 (1 = delayed message), `due_ms` since the epoch, and what will go
-    where. `append` fills in log_offset and store_ms (-1 until then).
+    """One timer to store: `kind` 0..255 (1 = delayed message), `due_ms` since the epoch, and the message. `append`
+    fills in log_offset and store_ms (-1 until then).
     """
 
     __slots__ = ()
 
     def __init__(
-        self, topic_id: int, queue_id: int, tag_hash: int, *, due_ms: int, kind: int, born_ms: int, head: bytes,
+        self,
+        topic_id: int,
+        queue_id: int,
+        tag_hash: int,
+        *,
+        due_ms: int,
+        kind: int,
+        born_ms: int,
+        head: bytes,
         system: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(topic_id, queue_id, -1, born_ms, -1, tag_hash, due_ms, kind, head, system)
 
 
 class ReadResult:
-    """What a read found. `next_offset` is behind the messages that the tag filter left out too."""
+    """Result of a read. `next_offset` is also after messages that the tag filter left out."""
 
     __slots__ = ("max_offset", "messages", "min_offset", "next_offset")
 

@@ -1,20 +1,19 @@
-"""Options of a store, and what it counts.
+"""Options of a store, and its counters.
 
-`StoreOptions` are plain values and the only place where their defaults, bounds and meanings are said: the broker's
-settings take them from here. `StoreStats` are plain integers that the loop thread adds to and the metrics collector
-reads at scrape.
+`StoreOptions` is the only place of their defaults, bounds and meanings: the broker's settings take them from here. The
+metrics collector reads `StoreStats` at scrape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-
-__all__ = ["FlushMode", "StoreOptions", "StoreStats"]
+from typing import Any
 
 
 class FlushMode(StrEnum):
-    """When an append is safe (CL-5)."""
+    """Moment at which an append is safe (CL-5)."""
 
     ASYNC = "async"
     """Written to the page cache: survives the end of the process; a power loss costs at most one flush interval."""
@@ -25,16 +24,14 @@ class FlushMode(StrEnum):
 def _means(
     text: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None
 ) -> dict[str, str | float]:
-    """Of one field: what it means, and its bounds."""
+    """Returns the metadata of one field: its meaning and its bounds."""
     bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le)) if bound is not None}
     return {"description": text, **bounds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Limits and habits of one store. Each field has its meaning and its bounds beside its default; the settings of a
-    server take all three from here.
-    """
+    """Limits of one store. Each field has its meaning and bounds beside its default; server settings use all three."""
 
     segment_bytes: int | None = field(
         default=None,
@@ -136,7 +133,7 @@ class StoreOptions:
     disk_used_max_ratio: float = field(
         default=0.90,
         metadata=_means(
-            "Refuse messages when the disk is fuller than this share.",  # state records go on into the reserve
+            "Refuse messages when the disk is fuller than this share.",  # state records may use the reserve
             gt=0,
             le=1,
         ),
@@ -151,64 +148,61 @@ class StoreOptions:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, limits = getattr(self, one.name), one.metadata
-            if value is None:
-                continue
-            problem = (
-                f"under {limits['ge']}" if "ge" in limits and value < limits["ge"]
-                else f"not over {limits['gt']}" if "gt" in limits and value <= limits["gt"]
-                else f"over {limits['le']}" if "le" in limits and value > limits["le"]
-                else ""
-            )  # fmt: skip
-            if problem:
+            if value is not None and (problem := _out_of_bounds(value, limits)):
                 usual = "" if one.default is None else f"; {one.default} is usual"
                 raise ValueError(f"{one.name} {value} is {problem}{usual}: {limits['description']}")
 
 
+def _out_of_bounds(value: float, limits: Mapping[str, Any]) -> str:
+    """Returns how a value breaks its bounds; empty if it does not."""
+    if "ge" in limits and value < limits["ge"]:
+        return f"under {limits['ge']}"
+    if "gt" in limits and value <= limits["gt"]:
+        return f"not over {limits['gt']}"
+    if "le" in limits and value > limits["le"]:
+        return f"over {limits['le']}"
+    return ""
+
+
 @dataclass(slots=True)
 class StoreStats:
-    """Counters of one store since it was opened, and a few sizes. Written by the loop thread only."""
+    """Counters of one store since it was opened (appends count when they are safe), and sizes. Only the loop writes
+    them.
+    """
 
     messages: int = 0
-    """Messages appended and safe."""
     states: int = 0
-    """State records appended and safe."""
     timers: int = 0
     """Timers and ends of timers appended and safe."""
     bytes: int = 0
     """Log bytes written and safe, headers included."""
     batches: int = 0
-    """Groups the writer wrote and that are safe."""
     fsyncs: int = 0
-    """Syncs of the commit log."""
     log_bytes: int = 0
     """Size of the log now: its end less its start."""
     log_end: int = 0
-    """First free log offset behind what is safe, and committed where the log has copies: behind what is consumable."""
+    """First free log offset after what is safe and, in a log with copies, committed: after what is consumable."""
     written_end: int = 0
-    """First free log offset behind what the writer wrote; over `log_end` while records wait for their commit."""
+    """First free log offset after what the writer wrote; over `log_end` while records wait for their commit."""
     log_synced: int = 0
     """Log offset up to which the disk confirmed."""
     waiting: int = 0
-    """Records that wait for the writer now, or to be committed."""
+    """Records that wait for the writer now, or for their commit."""
     cache_bytes: int = 0
-    """Bytes of the hot cache now."""
     refused: int = 0
     """Appends refused: full, overloaded or poisoned."""
     snapshots: int = 0
-    """Snapshots written."""
     deleted_files: int = 0
-    """Log files that retention deleted."""
     deleted_bytes: int = 0
-    """Their bytes."""
     index_end: int = 0
-    """The messages before this log offset are found by key."""
+    """Messages before this log offset are found by key."""
     index_files: int = 0
-    """Files of the message index."""
     index_failures: int = 0
-    """Files of the message index that were damaged or could not be written, and other trouble with it."""
+    """Failures of the message index: files that were damaged or could not be written, and others."""
     cold_reads: int = 0
-    damaged_reads: int = 0
     """Reads that needed the disk."""
+    damaged_reads: int = 0
+    """Reads that failed due to damage."""
     recovered_records: int = 0
     """Records that recovery scanned at the start."""
     recovered_cut_bytes: int = 0

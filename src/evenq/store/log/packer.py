@@ -1,12 +1,12 @@
 """Gives each record its place in the log and its queue, and packs it into the group that the writer gets next.
 
-`pack` is the hot path: under a microsecond a message beside the sender's own work, most of it four calls of C (the
-place, the join, the checksum, the prefix). What is the same for neighbours in one queue is done once for all of them,
-and no helper is called for each message. `pack_mixed` packs everything else: other records one by one, and blocks of
-messages (`AppendBlock`) as bytes, without an object for each message.
+`pack` is the hot path: under a microsecond per message beside the sender's own work, most of it four calls of C (the
+place, the join, the checksum, the prefix). Work that neighbours in one queue share is done once, and no helper is
+called per message. `pack_mixed` packs everything else: other records one by one, and blocks of messages (`AppendBlock`)
+as bytes, without an object per message.
 
-A call that cannot be packed is taken back at once, and so is a group that found the disk full: its places are free
-again, as if it had never been. On the loop thread only.
+A call that cannot be packed is taken back immediately, and so is a group that found the disk full: its places are free.
+On the loop only.
 """
 
 from __future__ import annotations
@@ -44,10 +44,8 @@ from evenq.store.log.record import (
 from evenq.store.log.segment import segment_of
 from evenq.store.log.writer import Touched, WriteBatch
 
-__all__ = ["Packer"]
-
 LARGE_BYTES = 64 << 10
-"""A record's part of this size is not copied into the group."""
+"""A record's part of this size is added to the group without a copy."""
 UNPACKABLE = (struct.error, TypeError, BadRequest)
 
 _pack_prefix = PREFIX.pack
@@ -56,35 +54,31 @@ _pack_entry = ENTRY.pack
 
 
 class Packer:
-    """The places behind the log's end, and the group that is being gathered there."""
+    """The places after the log's end, and the group that gathers there."""
 
     def __init__(
         self, queues: dict[tuple[int, int], ConsumeQueue], *, segment_bytes: int, end: int, epoch: int = 1
     ) -> None:
-        """`epoch`: of the leader that writes, for every header; 1 where the log has one copy."""
+        """`epoch`: of the leader that writes, for every header; 1 if the log has one copy."""
         self._queues = queues
         self._epoch = epoch
         self._segment_bytes = segment_bytes
         self.end = end
-        """First log offset that no record has."""
+        """First log offset without a record."""
         start, _ = segment_of(end, segment_bytes)
         self._segment_end = start + segment_bytes
         self.batch: WriteBatch | None = None
-        """What was packed and not handed over."""
+        """The group that is packed and not yet passed to the writer."""
 
     def take(self) -> WriteBatch | None:
-        """Hand over the group; what comes is packed into the next one."""
+        """Returns the group; what follows is packed into the next one."""
         batch, self.batch = self.batch, None
         return batch
-
-    # -- the hot path -------------------------------------------------------------------------------------------------
 
     def pack(  # noqa: PLR0915  # calls cost
         self, entries: Sequence[Append], store_ms: int, synced_end: int, *, more: bool = False
     ) -> WriteBatch:
-        """Place and pack the messages of one call, at least one; all or none. `more`: further records of the call
-        follow. Raises BadRequest, BodyTooLarge.
-        """
+        """Packs a call's messages, all or none; `more`: its further records follow. Raises BadRequest, BodyTooLarge."""
         batch = self.batch or self._new_batch()
         data = batch.data
         done, last = 0, len(entries) - 1
@@ -97,7 +91,7 @@ class Packer:
         try:
             for entry in entries:
                 if entry.queue_id != queue_id or entry.topic_id != topic_id:
-                    if queue is not None:  # the run is over: its messages are the newest of their queue
+                    if queue is not None:  # the run ends: its messages are the newest of their queue
                         queue.hot += entries[begin:done]
                         batch.touched[queue] = queue.next_offset = queue_offset
                         begin = done
@@ -105,8 +99,7 @@ class Packer:
                     queue_id = entry.queue_id
                     queue = self._queues.get((topic_id, queue_id)) or self._new_queue(topic_id, queue_id)
                     stem = queue.stem or self._stem(queue)
-                    # Every record of a call but its last says that more follows: recovery takes a call whole or not at
-                    # all.
+                    # All records of a call but the last have FLAG_MORE: recovery takes a call whole or not at all.
                     last_stem = stem if more else queue.last_stem
                     queue_offset = queue.next_offset
                     tail = queue.tail
@@ -121,25 +114,21 @@ class Packer:
                 if log_end + size > self._segment_end:
                     log_end = self._roll(batch, log_end, size, store_ms, synced_end)
                     data = batch.data
-                body = b"".join((
-                    stem,
-                    _pack_place(
-                        queue_offset, log_end, synced_end, store_ms, entry.born_ms, tag_hash, head_bytes, system_bytes
-                    ),
-                    head,
-                    system,
-                ))  # fmt: skip
+                place = _pack_place(
+                    queue_offset, log_end, synced_end, store_ms, entry.born_ms, tag_hash, head_bytes, system_bytes
+                )
+                body = b"".join((stem, place, head, system))
                 data += _pack_prefix(size, MAGIC, crc32c(body))
                 data += body
                 tail += _pack_entry(log_end, size, tag_hash)
-                # The caller's object is the message that hot reads give out: there is no copy of it.
+                # The caller's object is the message that hot reads return: there is no copy of it.
                 entry.queue_offset = queue_offset
                 entry.log_offset = log_end
                 entry.store_ms = store_ms
                 queue_offset += 1
                 log_end += size
                 done += 1
-        # Numbers out of range are found by packing them: looking at each field of each message first would cost more.
+        # Numbers out of range are found by packing them: checking each field of each message first would cost more.
         except UNPACKABLE as error:
             self._take_back_call(batch, entries, done)
             raise _refusal(error) from error
@@ -152,7 +141,7 @@ class Packer:
 
     def _new_queue(self, topic_id: int, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(topic_id, queue_id)
-        self._stem(queue)  # refuses what is no number of 32 bits
+        self._stem(queue)  # refuses ids that are not numbers of 32 bits
         self._queues[topic_id, queue_id] = queue
         return queue
 
@@ -169,9 +158,8 @@ class Packer:
         return batch
 
     def _roll(self, batch: WriteBatch, log_end: int, size: int, store_ms: int, synced_end: int) -> int:
-        """Fill the file and go on in the next one; returns its start."""
-        # A record too large for any file is met here at the latest, since it never fits what is left of one: so the hot
-        # path needs no check of its own.
+        """Fills the file and continues in the next one; returns its start."""
+        # Here, since a record that is too large for any file never fits the rest of one.
         self.check_size(size)
         batch.runs[-1].seals = True
         rest = self._segment_end - log_end
@@ -182,10 +170,7 @@ class Packer:
         batch.begin_run(LogRun(start, 0))
         return start
 
-    # -- records of any kind ------------------------------------------------------------------------------------------
-
     def pack_state(self, payload: bytes, store_ms: int, synced_end: int) -> WriteBatch:
-        """Place and pack one opaque record."""
         self.check_size(HEADER_BYTES + len(payload))
         batch = self.batch or self._new_batch()
         self._put(batch, STATE, payload, store_ms=store_ms, synced_end=synced_end)
@@ -193,11 +178,17 @@ class Packer:
         return batch
 
     def pack_mixed(
-        self, entries: Sequence[Append], timers: Sequence[TimerAppend], ended: Sequence[int], state: bytes,
-        store_ms: int, synced_end: int, blocks: Sequence[AppendBlock] = (),
-    ) -> WriteBatch:  # fmt: skip
-        """Blocks of messages, messages, timers, the end of timers, state, in this order in the log; all or none.
-        Behind blocks something else must come. Raises BadRequest, BodyTooLarge.
+        self,
+        entries: Sequence[Append],
+        timers: Sequence[TimerAppend],
+        ended: Sequence[int],
+        state: bytes,
+        store_ms: int,
+        synced_end: int,
+        blocks: Sequence[AppendBlock] = (),
+    ) -> WriteBatch:
+        """Packs blocks of messages, messages, timers, the end of timers, state, in this order in the log; all or none.
+        Something must follow blocks. Raises BadRequest, BodyTooLarge.
         """
         batch = self.batch or self._new_batch()
         left = len(blocks) + len(entries) + len(timers) + bool(ended) + bool(state)
@@ -237,14 +228,17 @@ class Packer:
         return batch
 
     def _pack_block(
-        self, batch: WriteBatch, block: AppendBlock, store_ms: int, synced_end: int, starts: dict[ConsumeQueue, int], *,
+        self,
+        batch: WriteBatch,
+        block: AppendBlock,
+        store_ms: int,
+        synced_end: int,
+        starts: dict[ConsumeQueue, int],
+        *,
         more: bool,
-    ) -> None:  # fmt: skip
-        """Place and pack the messages of a block; `starts` gets the offsets that its queues had before. As hot as
-        `pack`: a block has thousands.
-        """
-        # First, because a block that breaks off in its middle would have to be taken back out of columns, runs and
-        # files.
+    ) -> None:
+        """Places and packs a block, on a hot path like `pack`; `starts` gets the previous offsets of its queues."""
+        # First: a block that failed in its middle would have to be removed from columns, runs and files.
         self._check_block(block, more=more)
         at = block.start
         for first, last in _runs(block.queue_ids):
@@ -257,11 +251,18 @@ class Packer:
         batch.cold_bytes += len(block.data) - block.start + HEADER_BYTES * len(block)
 
     def _pack_run(
-        self, batch: WriteBatch, block: AppendBlock, queue: ConsumeQueue, first: int, last: int, at: int, store_ms: int,
+        self,
+        batch: WriteBatch,
+        block: AppendBlock,
+        queue: ConsumeQueue,
+        first: int,
+        last: int,
+        at: int,
+        store_ms: int,
         synced_end: int,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Messages `first` to `last` of a block, neighbours in one queue, whose bytes begin at `at`: as many as the
-        file takes, by columns. Returns where to go on: the place and the message.
+    ) -> tuple[int, int]:
+        """Packs messages `first` to `last` of a block by columns: neighbours in one queue whose bytes begin at `at`, as
+        many as the file takes. Returns the place and the message at which to continue.
         """
         heads, systems = block.head_bytes[first:last], block.system_bytes[first:last]
         places = list(accumulate(map(add, heads, systems), initial=at))
@@ -278,9 +279,16 @@ class Packer:
         stem = queue.stem or self._stem(queue)
         queue_offset = queue.next_offset
         fields = map(
-            _pack_place, range(queue_offset, queue_offset + count), offsets, repeat(synced_end), repeat(store_ms),
-            block.born_ms[first:last], tags, heads, systems,
-        )  # fmt: skip
+            _pack_place,
+            range(queue_offset, queue_offset + count),
+            offsets,
+            repeat(synced_end),
+            repeat(store_ms),
+            block.born_ms[first:last],
+            tags,
+            heads,
+            systems,
+        )
         rests = [stem + packed for packed in fields]
         data = memoryview(block.data)
         messages = [data[start:stop] for start, stop in pairwise(places)]
@@ -290,15 +298,14 @@ class Packer:
         parts[2::3] = messages
         queue.tail += b"".join(map(_pack_entry, offsets, sizes, tags))
         batch.add(b"".join(parts))
-        # Blocks are read from the page cache (decision 46), and what is in memory must be the end of a queue without a
-        # gap.
+        # Blocks are read from the page cache (decision 46), and memory must have the end of a queue without a gap.
         queue.go_on_cold(queue_offset + count)
         batch.touched[queue] = queue.next_offset = queue_offset + count
         self.end = batch.end = log_end
         return end, last
 
     def _check_block(self, block: AppendBlock, *, more: bool) -> None:
-        """What could not be packed is refused before anything of the block is."""
+        """Refuses a block that could not be packed, before anything of it is."""
         assert more, "a block of messages is never the last of its call: its end or a state record follows"
         sizes = block.sizes()
         if not sizes or sum(sizes) != len(block.data) - block.start:
@@ -308,20 +315,43 @@ class Packer:
         self.check_size(HEADER_BYTES + max(sizes))
 
     def _put(
-        self, batch: WriteBatch, kind: int, head: bytes, system: bytes = b"", *, store_ms: int, synced_end: int,
-        more: bool = False, flags: int = 0, topic_id: int = 0, queue_id: int = 0, queue_offset: int = 0,
-        born_ms: int | None = None, tag_hash: int = 0,
-    ) -> int:  # fmt: skip
-        """Pack one record; returns its place."""
+        self,
+        batch: WriteBatch,
+        kind: int,
+        head: bytes,
+        system: bytes = b"",
+        *,
+        store_ms: int,
+        synced_end: int,
+        more: bool = False,
+        flags: int = 0,
+        topic_id: int = 0,
+        queue_id: int = 0,
+        queue_offset: int = 0,
+        born_ms: int | None = None,
+        tag_hash: int = 0,
+    ) -> int:
+        """Packs one record; returns its place."""
         size = HEADER_BYTES + len(head) + len(system)
         log_offset = self.end
         if log_offset + size > self._segment_end:
             log_offset = self._roll(batch, log_offset, size, store_ms, synced_end)
         rest = REST.pack(
-            VERSION, kind, flags | FLAG_MORE if more else flags, self._epoch, topic_id, queue_id, queue_offset,
-            log_offset, synced_end, store_ms, store_ms if born_ms is None else born_ms, tag_hash, len(head),
+            VERSION,
+            kind,
+            flags | FLAG_MORE if more else flags,
+            self._epoch,
+            topic_id,
+            queue_id,
+            queue_offset,
+            log_offset,
+            synced_end,
+            store_ms,
+            store_ms if born_ms is None else born_ms,
+            tag_hash,
+            len(head),
             len(system),
-        )  # fmt: skip
+        )
         data = batch.data  # not joined first: a block of staged rows has a mebibyte
         data += PREFIX.pack(size, MAGIC, crc32c(system, crc32c(head, crc32c(rest))))
         data += rest
@@ -338,21 +368,29 @@ class Packer:
             raise BadRequest(f"a timer's kind is {timer.kind}, it must be 0..{TIMER_KIND_MAX}")
         fields = TimerFields(timer.due_ms, timer.tag_hash, timer.kind)
         timer.log_offset = self._put(
-            batch, TIMER, timer.head, timer.system, more=more, flags=fields.flags, topic_id=timer.topic_id,
-            queue_id=timer.queue_id, queue_offset=fields.queue_offset_field, store_ms=store_ms, synced_end=synced_end,
-            born_ms=timer.born_ms, tag_hash=fields.tag_hash_field,
-        )  # fmt: skip
+            batch,
+            TIMER,
+            timer.head,
+            timer.system,
+            more=more,
+            flags=fields.flags,
+            topic_id=timer.topic_id,
+            queue_id=timer.queue_id,
+            queue_offset=fields.queue_offset_field,
+            store_ms=store_ms,
+            synced_end=synced_end,
+            born_ms=timer.born_ms,
+            tag_hash=fields.tag_hash_field,
+        )
         timer.store_ms = store_ms
 
     def check_size(self, size: int) -> None:
-        """Raise BodyTooLarge for a record that no file of the log can hold."""
+        """Raises BodyTooLarge for a record that no file of the log can hold."""
         if size > self._segment_bytes:
-            raise BodyTooLarge(f"a record of {size} bytes is over the log's file size of {self._segment_bytes} bytes")
-
-    # -- taking back --------------------------------------------------------------------------------------------------
+            raise BodyTooLarge(f"a record of {size} bytes exceeds the log's file size of {self._segment_bytes} bytes")
 
     def _take_back_call(self, batch: WriteBatch, entries: Sequence[Append], done: int) -> None:
-        """Undo one call that could be packed up to its message `done`; the log's end is where it was before."""
+        """Undoes one call that was packed up to its message `done`; `end` is already where it was before."""
         for entry in reversed(entries[:done]):
             queue = self._queues[entry.topic_id, entry.queue_id]
             queue.take_back(entry.queue_offset)
@@ -370,8 +408,8 @@ class Packer:
             self.batch = None
 
     def take_back(self, batch: WriteBatch, before: Iterable[WriteBatch] = ()) -> list[WriteBatch]:
-        """Nothing of `batch` is in the log: free its places and those behind it. Returns the groups that had them.
-        `before`: groups that are in the log and not consumable yet, in order; they keep their places.
+        """Frees the places of `batch`, of which nothing is in the log, and of later groups; returns these groups.
+        `before`: groups in the log that are not consumable yet, in order; they keep their places.
         """
         ends: Touched = {}
         for group in before:
@@ -380,7 +418,6 @@ class Packer:
         self.batch = None
         for group in taken:
             for queue in group.touched:
-                # Groups that are written and wait for their commit keep their places: they are in the log.
                 queue.take_back(ends.get(queue, queue.max_offset))
         self.end = batch.start
         self._segment_end = batch.runs[0].start + self._segment_bytes
@@ -388,7 +425,7 @@ class Packer:
 
 
 def _runs(queue_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last, exclusive, of those neighbours that have the same."""
+    """Yields first and last, exclusive, of neighbours with the same queue."""
     if queue_ids.count(queue_ids[0]) == len(queue_ids):
         yield 0, len(queue_ids)
         return

@@ -1,9 +1,8 @@
-"""The groups that were written last, as they lie in the log, for the copies that wait for them.
+"""The last written groups, as they lie in the log, for the copies that wait for them.
 
-A leader sends each group to its followers as soon as it is written. Reading it back from its file costs a thread's turn
-and a task for each, so small ones are kept for the moment. Filled by `Appender`, asked by `LeaderSide.recent`. Always
-true: what is given out are whole groups, byte for byte as they were written; at most `KEPT_BYTES` are kept. On the loop
-only.
+A leader sends each group to its followers as soon as it is written. Reading it back from its file costs a turn of a
+thread and a task, so small ones are kept for a moment. `Appender` fills it, `LeaderSide.recent` reads it. Always true:
+it returns whole groups, byte for byte as they were written, and keeps at most `KEPT_BYTES`. On the loop only.
 """
 
 from __future__ import annotations
@@ -12,26 +11,24 @@ from collections import deque
 
 from evenq.store.log.writer import WriteBatch
 
-__all__ = ["GROUP_BYTES_MAX", "KEPT_BYTES", "RecentGroups"]
-
 GROUP_BYTES_MAX = 64 << 10
-"""A longer group is read from its file: what it costs is its bytes, no matter what reads them."""
+"""A longer group is read from its file: its bytes dominate the cost."""
 KEPT_BYTES = 256 << 10
 
 
 class RecentGroups:
-    """See the module. The groups follow each other without a gap."""
+    """The last groups, which follow each other without a gap."""
 
     def __init__(self) -> None:
         self._groups: deque[tuple[int, bytes]] = deque()
         """Log offset and bytes of each."""
         self._end = -1
-        """Log offset behind the last one."""
+        """Log offset after the last one."""
         self.bytes = 0
 
     def keep(self, batch: WriteBatch) -> None:
-        """A group was written. Only what is one piece of one file is kept: there, log offsets count bytes."""
-        # A group is kept when it was written, and comes once more when it was synced.
+        """Keeps a written group if it is one piece of one file: there, log offsets count bytes."""
+        # A group comes when it was written, and once more when it was synced.
         if batch.end == self._end:
             return
         runs, size = batch.runs, batch.bytes
@@ -47,7 +44,7 @@ class RecentGroups:
             self.bytes -= len(self._groups.popleft()[1])
 
     def read(self, start: int, end: int) -> bytes | None:
-        """The log from `start` up to `end`, both places between groups; None: not all of it is kept."""
+        """Returns the log from `start` to `end`, both between groups; None if not all of it is kept."""
         if end != self._end:
             return None
         found: list[bytes] = []
@@ -60,6 +57,5 @@ class RecentGroups:
         return None
 
     def clear(self) -> None:
-        """Forget all."""
         self._groups.clear()
         self._end, self.bytes = -1, 0

@@ -1,9 +1,8 @@
-"""The byte table of a commit-log frame, shared by the writer, the reader and recovery; `docs/internals/data_files.md`
-shows it.
+"""The byte table of a commit-log frame, shared by writer, reader and recovery; see `docs/internals/data_files.md`.
 
-A frame is a fixed header and two payloads. All numbers are big-endian. The CRC32C covers everything behind itself, so
-a frame whose CRC fits is whole. `synced offset` says up to where the log was on disk when the frame was made: a hole
-before it is corruption, a hole behind it may be what a power loss left (see `recovery`).
+A frame is a fixed header and two payloads. All numbers are big-endian. The CRC32C covers everything after itself, so a
+frame with a matching CRC is whole. `synced offset` is the log offset up to which the log was on disk when the frame was
+made: a hole before it is damage, a hole after it may come from a power loss (see `recovery`).
 """
 
 from __future__ import annotations
@@ -17,26 +16,6 @@ from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.log.messages import StoredMessage, StoredTimer
-
-__all__ = [
-    "FRAME_FIELDS",
-    "HEADER_BYTES",
-    "KINDS",
-    "ByteField",
-    "Frame",
-    "Header",
-    "TimerFields",
-    "frame_at",
-    "is_message",
-    "kind_at",
-    "message_at",
-    "message_of",
-    "pack",
-    "pack_padding",
-    "pack_timer_ids",
-    "timer_ids_of",
-    "timer_of",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +31,6 @@ class ByteField:
 
 
 def struct_of(fields: tuple[ByteField, ...]) -> struct.Struct:
-    """The packer of a byte table."""
     return struct.Struct(">" + "".join(field.letter for field in fields))
 
 
@@ -80,8 +58,8 @@ VERSION: Final = 1
 MESSAGE: Final = 1
 STATE: Final = 2
 PADDING: Final = 3  # fills the rest of a segment; its total size is that rest, its CRC covers the header only
-TIMER: Final = 4  # a message to come; see `TimerFields` for what three of its fields hold
-TIMER_END: Final = 5  # its head lists the timers that are over: their log offsets, 8 bytes each
+TIMER: Final = 4  # a message for a later time; see `TimerFields` for the content of three of its fields
+TIMER_END: Final = 5  # its head lists the timers that ended: their log offsets, 8 bytes each
 KINDS: Final = {MESSAGE: "message", STATE: "state", PADDING: "padding", TIMER: "timer", TIMER_END: "timer end"}
 FLAG_MORE: Final = 1  # the next record belongs to the same append call: both or neither
 TIMER_KIND_SHIFT: Final = 8
@@ -107,37 +85,63 @@ Header = tuple[int, ...]
 
 
 class Frame:
-    """A frame that was read and whose CRC fits."""
+    """A frame that was read and whose CRC matches."""
 
     __slots__ = (
-        "_queue_offset_field", "_tag_hash_field", "born_ms", "epoch", "flags", "head", "kind", "log_offset",
-        "queue_id", "size", "store_ms", "synced_offset", "system", "topic_id",
-    )  # fmt: skip
+        "_queue_offset_field",
+        "_tag_hash_field",
+        "born_ms",
+        "epoch",
+        "flags",
+        "head",
+        "kind",
+        "log_offset",
+        "queue_id",
+        "size",
+        "store_ms",
+        "synced_offset",
+        "system",
+        "topic_id",
+    )
 
     def __init__(self, header: tuple[int, ...], head: bytes, system: bytes) -> None:
         (
-            self.size, _, _, _, self.kind, self.flags, self.epoch, self.topic_id, self.queue_id,
-            self._queue_offset_field, self.log_offset, self.synced_offset, self.store_ms, self.born_ms,
-            self._tag_hash_field, _, _,
-        ) = header  # fmt: skip
+            self.size,
+            _,
+            _,
+            _,
+            self.kind,
+            self.flags,
+            self.epoch,
+            self.topic_id,
+            self.queue_id,
+            self._queue_offset_field,
+            self.log_offset,
+            self.synced_offset,
+            self.store_ms,
+            self.born_ms,
+            self._tag_hash_field,
+            _,
+            _,
+        ) = header
         self.head = head
         self.system = system
 
     @property
     def queue_offset(self) -> int:
-        """Of a message: its place in its queue."""
+        """Place of a message in its queue."""
         assert self.kind != TIMER, "a timer has no place in a queue"
         return self._queue_offset_field
 
     @property
     def tag_hash(self) -> int:
-        """Of a message: the hash of its tag, 0 without one."""
+        """Hash of a message's tag, 0 without one."""
         assert self.kind != TIMER, "a timer's fields are `timer`"
         return self._tag_hash_field
 
     @property
     def timer(self) -> TimerFields:
-        """Of a timer. Raises StoreCorrupted for another kind."""
+        """Fields of a timer. Raises StoreCorrupted for another kind."""
         if self.kind != TIMER:
             raise StoreCorrupted(
                 f"the record at log offset {self.log_offset} is of kind {self.kind}, a timer is {TIMER}"
@@ -147,54 +151,73 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class TimerFields:
-    """What a timer keeps in three fields of its frame that are named for what a message keeps there. The format is
-    fixed; this is the only place that knows which field holds what.
-    """
+    """Values of a timer in three frame fields that are named for those of a message. Only this class maps them."""
 
     due_ms: int
-    """When the message is due, ms since the epoch: in the field "tag hash"."""
+    """Due time of the message, ms since the epoch: in the field "tag hash"."""
     tag_hash: int
-    """Of the message to come: in the field "queue offset", as 64 bits without sign."""
+    """Tag hash of the later message: in the field "queue offset", as 64 bits without sign."""
     timer_kind: int
-    """What its owner makes of it, 0 .. TIMER_KIND_MAX: in bits 8 to 15 of "flags"."""
+    """Kind for the owner, 0 .. TIMER_KIND_MAX: in bits 8 to 15 of "flags"."""
 
     @staticmethod
     def read(flags: int, queue_offset_field: int, tag_hash_field: int) -> TimerFields:
-        """Of the three fields of a frame."""
+        """Returns the values in the three fields of a frame."""
         tag_hash = queue_offset_field - (1 << 64) if queue_offset_field & _SIGN else queue_offset_field
         return TimerFields(tag_hash_field, tag_hash, flags >> TIMER_KIND_SHIFT)
 
     @property
     def flags(self) -> int:
-        """The field "flags"."""
         return self.timer_kind << TIMER_KIND_SHIFT
 
     @property
     def queue_offset_field(self) -> int:
-        """The field "queue offset"."""
         return self.tag_hash & _UNSIGNED
 
     @property
     def tag_hash_field(self) -> int:
-        """The field "tag hash"."""
         return self.due_ms
 
 
 def pack(
-    *, kind: int, flags: int, epoch: int, topic_id: int, queue_id: int, queue_offset: int, log_offset: int,
-    synced_offset: int, store_ms: int, born_ms: int, tag_hash: int, head: bytes, system: bytes,
-) -> bytes:  # fmt: skip
-    """One whole frame. The append path does the same in place, without this call's cost."""
+    *,
+    kind: int,
+    flags: int,
+    epoch: int,
+    topic_id: int,
+    queue_id: int,
+    queue_offset: int,
+    log_offset: int,
+    synced_offset: int,
+    store_ms: int,
+    born_ms: int,
+    tag_hash: int,
+    head: bytes,
+    system: bytes,
+) -> bytes:
+    """Returns one whole frame. The append path does the same in place, without the cost of this call."""
     rest = REST.pack(
-        VERSION, kind, flags, epoch, topic_id, queue_id, queue_offset, log_offset, synced_offset, store_ms, born_ms,
-        tag_hash, len(head), len(system),
-    )  # fmt: skip
+        VERSION,
+        kind,
+        flags,
+        epoch,
+        topic_id,
+        queue_id,
+        queue_offset,
+        log_offset,
+        synced_offset,
+        store_ms,
+        born_ms,
+        tag_hash,
+        len(head),
+        len(system),
+    )
     body = b"".join((rest, head, system))
     return PREFIX.pack(PREFIX_BYTES + len(body), MAGIC, crc32c(body)) + body
 
 
 def pack_padding(log_offset: int, rest_bytes: int, *, epoch: int, synced_offset: int, store_ms: int) -> bytes:
-    """What ends a segment: a padding header, or zeros where not even that fits."""
+    """Returns the end of a segment: a padding header, or zeros where it does not fit."""
     if rest_bytes < HEADER_BYTES:
         return bytes(rest_bytes)
     rest = REST.pack(VERSION, PADDING, 0, epoch, 0, 0, 0, log_offset, synced_offset, store_ms, 0, 0, 0, 0)
@@ -202,10 +225,8 @@ def pack_padding(log_offset: int, rest_bytes: int, *, epoch: int, synced_offset:
 
 
 def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
-    """The frame that starts at `position` of `data` and should carry `log_offset`; None if none does or it is cut
-    short.
-
-    Raises StoreError for a whole frame of a version this program does not know.
+    """Returns the frame at `position` of `data` that must have `log_offset`; None if there is none or it is cut short.
+    Raises StoreError for a whole frame of an unknown version.
     """
     if len(data) - position < HEADER_BYTES:
         return None
@@ -219,7 +240,7 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
         end = position + size
         if end > len(data):
             return None
-    covered = memoryview(data) if end - position >= COPY_MAX else data  # a view costs more than a copy of little
+    covered = memoryview(data) if end - position >= COPY_MAX else data  # for few bytes a copy costs less than a view
     if crc32c(covered[position + PREFIX_BYTES : end]) != crc:
         return None
     if version != VERSION:
@@ -237,13 +258,28 @@ def frame_at(data: bytes | memoryview, position: int, log_offset: int) -> Frame 
 
 
 def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | None:
-    """The same as `frame_at` and `message_of` in one, for reads: None for whatever is no whole message of this version
-    in its place.
-    """
+    """Returns the message at a place, for reads; None unless it is a whole message of this version in its place."""
     if len(data) - position < HEADER_BYTES:
         return None
-    (size, magic, crc, version, kind, _, _, topic_id, queue_id, queue_offset, own_offset, _, store_ms, born_ms,
-     tag_hash, head_bytes, system_bytes) = _unpack_header(data, position)  # fmt: skip
+    (
+        size,
+        magic,
+        crc,
+        version,
+        kind,
+        _,
+        _,
+        topic_id,
+        queue_id,
+        queue_offset,
+        own_offset,
+        _,
+        store_ms,
+        born_ms,
+        tag_hash,
+        head_bytes,
+        system_bytes,
+    ) = _unpack_header(data, position)
     end = position + size
     head = position + HEADER_BYTES
     system = head + head_bytes
@@ -265,7 +301,7 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
 
 
 def is_message(header: Header, data: memoryview, position: int, base: int) -> bool:
-    """Whether that is the header of a whole message in its place. Any other frame, and any doubt, is `_frame`'s."""
+    """Whether this is the header of a whole message in its place. Other and doubtful frames are for `frame_at`."""
     size = header[0]
     return (
         header[4] == MESSAGE
@@ -279,7 +315,7 @@ def is_message(header: Header, data: memoryview, position: int, base: int) -> bo
 
 
 def size_at(data: bytes | memoryview, position: int) -> int:
-    """Total size that the frame at `position` claims; 0 if no frame header can start there."""
+    """Returns the total size that the frame at `position` claims; 0 if no frame header can start there."""
     if len(data) - position < HEADER_BYTES:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
@@ -287,45 +323,57 @@ def size_at(data: bytes | memoryview, position: int) -> int:
 
 
 def kind_at(data: bytes) -> int:
-    """Kind of the record whose header `data` begins with."""
+    """Returns the kind of the record whose header `data` begins with."""
     return int(HEADER.unpack_from(data)[4])
 
 
 def message_of(frame: Frame) -> StoredMessage:
-    """The message that a frame of kind MESSAGE holds. Raises StoreCorrupted for another kind."""
+    """Returns the message of a frame of kind MESSAGE. Raises StoreCorrupted for another kind."""
     if frame.kind != MESSAGE:
         raise StoreCorrupted(
             f"the record at log offset {frame.log_offset} is of kind {frame.kind}, a message is {MESSAGE}"
         )
     return StoredMessage(
-        frame.topic_id, frame.queue_id, frame.queue_offset, frame.log_offset, frame.born_ms, frame.store_ms,
-        frame.tag_hash, frame.head, frame.system,
-    )  # fmt: skip
-
-
-# -- timers -----------------------------------------------------------------------------------------------------------
+        frame.topic_id,
+        frame.queue_id,
+        frame.queue_offset,
+        frame.log_offset,
+        frame.born_ms,
+        frame.store_ms,
+        frame.tag_hash,
+        frame.head,
+        frame.system,
+    )
 
 
 def timer_of(frame: Frame) -> StoredTimer:
-    """The timer that a frame of kind TIMER holds. Raises StoreCorrupted for another kind."""
+    """Returns the timer of a frame of kind TIMER. Raises StoreCorrupted for another kind."""
     fields = frame.timer
     return StoredTimer(
-        frame.topic_id, frame.queue_id, frame.log_offset, frame.born_ms, frame.store_ms, fields.tag_hash, fields.due_ms,
-        fields.timer_kind, frame.head, frame.system,
-    )  # fmt: skip
+        frame.topic_id,
+        frame.queue_id,
+        frame.log_offset,
+        frame.born_ms,
+        frame.store_ms,
+        fields.tag_hash,
+        fields.due_ms,
+        fields.timer_kind,
+        frame.head,
+        frame.system,
+    )
 
 
 def pack_timer_ids(timer_ids: Sequence[int]) -> bytes:
-    """The head of a frame of kind TIMER_END."""
+    """Returns the head of a frame of kind TIMER_END."""
     return struct.pack(f">{len(timer_ids)}Q", *timer_ids)
 
 
 def timer_ids_of(frame: Frame) -> tuple[int, ...]:
-    """The timers that a frame of kind TIMER_END ends. Raises StoreCorrupted for another kind or a broken list."""
+    """Returns the timers that a frame of kind TIMER_END ends. Raises StoreCorrupted for other or broken ones."""
     count, rest = divmod(len(frame.head), 8)
     if frame.kind != TIMER_END or rest:
         raise StoreCorrupted(
-            f"the record at log offset {frame.log_offset} of kind {frame.kind} and {len(frame.head)} bytes is no "
+            f"the record at log offset {frame.log_offset} of kind {frame.kind} and {len(frame.head)} bytes is not a "
             f"list of timers: that is kind {TIMER_END} and 8 bytes a timer"
         )
     return struct.unpack(f">{count}Q", frame.head)

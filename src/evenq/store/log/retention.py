@@ -1,9 +1,9 @@
-"""What of the log may go: facts in, a plan out. Nothing here touches a disk or a clock.
+"""Decides which log files retention deletes: facts in, a plan out. Nothing here uses a disk or a clock.
 
-Files go oldest first and whole, never the newest. By time: all in it is older than `retention_ms` and than the
-retention of each topic that keeps longer, at the hour, or at any hour once the disk is fuller than
-`disk_clean_ratio`. By space: over `disk_force_ratio` whatever their age, but for what is kept for ever (retention 0).
-Files in which no queue keeps anything any more, since their topics keep less or are gone, go at any hour.
+Files are deleted whole, oldest first, never the newest. By time: all in it is older than `retention_ms` and than the
+retention of each topic that keeps longer, at the hour, or at any hour once the disk is fuller than `disk_clean_ratio`.
+By space: over `disk_force_ratio` at any age, except what is kept for ever (retention 0). Files in which no queue keeps
+anything any more, since their topics keep less or are gone, are deleted at any hour.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-
-__all__ = ["RetentionFacts", "RetentionHold", "RetentionPlan", "SegmentFact", "plan"]
 
 HOUR_MS: Final = 3_600_000
 ANY_HOUR: Final = -1
@@ -34,18 +32,18 @@ class RetentionHold:
     """A queue whose topic keeps its messages longer than the store does."""
 
     log_offset: int
-    """Of its oldest message."""
+    """Place of its oldest message."""
     retention_ms: int
     """0 for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """All that a decision needs."""
+    """Input of a decision."""
 
     now_ms: int
     retention_ms: int
-    """0 for ever: then only what no queue keeps goes, the store refuses messages when the disk is full."""
+    """0 for ever: then only files that no queue keeps are deleted, and a full disk refuses messages."""
     retention_hour: int
     """UTC, -1 for any."""
     clean_ratio: float
@@ -57,21 +55,21 @@ class RetentionFacts:
     """Oldest first, the newest too."""
     holds: Sequence[RetentionHold] = ()
     unneeded_before: int = 0
-    """No queue keeps anything that lies before this log offset."""
+    """No queue keeps a message before this log offset."""
     keep_from: int | None = None
-    """Log offset from which on everything is needed (a snapshot that cannot be taken anew); None if nothing is."""
+    """Log offset from which everything is needed (a snapshot that cannot be taken again); None if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The log shall begin at `log_start`; one reason for each file that goes."""
+    """The log's new start, and one reason for each file that is deleted."""
 
     log_start: int
     reasons: tuple[str, ...]
 
 
 def plan(facts: RetentionFacts) -> RetentionPlan | None:
-    """Which files go; None if none does."""
+    """Returns which files are deleted; None without any."""
     reasons: list[str] = []
     forced = _forced(facts)
     # From the oldest to the first that stays: a log has no gap in its middle.
@@ -87,7 +85,7 @@ def plan(facts: RetentionFacts) -> RetentionPlan | None:
             hold.retention_ms == FOR_EVER and hold.log_offset < end for hold in facts.holds
         ):
             reasons.append(
-                f"the disk is {facts.used_ratio:.1%} full, from {facts.force_ratio:.1%} on files go whatever their age"
+                f"the disk is {facts.used_ratio:.1%} full; from {facts.force_ratio:.1%} on files are deleted at any age"
             )
         else:
             break
@@ -97,7 +95,7 @@ def plan(facts: RetentionFacts) -> RetentionPlan | None:
 
 
 def _forced(facts: RetentionFacts) -> int:
-    """How many files must go to bring the disk under its upper mark."""
+    """Returns how many files must be deleted to bring the disk under its upper mark."""
     over = (facts.used_ratio - facts.force_ratio) * facts.disk_bytes
     if facts.retention_ms == FOR_EVER or facts.used_ratio < facts.force_ratio:
         return 0

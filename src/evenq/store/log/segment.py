@@ -13,25 +13,23 @@ from evenq.errors import StoreCorrupted
 from evenq.runtime.failpoints import passing
 from evenq.store.io.disk import Disk
 
-__all__ = ["FOLDER", "drop_before", "path_of", "segment_of", "starts"]
-
 FOLDER: Final = "commitlog"
 NAME_DIGITS: Final = 20
 
 
 def path_of(start: int) -> str:
-    """File whose first byte has log offset `start`: 20 digits, zero-padded (CL-2)."""
+    """Returns the file whose first byte has log offset `start`: 20 digits, zero-padded (CL-2)."""
     return f"{FOLDER}/{start:0{NAME_DIGITS}d}"
 
 
 def segment_of(log_offset: int, segment_bytes: int) -> tuple[int, int]:
-    """Start of the file that holds `log_offset`, and the position in it (CL-4)."""
+    """Returns the start of the file that holds `log_offset`, and the position in it (CL-4)."""
     position = log_offset % segment_bytes
     return log_offset - position, position
 
 
 def drop_before(disk: Disk, log_start: int) -> list[str]:
-    """Remove the files before `log_start`, oldest first; returns their paths."""
+    """Removes the files before `log_start`, oldest first; returns their paths."""
     old = [path_of(int(name)) for name in disk.list(FOLDER) if name.isdecimal() and int(name) < log_start]
     for path in old:
         passing("retention.deleting")
@@ -44,7 +42,7 @@ def drop_before(disk: Disk, log_start: int) -> list[str]:
 
 
 def starts(disk: Disk, segment_bytes: int) -> list[int]:
-    """Starts of the files there are, ascending. Raises StoreCorrupted for a foreign name or a missing file."""
+    """Returns the starts of the files, ascending. Raises StoreCorrupted for a foreign name or a missing file."""
     starts: list[int] = []
     for name in disk.list(FOLDER):
         if len(name) != NAME_DIGITS or not name.isdecimal() or int(name) % segment_bytes:

@@ -1,8 +1,8 @@
-"""Snapshots: `snapshot/<20-digit log offset>`. The state is the newest good one plus the records behind it.
+"""Snapshots: `snapshot/<20-digit log offset>`. The state is the newest good one plus the records after it.
 
-Three sections, taken on the loop at one moment: the owner's state (opaque), the range of every queue there ever was
-(so that a queue whose messages are all gone keeps its numbers), and the timer store's manifest (opaque). Written
-beside, synced, renamed, and only after the log is synced up to everything the state may hold. The two newest are
+Three sections, taken on the loop at one moment: the owner's state (opaque), the range of every queue that ever existed
+(so that a queue whose messages are all gone keeps its numbers), and the timer store's manifest (opaque). A file is
+written beside, synced and renamed, after the log is synced up to everything that the state may hold. The two newest are
 kept, so a damaged one costs a longer replay, never the state.
 """
 
@@ -18,21 +18,6 @@ from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store.io.disk import Disk, read_whole, write_whole
 from evenq.store.log.record import ByteField, struct_of
-
-__all__ = [
-    "QUEUE_FIELDS",
-    "SNAPSHOT_FIELDS",
-    "SNAPSHOT_FIELDS_1",
-    "Ranges",
-    "Snapshot",
-    "drop_before",
-    "load",
-    "newest_path",
-    "parsed",
-    "path_at",
-    "save",
-    "timer_sections",
-]
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +58,18 @@ class Snapshot:
 
     log_offset: int
     payload: bytes
-    """The owner's."""
+    """The owner's state."""
     queues: Ranges = field(default_factory=dict)
-    """Every queue ever, as of `log_offset`. Empty in version 1, which is from before anything was deleted."""
+    """Every queue that ever existed, as of `log_offset`. Empty in version 1, from before anything was deleted."""
     timers: bytes = b""
     log_start: int = 0
-    """The log before it was given up: files of it that are still there go at the next start."""
+    """The log before it was given up: files of it that are left are deleted at the next start."""
     last_store_ms: int = 0
     version: int = field(default=VERSION, compare=False)
 
 
 def save(disk: Disk, snapshot: Snapshot) -> None:
-    """Write it and drop the ones over two."""
+    """Writes a snapshot and removes all but the two newest."""
     disk.make_folder(FOLDER)
     queues = b"".join(QUEUE.pack(*key, *span) for key, span in sorted(snapshot.queues.items()))
     sections = (snapshot.payload, queues, snapshot.timers)
@@ -96,7 +81,7 @@ def save(disk: Disk, snapshot: Snapshot) -> None:
         crc = crc32c(section, crc)
     head = head[: CRC_END - 4] + crc.to_bytes(4, "big") + head[CRC_END:]
     write_whole(disk, path_at(snapshot.log_offset), b"".join((head, *sections)))
-    # Behind the rename of the new one: at any moment two whole ones are there.
+    # After the rename of the new one: two whole ones exist at any moment.
     for name in [name for name in disk.list(FOLDER) if name.endswith(".new")] + _names(disk)[:-KEPT]:
         passing("snapshot.removing")
         disk.remove(f"{FOLDER}/{name}")
@@ -104,7 +89,7 @@ def save(disk: Disk, snapshot: Snapshot) -> None:
 
 
 def drop_before(disk: Disk, log_offset: int) -> None:
-    """Remove the snapshots that need a part of the log that is about to go."""
+    """Removes the snapshots that need a part of the log that is about to be deleted."""
     old = [name for name in _names(disk) if int(name) < log_offset]
     for name in old:
         disk.remove(f"{FOLDER}/{name}")
@@ -113,8 +98,8 @@ def drop_before(disk: Disk, log_offset: int) -> None:
 
 
 def load(disk: Disk, *, log_start: int) -> Snapshot | None:
-    """The newest good one. Raises StoreCorrupted if none is left that the log, which begins at `log_start`, goes on
-    from; StoreError for a version this program does not know.
+    """Returns the newest good one. Raises StoreCorrupted if there were snapshots, but none is left that covers the log
+    before `log_start`; StoreError for an unknown version.
     """
     names = _names(disk)
     for name in reversed(names):
@@ -132,18 +117,18 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
 
 
 def path_at(log_offset: int) -> str:
-    """The file of the one that was taken at a log offset."""
+    """Returns the file of the snapshot at a log offset."""
     return f"{FOLDER}/{log_offset:020d}"
 
 
 def newest_path(disk: Disk) -> str:
-    """The file of the newest one, good or not; empty: there is none."""
+    """Returns the file of the newest one, good or not; empty without one."""
     names = _names(disk)
     return f"{FOLDER}/{names[-1]}" if names else ""
 
 
 def timer_sections(disk: Disk) -> list[bytes]:
-    """The timer store's part of each good snapshot on disk."""
+    """Returns the timer store's part of each good snapshot on disk."""
     snapshots = [_read(disk, f"{FOLDER}/{name}") for name in _names(disk)]
     return [saved.timers for saved in snapshots if saved is not None]
 
@@ -158,7 +143,7 @@ def _read(disk: Disk, path: str) -> Snapshot | None:
 
 
 def parsed(data: bytes, place: str) -> Snapshot | None:
-    """A file's bytes; None: they are damaged. Raises StoreError, which names the place, for an unknown version."""
+    """Parses a file; None if it is damaged. Raises StoreError, which names the place, for an unknown version."""
     if len(data) < START.size:
         return None
     magic, crc, version = START.unpack_from(data)

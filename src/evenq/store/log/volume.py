@@ -1,8 +1,8 @@
-"""How a store fits its volume: the size of a log file and the reserve without a setting, and which sizes cannot work.
+"""How a store fits its volume: the default sizes of log files and reserve, and which sizes cannot work. Pure.
 
-Called when a store is opened and whenever it looks at its space; a volume may have grown since. The log goes file by
-file, never the newest one, and the next one is set aside while it is written: a volume that has no room for two of them
-fills up once and then refuses messages for ever. Pure.
+Used when a store is opened and whenever its space is checked; a volume may have grown since. The log is deleted file by
+file, never the newest one, and the next one is reserved while that is written: a volume without space for two of them
+fills up once and then refuses messages for ever.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Final
 from evenq.store.io.disk import Usage
 from evenq.store.log.options import StoreOptions
 
-__all__ = ["free_min_bytes", "problem", "reserve_bytes", "segment_bytes"]
-
 SEGMENT_MAX: Final = 1 << 30
 SEGMENT_MIN: Final = 16 << 20
-"""Room for the largest send, some times over."""
+"""Several times the size of the largest send."""
 FILES_MIN: Final = 16
-"""Log files that a volume should hold, where their size is chosen by it: what is old goes in steps of one."""
+"""Log files that a volume should hold by default: old messages are deleted in steps of one."""
 RESERVE_MAX: Final = 1 << 30
 RESERVE_PART: Final = 20
 """The reserve is the volume's size divided by this."""
@@ -26,29 +24,27 @@ MIB: Final = 1 << 20
 
 
 def segment_bytes(options: StoreOptions, usage: Usage) -> int:
-    """Size of the log files of a new folder, bytes: a power of two near 1/16 of the volume, unless it is said."""
+    """Returns the size of a new folder's log files, bytes: a power of two near 1/16 of the volume, unless it is set."""
     if options.segment_bytes is not None:
         return options.segment_bytes
     return min(SEGMENT_MAX, max(SEGMENT_MIN, _power_of_two(usage.total // FILES_MIN)))
 
 
 def reserve_bytes(options: StoreOptions, usage: Usage) -> int:
-    """Free bytes under which messages are refused: 1/20 of the volume and at most 1 GiB, unless it is said."""
+    """Returns the free bytes under which messages are refused: 1/20 of the volume, at most 1 GiB, unless it is set."""
     if options.disk_free_min_bytes is not None:
         return options.disk_free_min_bytes
     return min(RESERVE_MAX, usage.total // RESERVE_PART)
 
 
 def free_min_bytes(options: StoreOptions, usage: Usage, *, blocks: bool = True) -> int:
-    """Free bytes under which messages are refused, by both limits. `blocks` False: the store is in memory, which has no
-    reserve.
-    """
+    """Returns the free bytes under which messages are refused, by both limits; memory (not `blocks`) has no reserve."""
     by_ratio = int(usage.total * (1 - options.disk_used_max_ratio))
     return max(by_ratio, reserve_bytes(options, usage)) if blocks else by_ratio
 
 
 def problem(options: StoreOptions, size: int, usage: Usage) -> str:
-    """Why log files of `size` bytes cannot work on the volume, with the figures and what to change; empty: they can."""
+    """Returns why log files of `size` bytes cannot work on the volume, with figures and advice; empty if they can."""
     reserve = reserve_bytes(options, usage)
     usable = min(int(usage.total * options.disk_used_max_ratio), usage.total - reserve)
     if usable >= 2 * size:

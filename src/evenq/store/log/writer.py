@@ -1,8 +1,8 @@
-"""The writer: takes one group of appends at a time, writes it, syncs it if that is wanted, and reports once.
+"""The writer: takes one group of appends at a time, writes it, syncs it if required, and reports once.
 
-While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one
-`WriteBatch` through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked.
-With a disk that never blocks it runs inline on the loop.
+While it writes, the loop gathers the next group: that is the group commit. One `WriteBatch` goes to the thread through
+one queue, and one `call_soon_threadsafe` comes back; nothing is shared, so nothing is locked. With a disk that never
+blocks it runs inline on the loop.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from evenq.store.log.commit_log import CommitLog, LogRun
 from evenq.store.log.consume_queue import ConsumeQueue
 from evenq.store.log.messages import TimerAppend
 
-__all__ = ["Touched", "WriteBatch", "Writer"]
-
 log = logging.getLogger(__name__)
 
 
@@ -28,16 +26,25 @@ Touched = dict[ConsumeQueue, int]
 """Queues with their end once a group is safe."""
 
 TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
-"""Of one call: timers, and the ids of those that end."""
+"""Timers of one call, and the ids of those that end."""
 
 
 class WriteBatch:
-    """One group: bytes for the writer, and what the loop does when they are safe."""
+    """One group: bytes for the writer, and what the loop needs when they are safe."""
 
     __slots__ = (
-        "cold_bytes", "data", "end", "futures", "messages", "runs", "start", "states", "timer_changes", "timers",
+        "cold_bytes",
+        "data",
+        "end",
+        "futures",
+        "messages",
+        "runs",
+        "start",
+        "states",
+        "timer_changes",
+        "timers",
         "touched",
-    )  # fmt: skip
+    )
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -45,12 +52,12 @@ class WriteBatch:
         self.end = start
         self.runs: list[LogRun] = []
         self.data = bytearray()
-        """Of the newest run: what is packed goes here."""
+        """Buffer of the newest run, for small records."""
         self.futures: list[asyncio.Future[None]] = []
         self.touched: Touched = {}
         self.messages = 0
         self.cold_bytes = 0
-        """Of messages that are not kept in memory."""
+        """Bytes of messages that are not kept in memory."""
         self.states = 0
         self.timers = 0
         """Records of kind timer and timer end."""
@@ -58,18 +65,18 @@ class WriteBatch:
         """Its timers and the ids of those that end, call by call."""
 
     def begin_run(self, run: LogRun) -> None:
-        """What is packed from now on goes to another file."""
+        """Directs what is packed from now on to another file."""
         self.runs.append(run)
         self.data = run.data
 
     def add(self, part: bytes) -> None:
-        """A large piece, not copied."""
+        """Adds a large piece without a copy."""
         run = self.runs[-1]
         run.add(part)
         self.data = run.data
 
     def forget_bytes(self) -> None:
-        """It is written: what is left is which senders are answered, and what becomes consumable."""
+        """Drops the written bytes. The senders to answer and the queues stay."""
         self.runs.clear()
         self.data = bytearray()
 
@@ -79,7 +86,7 @@ class WriteBatch:
 
     @property
     def records(self) -> int:
-        """All but padding."""
+        """Number of records without padding."""
         return self.messages + self.states + self.timers
 
 
@@ -87,13 +94,18 @@ Done = Callable[[WriteBatch, Exception | None], None]
 
 
 class Writer:
-    """Writes batches in order. `submit` only after the last one was reported: one is under way at a time."""
+    """Writer of batches in order. `submit` is called only after the last report: one batch is in work at a time."""
 
     def __init__(
-        self, commit_log: CommitLog, *, sync_each: bool, threaded: bool, done: Done,
+        self,
+        commit_log: CommitLog,
+        *,
+        sync_each: bool,
+        threaded: bool,
+        done: Done,
         written: Callable[[WriteBatch], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`written` is called on the loop when a batch's sync begins, so that copies get it meanwhile; then `done`."""
+    ) -> None:
+        """`written` is called on the loop when a batch's sync begins, so that copies get it then; `done` follows."""
         self._log = commit_log
         self._sync_each = sync_each
         self._done = done
@@ -113,9 +125,7 @@ class Writer:
             self._loop.call_soon(self._inline, batch)
 
     def close(self) -> None:
-        """End the thread behind what was submitted. Waits for it: at most one write. Without a thread nothing is
-        written any more.
-        """
+        """Ends the thread after submitted batches; waits for one write at most. Nothing is written afterwards."""
         self._closed = True
         if self._thread is not None:
             self._inbox.put(None)
@@ -123,7 +133,7 @@ class Writer:
             self._thread = None
 
     def _inline(self, batch: WriteBatch) -> None:
-        if not self._closed:  # else the disk may be another store's by now
+        if not self._closed:  # otherwise the disk may be another store's by now
             self._done(batch, self._execute(batch))
 
     def _main(self) -> None:
@@ -133,7 +143,7 @@ class Writer:
                 return
 
     def _on_loop(self, call: Callable[..., None], *of: object) -> bool:
-        """False: no owner is left to notify."""
+        """Runs a call on the loop; False if no owner is left to notify."""
         if self._thread is None:
             call(*of)
             return True
@@ -147,12 +157,12 @@ class Writer:
         return self._write(batch) or self._sync()
 
     def _write(self, batch: WriteBatch) -> Exception | None:
-        """The group is in the files, and copies may have it; what went wrong, if something did."""
+        """Writes the group to the files, where copies may read it; returns the error, if any."""
 
         def write() -> None:
             self._log.write(batch.runs)
             passing("group.written")
-            # Before the sync: followers write and sync at the same time as this disk does.
+            # Before the sync: followers write and sync while this disk does.
             if self._written is not None:
                 self._on_loop(self._written, batch)
 
@@ -160,7 +170,7 @@ class Writer:
         return _outcome(write)
 
     def _sync(self) -> Exception | None:
-        """All that was written is on disk, where each group must be; what went wrong, if something did."""
+        """Syncs what was written if each group must be; returns the error, if any."""
         error = _outcome(self._log.sync) if self._sync_each else None
         if error is None:
             passing("group.safe")
@@ -172,7 +182,7 @@ def _outcome(step: Callable[[], None]) -> Exception | None:
         step()
     except (OSError, StoreFull) as error:
         return error
-    except Exception as error:  # a mistake of ours must poison the store, not hang every sender
+    except Exception as error:  # a programming error must poison the store, not leave every sender without an answer
         log.exception("the store's writer failed")
         return error
     return None

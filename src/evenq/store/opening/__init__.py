@@ -1,3 +1,3 @@
-"""A store's folder from its lock to an open store: what is recovered, and what runs while it is open so that the
-next start is short (snapshots, checkpoints, syncs, retention).
+"""A store's folder from its lock to an open store: recovery, and the periodic work that keeps the next start short
+(snapshots, checkpoints, syncs, retention).
 """

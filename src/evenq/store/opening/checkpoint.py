@@ -1,8 +1,9 @@
-"""The checkpoint: up to where the log is synced and its consume queue entries are in files. Recovery starts there.
+"""The checkpoint: the log offset up to which the log is synced and its consume queue entries are in files. Recovery
+starts there.
 
 One small file, replaced whole. It lists how many entries each queue has in files, so that a shortened or missing file
-is seen; then the consume queues are rebuilt from the whole log. `clean` says that the store was closed in order and
-the log ends exactly here.
+is detected; then the consume queues are rebuilt from the whole log. `clean`: the store was closed in order, and the log
+ends here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from crc32c import crc32c
 from evenq.errors import StoreError
 from evenq.store.io.disk import Disk, read_whole, write_whole
 from evenq.store.log.record import ByteField, struct_of
-
-__all__ = ["CHECKPOINT_FIELDS", "QUEUE_FIELDS", "Checkpoint", "load", "save"]
 
 PATH: Final = "checkpoint"
 MAGIC: Final = 0x4576436B  # "EvCk"
@@ -47,7 +46,7 @@ PREFIX: Final = struct.Struct(">II")
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What was certain when it was written."""
+    """State that was certain when it was written."""
 
     log_offset: int = 0
     clean: bool = False
@@ -55,21 +54,27 @@ class Checkpoint:
     queues: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """(topic id, queue id) to (min, max) of the entries in files."""
     log_start: int = 0
-    """The log before it was given up: files of it that are still there go at the next start."""
+    """The log before it was given up: files of it that are left are deleted at the next start."""
 
 
 def save(disk: Disk, checkpoint: Checkpoint) -> None:
-    """Replace the file; a crash leaves the old one or the new one."""
+    """Replaces the file; a crash leaves the old one or the new one."""
     head = HEADER.pack(
-        MAGIC, 0, VERSION, checkpoint.clean, len(checkpoint.queues), checkpoint.log_offset, checkpoint.last_store_ms,
+        MAGIC,
+        0,
+        VERSION,
+        checkpoint.clean,
+        len(checkpoint.queues),
+        checkpoint.log_offset,
+        checkpoint.last_store_ms,
         checkpoint.log_start,
-    )  # fmt: skip
+    )
     body = head[CRC_END:] + b"".join(QUEUE.pack(*key, *span) for key, span in sorted(checkpoint.queues.items()))
     write_whole(disk, PATH, PREFIX.pack(MAGIC, crc32c(body)) + body)
 
 
 def load(disk: Disk) -> Checkpoint | None:
-    """The last checkpoint; None if there is none or it is damaged (recovery then reads the whole log)."""
+    """Returns the last checkpoint; None if it is missing or damaged (recovery then reads the whole log)."""
     data = read_whole(disk, PATH)
     if data is None or len(data) < HEADER_1.size:
         return None

@@ -1,9 +1,10 @@
-"""Carries out retention: finds the facts, lets `retention` decide, and lets the log's oldest files go.
+"""Carries out retention: collects the facts, lets `retention` decide, and deletes the log's oldest files.
 
-The order is the promise. The queues' minima rise, on disk and then on the loop, so no new read looks there and no start
-falls behind; then a snapshot and a checkpoint that need nothing of it and name the new beginning are on disk; only then
-files go, oldest first. A crash at any place is finished by the next start. A reader that meets a missing file reads
-from the new minimum. Nothing goes before it is certain that all that is consumable is committed (`LogState.certain`).
+The order matters. First the queues' minima rise, on disk and then on the loop, so that no new read begins there and no
+start falls behind. Then a snapshot and a checkpoint are on disk that need nothing of the files and name the log's new
+start. Only then the files are deleted, oldest first. The next start completes what a crash interrupts. A reader that
+meets a missing file reads from the new minimum. Nothing is deleted before all that is consumable is committed
+(`LogState.certain`).
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ from evenq.store.opening.flusher import Flusher
 from evenq.store.opening.snapshotter import Snapshotter
 from evenq.store.queues.reader import Entries, LogReader
 
-__all__ = ["Cleaner", "RetentionOf"]
-
 log = logging.getLogger(__name__)
 
 ROUND_MS: Final = 60_000
-PRESSED_ROUND_MS: Final = 1_000  # while the disk is over its lower mark
-RAISE_MS: Final = 300_000  # minima of topics that keep less rise this often, and in each round of a pressed disk
+PRESSED_ROUND_MS: Final = 1_000  # under pressure: while the disk exceeds its lower mark
+RAISE_MS: Final = 300_000  # between raises of the minima of topics that keep less; under pressure, in each round
 STORE_MS: Final = 12  # place of the store time among the header's fields
 
 RetentionOf = Callable[[int], int | None]
-"""Topic id to how long its messages are kept, ms; 0 for ever, None as the store's option says."""
+"""Topic id to how long its messages are kept, ms; 0 for ever, None as in the store's options."""
 Key = tuple[int, int]
 T = TypeVar("T")
 
@@ -51,10 +50,20 @@ class Cleaner:
     """Retention of one open store; `tick` is one of the flusher's duties."""
 
     def __init__(
-        self, state: LogState, flusher: Flusher, snapshotter: Snapshotter, disk: Disk, files: ReadFiles,
-        reader: LogReader, options: StoreOptions, *, clock: Clock, queues: dict[Key, ConsumeQueue], segment_bytes: int,
+        self,
+        state: LogState,
+        flusher: Flusher,
+        snapshotter: Snapshotter,
+        disk: Disk,
+        files: ReadFiles,
+        reader: LogReader,
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        queues: dict[Key, ConsumeQueue],
+        segment_bytes: int,
         topic_retention_ms: RetentionOf | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._state = state
         self._flusher = flusher
         self._snapshotter = snapshotter
@@ -69,21 +78,21 @@ class Cleaner:
         self.lock = asyncio.Lock()
         """Held by a round while it looks and deletes."""
         self.holds = LogHolds(clock)
-        """What backups have not read yet."""
+        """Parts of the log that backups have not read yet."""
         self._round_ms = self._raised_ms = clock.monotonic_ms()
         self._last_ms: dict[int, int] = {}
-        """Start of a full file to the store time behind its end."""
+        """Start of a full file to the store time of the record after its end."""
         self._firsts: dict[Key, tuple[int, int]] = {}
-        """Minimum of a queue, and the log offset there: what was looked up once."""
+        """Minimum of a queue, and its log offset, as looked up before."""
         self._first_ms: dict[Key, tuple[int, int]] = {}
-        """Minimum of a queue, and the store time there: the same."""
+        """Minimum of a queue, and its store time, as looked up before."""
         self._without_files: dict[Key, int] = {}
-        """Queues that keep nothing and have no files any more, and where they go on if they get a message."""
+        """Queues that keep nothing and have no files, and the offset at which they would continue."""
         self.on_drop: list[Callable[[int], None]] = []
-        """Called on the loop with the log's new beginning, when all before it is about to go."""
+        """Called on the loop with the log's new start, before the files before it are deleted."""
 
     async def tick(self) -> None:
-        """Let go what is over its time, or over the disk's marks, if it is time to look. Raises StorePoisoned."""
+        """Deletes what is expired, or over the disk's marks, if a round is due. Raises StorePoisoned."""
         now_ms = self._clock.monotonic_ms()
         pressed = self._flusher.usage.used_ratio >= self._options.disk_clean_ratio
         if now_ms - self._round_ms < (PRESSED_ROUND_MS if pressed else ROUND_MS):
@@ -95,13 +104,11 @@ class Cleaner:
             log.warning("deletion of expired log files postponed: %s", error, extra={"error": str(error)})
 
     async def clean(self, *, raising: bool = True) -> None:
-        """One round, now, after one that goes on; `raising` also looks for what topics that keep less give up. Raises
-        StoreFull, StorePoisoned.
-        """
+        """Runs a round now; `raising`: also of topics that keep less. Raises StoreFull, StorePoisoned."""
         if not self._state.certain:
             return
         try:
-            async with self.lock:  # else the older plan of two may say in the end where the log begins
+            async with self.lock:  # otherwise the older plan of two might set the log's start last
                 await self._round(raising)
         except StoreCorrupted as error:
             log.error("no log file deleted: %s", error, extra={"error": str(error)})  # noqa: TRY400  # its text says all
@@ -117,22 +124,23 @@ class Cleaner:
             await self._let_go(plan)
 
     def _held_back(self, plan: RetentionPlan) -> RetentionPlan | None:
-        """The same without the files that a backup has not read, unless the disk is full."""
+        """Returns the plan without the files that a backup has not read, unless the disk is full."""
         held = self.holds.held_from()
         if held is None or held >= plan.log_start:
             return plan
         if self._state.full is not None or self._flusher.usage.used_ratio >= self._options.disk_force_ratio:
             log.warning(
-                "the disk is full: deleting log files from offset %d on that a backup has not read yet", held,
+                "the disk is full: deleting log files from offset %d on that a backup has not read yet",
+                held,
                 extra={"held_from": held},
-            )  # fmt: skip
+            )
             return plan
         first = plan.log_start - len(plan.reasons) * self._segment_bytes
         count = (held - first) // self._segment_bytes
         return RetentionPlan(first + count * self._segment_bytes, plan.reasons[:count]) if count > 0 else None
 
     async def _look(self, job: Callable[[], T]) -> T:
-        """Read on the flush thread. Damage there is no reason to stop the store, but one to delete nothing."""
+        """Reads on the flush thread. Damage there does not stop the store, but then nothing is deleted."""
 
         def looked() -> T | StoreCorrupted:
             try:
@@ -147,8 +155,6 @@ class Cleaner:
             raise result
         return result
 
-    # -- facts --------------------------------------------------------------------------------------------------------
-
     def _retention_ms(self, topic_id: int) -> int:
         kept = self._retention_of(topic_id) if self._retention_of is not None else None
         return self._options.retention_ms if kept is None else kept
@@ -162,16 +168,14 @@ class Cleaner:
         return kept != FOR_EVER and (usual == FOR_EVER or kept < usual)
 
     def _filed_end(self) -> int:
-        """Log offset before which every message is known by its queue's files. What is behind it cannot go: whose it
-        is would have to be asked of queues that were not asked.
-        """
+        """Returns the log offset before which all messages have filed entries: later files may be of other queues."""
         return self._flusher.filed_end if self._state.unfiled else self._state.stats.log_end
 
     def _holders(self) -> list[ConsumeQueue]:
         return [queue for queue in self._queues.values() if self._is_held(queue)]
 
     def _keepers(self) -> list[ConsumeQueue] | None:
-        """Queues with messages in files, if it is worth to ask how far back they reach: if some topic keeps less."""
+        """Returns queues with messages in files, to find how far back they reach; None if no topic keeps less."""
         queues = self._queues.values()
         if self._retention_of is None or not any(map(self._keeps_less, queues)):
             return None
@@ -180,35 +184,39 @@ class Cleaner:
     def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> RetentionFacts:
         options, usage = self._options, self._disk.usage()
         starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
-        # Not the newest file: what was written last is never over its time, and there is no record behind it.
+        # Not the newest file: it is never expired, and no record follows it.
         times = [self._behind_ms(start) for start in starts[:-1]]
         firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
         unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
         return RetentionFacts(
-            now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
-            clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
-            used_ratio=usage.used_ratio, disk_bytes=usage.total,
+            now_ms=self._clock.now_ms(),
+            retention_ms=options.retention_ms,
+            retention_hour=options.retention_hour,
+            clean_ratio=options.disk_clean_ratio,
+            force_ratio=options.disk_force_ratio,
+            used_ratio=usage.used_ratio,
+            disk_bytes=usage.total,
             segment_bytes=self._segment_bytes,
             segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
             holds=[RetentionHold(*first) for first in firsts],
             unneeded_before=unneeded,
             keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
-        )  # fmt: skip
+        )
 
     def _behind_ms(self, start: int) -> int:
-        """Store time of the first record behind a full file: nothing in the file is younger."""
+        """Returns the store time of the first record after a full file: nothing in the file is younger."""
         last_ms = self._last_ms.get(start)
         if last_ms is None:
             with self._files.using(segment.path_of(start + self._segment_bytes)) as file:
                 data = file.pread(HEADER_BYTES, 0)
-            # The next file was made and has nothing yet: what is before it was written just now.
+            # The next file is still empty, so this one was written just now.
             if len(data) < HEADER_BYTES:
                 return self._clock.now_ms()
             last_ms = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
         return last_ms
 
     def _first_of(self, queue: ConsumeQueue) -> int:
-        """Log offset of the queue's oldest message, which is in a file."""
+        """Returns the log offset of the queue's oldest message, which is in a file."""
         offset = queue.min_offset
         first = self._firsts.get((queue.topic_id, queue.queue_id))
         if first is None or first[0] != offset:
@@ -222,8 +230,6 @@ class Cleaner:
             entry: tuple[int, int, int] = consume_queue.ENTRY.unpack(file.pread(consume_queue.ENTRY_BYTES, position))
         return entry[0]
 
-    # -- deletion -----------------------------------------------------------------------------------------------------
-
     async def _let_go(self, plan: RetentionPlan) -> None:
         flusher, log_start = self._flusher, await self._rolled(plan)
         if log_start <= flusher.log_start:
@@ -234,21 +240,20 @@ class Cleaner:
         if not await flusher.checkpoint():
             log.warning("deletion of expired log files postponed: no space on the disk for a checkpoint")
             return
-        # From here on all entries of the files that go are in files themselves.
+        # From here on all entries of the files to delete are in files themselves.
         queues = list(self._queues.values())
         minima = await self._look(lambda: self._minima(queues, log_start))
         if not await self._raise(minima):
             return
         passing("retention.raised")
-        # Before the checkpoint names it: a start whose log begins behind its newest snapshot could not rebuild the
-        # state.
+        # Before the checkpoint names it: a start whose log begins after its newest snapshot cannot rebuild the state.
         await self._snapshotter.begin_at(log_start)
         passing("retention.snapshot_saved")
         flusher.log_start = log_start
         await flusher.checkpoint()
         passing("retention.checkpointed")
         for dropped in self.on_drop:
-            # Before the files go, so that no read begins there any more.
+            # Before the files are deleted, so that no read begins there any more.
             dropped(log_start)
         files = await flusher.blocking(lambda: self._delete(log_start, minima))
         stats = self._state.stats
@@ -260,12 +265,10 @@ class Cleaner:
             log.info("log file %s deleted (%s)", path, reason, extra={"file": path, "reason": reason})
 
     async def _rolled(self, plan: RetentionPlan) -> int:
-        """Move the pending timers out of the way; returns where the log can begin then: at the plan's place, or before
-        it if a timer is being fired at this moment, or there is no space to move them all.
-        """
+        """Moves the pending timers out of the way; returns where the log can begin then, at most the plan's place."""
         timers = self._snapshotter.timers
         goals = [plan.log_start]
-        if self._state.full is not None:  # file by file, as space comes back
+        if self._state.full is not None:  # file by file, as space becomes free
             goals = [plan.log_start - number * self._segment_bytes for number in reversed(range(len(plan.reasons)))]
         reached = self._flusher.log_start
         for goal in goals:
@@ -283,7 +286,7 @@ class Cleaner:
         return reached
 
     def _minima(self, queues: list[ConsumeQueue], log_start: int) -> dict[Key, int]:
-        """The new minimum of each queue that has messages before `log_start`. On the flush thread."""
+        """Returns the new minimum of each queue that has messages before `log_start`. On the flush thread."""
         minima: dict[Key, int] = {}
         for queue in queues:
             low, high = queue.min_offset, queue.filed
@@ -295,8 +298,7 @@ class Cleaner:
         return minima
 
     def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
-        """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
-        # A wrong entry would raise the minimum past messages that are still kept.
+        """Checks a new minimum by its messages: entries have no checksum, and a wrong one would hide kept messages."""
         entries = _filed(queue)
         near = [offset for offset in (minimum - 1, minimum) if queue.min_offset <= offset < queue.filed]
         for message in self._reader.read_at(entries, near):
@@ -305,7 +307,7 @@ class Cleaner:
                 raise StoreCorrupted(f"{folder} is out of order near entry {minimum}")
 
     async def _raise(self, minima: dict[Key, int]) -> bool:
-        """On disk first: what a reader was shown once must not fall with a start. False if there is no space."""
+        """Raises minima, on disk first: a minimum that a reader saw must not fall at a start. False without space."""
         self._flusher.raised.update(minima)
         if minima and not await self._flusher.checkpoint():
             return False
@@ -329,7 +331,7 @@ class Cleaner:
                 self._files.forget(path)
 
     async def _remove_files_of_empty_queues(self) -> None:
-        """The last file of a queue stays while the queue may go on in it. Of a deleted topic none ever does."""
+        """Deletes the last file of each queue that keeps nothing: queues of deleted topics would keep it for ever."""
         empty = [
             key
             for key, queue in self._queues.items()
@@ -337,7 +339,7 @@ class Cleaner:
         ]
         if not empty:
             return
-        # No entry of theirs is on its way to a file: one that comes is written behind this job, into a new file.
+        # No entry of theirs is on its way to a file: a later one is written after this job, into a new file.
         ends = {key: self._queues[key].next_offset for key in empty}
         count = await self._flusher.blocking(lambda: self._drop_all(empty))
         self._without_files.update(ends)
@@ -350,10 +352,8 @@ class Cleaner:
             self._files.forget(path)
         return len(paths)
 
-    # -- topics that keep less ----------------------------------------------------------------------------------------
-
     async def _raise_by_topic(self) -> None:
-        """Raise the minima of topics whose retention is shorter; their bytes go with the files."""
+        """Raises the minima of topics whose retention is shorter; their bytes are deleted with the files."""
         if self._retention_of is None:
             return
         now_ms = self._clock.now_ms()
@@ -366,8 +366,7 @@ class Cleaner:
             return
         minima = await self._look(lambda: self._minima_by_time(looks))
         if minima and await self._raise(minima):
-            # A start that has to rebuild the entries learns the risen minima from the snapshot alone, and they must not
-            # fall (D6).
+            # A start that rebuilds the entries has the minima from the snapshot alone, and they must not fall (D6).
             await self._snapshotter.begin_at(self._flusher.log_start)
             await self._flusher.blocking(lambda: self._delete_entries(minima))
             log.info("expired messages removed from %d queues", len(minima), extra={"queues": len(minima)})
@@ -385,5 +384,5 @@ class Cleaner:
 
 
 def _filed(queue: ConsumeQueue) -> Entries:
-    """The part of a queue whose entries are in files: what is younger stays anyway."""
+    """Returns the part of a queue whose entries are in files: younger messages stay anyway."""
     return Entries(queue.topic_id, queue.queue_id, queue.min_offset, queue.filed, queue.filed, b"")

@@ -1,11 +1,11 @@
-"""The mark of a copied log, file `copied`: up to where a follower's log was on disk, so that a start can tell damage
-from a torn tail and reads only a little.
+"""The mark of a copied log, file `copied`: the log offset up to which a follower's log was on disk. With it a start
+distinguishes damage from a torn tail and reads only a little.
 
-Written by `LogCopy`, read at the next opening of the folder. It is rewritten in place, 40 bytes in one sector, after
-each sync of the log and needs no sync of its own then: what it said before stays true, it only vouches for less. It is
+`LogCopy` writes it; the next opening of the folder reads it. It is rewritten in place, 40 bytes in one sector, after
+each sync of the log, and needs no sync of its own then: an older mark stays true and only vouches for less. It is
 synced now and then, which bounds how much less, and always before the log gets shorter or stops being clean: a mark
-that says too much would make damage of a cut. One that does not fit its CRC counts as none. A store that leads does
-not touch it; `checkpoint crc` tells whether one did since.
+that vouches for too much would turn a cut into damage. A mark that does not match its CRC counts as missing. A store
+that leads does not write it; `checkpoint crc` shows whether one did lead since.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from crc32c import crc32c
 from evenq.errors import StoreError
 from evenq.store.io.disk import Disk, File, read_whole
 from evenq.store.log.record import ByteField, struct_of
-
-__all__ = ["MARK_FIELDS", "Mark", "MarkFile", "load"]
 
 PATH: Final = "copied"
 MAGIC: Final = 0x45764370  # "EvCp"
@@ -42,23 +40,22 @@ CRC_END: Final = 8  # the CRC covers everything behind itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What was certain when it was written."""
+    """State that was certain when it was written."""
 
     log_start: int = 0
-    """First log offset that was not given up."""
+    """First log offset that the log still has."""
     scan_from: int = 0
-    """Begin of a group of records a little before `synced_end`: a start checks the log from there."""
+    """Start of a group of records a little before `synced_end`: a start checks the log from there."""
     synced_end: int = 0
     """The log before this offset is on disk; a group of records ends there."""
     clean: bool = False
     """The copy was closed in order: the log ends at `synced_end`."""
     resetting: bool = False
-    """All that the folder holds is about to go; the log begins anew at `log_start`."""
+    """All that the folder holds is about to be deleted; the log begins again at `log_start`."""
     checkpoint_crc: int = 0
-    """Of the checkpoint that lay beside it; 0: none did."""
+    """CRC of the checkpoint that lay beside it; 0 without one."""
 
     def packed(self) -> bytes:
-        """The file."""
         state = CLEAN * self.clean | RESETTING * self.resetting
         fields = (VERSION, state, self.checkpoint_crc, self.log_start, self.scan_from, self.synced_end)
         crc = crc32c(FORM.pack(MAGIC, 0, *fields)[CRC_END:])
@@ -66,7 +63,7 @@ class Mark:
 
 
 def load(disk: Disk) -> Mark | None:
-    """The mark; None if there is none or it is damaged. Raises StoreError for a version that is not known."""
+    """Returns the mark; None if it is missing or damaged. Raises StoreError for an unknown version."""
     data = read_whole(disk, PATH)
     if data is None or len(data) < FORM.size:
         return None
@@ -79,20 +76,24 @@ def load(disk: Disk) -> Mark | None:
             "start a newer program"
         )
     return Mark(
-        log_start=log_start, scan_from=scan_from, synced_end=synced_end, clean=bool(state & CLEAN),
-        resetting=bool(state & RESETTING), checkpoint_crc=checkpoint_crc,
-    )  # fmt: skip
+        log_start=log_start,
+        scan_from=scan_from,
+        synced_end=synced_end,
+        clean=bool(state & CLEAN),
+        resetting=bool(state & RESETTING),
+        checkpoint_crc=checkpoint_crc,
+    )
 
 
 class MarkFile:
-    """The file, kept open by the one who writes it."""
+    """The file, kept open by its writer."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._file: File | None = None
 
     def write(self, mark: Mark, *, durable: bool) -> None:
-        """Rewrite it. `durable`: return when that is on disk."""
+        """Rewrites the file; with `durable`, returns when it is on disk."""
         file, named = self._file, True
         if file is None:
             named = PATH in self._disk.list("")
@@ -104,7 +105,6 @@ class MarkFile:
             self._disk.sync_folder("")
 
     def close(self) -> None:
-        """Give the file back."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,11 +1,10 @@
-"""Keeps the disk up with the log, off the append path: syncs (ASYNC mode), files consume queue entries, moves the
-checkpoint, watches space.
+"""Background work on the disk: syncs (ASYNC mode), files consume queue entries, moves the checkpoint, watches space.
 
-Runs as one task on the loop; what blocks runs on the flush thread, one job at a time. A failed sync is never tried
-again: it poisons the store. A full disk while derived files are written only puts the checkpoint off.
+Runs as one task on the loop; blocking calls run on the flush thread, one job at a time. A failed sync is never tried
+again: it poisons the store. A full disk while derived files are written only postpones the checkpoint.
 
-Syncs reach all that is written, a checkpoint only what is committed: what lies behind it may be cut off a log with
-copies. There the duties have a task of their own, because a snapshot waits for commits, and those may wait for a sync.
+Syncs reach all that is written, a checkpoint only what is committed: in a log with copies, the rest may be cut off.
+There the duties have a task of their own, because a snapshot waits for commits, and those may wait for a sync.
 """
 
 from __future__ import annotations
@@ -32,21 +31,19 @@ from evenq.store.log.options import FlushMode, StoreOptions
 from evenq.store.opening import checkpoint as checkpoint_file
 from evenq.store.opening.checkpoint import Checkpoint
 
-__all__ = ["Flusher"]
-
 log = logging.getLogger(__name__)
 
-FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
-GUARD_MS: Final = 250  # how often the folder is looked for
+FILING_WORTH: Final = 50  # entries per queue that justify opening its file before the interval ends
+GUARD_MS: Final = 250  # between checks that the folder still exists
 FEW_QUEUES: Final = 100  # this number of files costs nothing
-LOOK_BYTES: Final = 1 << 20  # so much is written at least between two looks at the space that is left
+LOOK_BYTES: Final = 1 << 20  # least number of bytes written between two checks of the free space
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One checkpoint: everything of it was taken from the loop at one moment."""
+    """One checkpoint: all of it was taken from the loop at one moment."""
 
     log_offset: int
     last_store_ms: int
@@ -80,18 +77,18 @@ class Flusher:
         self._clock = clock
         self._jobs = jobs
         self._filed = filed
-        """What the files hold; owned by the flush thread once the store is open."""
+        """Content of the files; owned by the flush thread once the store is open."""
         self._asynchronous = options.flush is FlushMode.ASYNC
         self.duties: list[Callable[[], Awaitable[None]]] = []
-        """What else each round does, in order: snapshots, retention."""
+        """Other work of each round, in order: snapshots, retention."""
         self.log_start = 0
-        """First log offset that was not given up."""
+        """First log offset that the log still has."""
         self.filed_end = 0
         """Log offset of the newest checkpoint: entries of messages before it are in files."""
         self.raised: dict[tuple[int, int], int] = {}
         """Minima that rose since the last checkpoint."""
         self.usage = Usage(0, 0)
-        """Of the disk, when it was last looked at."""
+        """Usage of the disk at the last check."""
         self._checkpoint_lock = asyncio.Lock()
         self._checkpoint_ms = clock.monotonic_ms()
         self._task: asyncio.Task[None] | None = None
@@ -100,11 +97,11 @@ class Flusher:
         self._dutiful: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0
-        """The log's end at which the space is looked at early: half of what was left before messages are refused."""
+        """Log end at which the space is checked early: half of what was left before messages are refused."""
 
     async def begin(self, checkpoint: Checkpoint) -> None:
-        """What was recovered becomes certain before the first append: a kill may have left it in the page cache. The
-        folder is not marked as cleanly stopped any more. `found`: the checkpoint that recovery began from.
+        """Makes what was recovered certain before the first append: a kill may have left it in the page cache. The
+        folder is no longer marked as cleanly stopped. `checkpoint`: the one from which recovery began.
         """
         if self._state.certain:
             await self.checkpoint()
@@ -117,7 +114,7 @@ class Flusher:
             self._guard = spawn(self._watch_folder(), name="store-guard")
 
     async def stop(self) -> None:
-        """End the task; a job that runs is waited for."""
+        """Ends the tasks; waits for a running job."""
         for task in (self._task, self._early, self._guard, self._dutiful, self._looking):
             if task is not None:
                 task.cancel()
@@ -125,9 +122,7 @@ class Flusher:
         self._task = self._early = self._guard = self._dutiful = self._looking = None
 
     def grown(self) -> None:
-        """The log grew: look at the space, or start a sync or a checkpoint, early if there is much to do. Cheap; called
-        for each group.
-        """
+        """Reacts to growth of the log: checks the space, or starts a sync or a checkpoint early. Once per group."""
         state = self._state
         if state.stats.written_end >= self._look_at and (self._looking is None or self._looking.done()):
             self._looking = spawn(self._quietly(self.watch_space), name="store-space")
@@ -140,7 +135,6 @@ class Flusher:
             self._early = spawn(self._quietly(self.sync), name="store-sync")
 
     async def tick(self) -> None:
-        """One round of the duties that time brings."""
         now_ms = self._clock.monotonic_ms()
         due = now_ms - self._checkpoint_ms >= self._options.checkpoint_interval_ms
         if due and self._state.unfiled:
@@ -161,10 +155,8 @@ class Flusher:
             await duty()
 
     async def sync(self) -> int:
-        """Return when everything that is written now, committed or not, is on disk; the log offset behind it. Raises
-        StorePoisoned.
-        """
-        # Taken before the sync: what is written while it runs may have missed it.
+        """Syncs all that is written now, committed or not; returns the log offset after it. Raises StorePoisoned."""
+        # Before the sync: what is written while it runs may have missed it.
         target = self._state.stats.written_end
         if target > self._state.synced_end:
             await self.blocking(self._sync_log)
@@ -172,26 +164,23 @@ class Flusher:
         return target
 
     async def checkpoint(self, *, clean: bool = False) -> bool:
-        """File all entries and move the checkpoint to here, the end of what is committed. False if there is no space
-        for it, or it is not certain that anything here is committed; all is synced then. Raises StorePoisoned.
+        """Files all entries and moves the checkpoint to the end of what is committed. Returns False if there is no
+        space for it, or it is not certain that anything here is committed; then all is synced. Raises StorePoisoned.
         """
         async with self._checkpoint_lock:
             self._checkpoint_ms = self._clock.monotonic_ms()
             state = self._state
-            # What recovery found may still be cut off (R4), so no checkpoint may vouch for it, however synced it is.
+            # The log that recovery found may still be cut (R4), so no checkpoint may vouch for it, even if synced.
             if not state.certain:
                 await self.sync()
                 return False
-            # All of one moment, without an await in between: a checkpoint whose place and entries do not agree is
-            # damage to a start.
+            # All of one moment: a start takes a checkpoint whose place and entries do not agree for damage.
             queues = list(state.dirty)
             state.dirty.clear()
             filings = [filing for filing in map(ConsumeQueue.filing, queues) if filing is not None]
             raised, self.raised = self.raised, {}
-            work = _Work(
-                state.stats.log_end, state.last_store_ms, queues, filings, clean, self.log_start, raised
-            )  # fmt: skip
-            # The write syncs the log too; what is written behind this while it runs is not certain.
+            work = _Work(state.stats.log_end, state.last_store_ms, queues, filings, clean, self.log_start, raised)
+            # The write syncs the log too, but not what is written while it runs.
             written, written_end = False, state.stats.written_end
             try:
                 written = await self.blocking(lambda: self._write(work))
@@ -202,7 +191,7 @@ class Flusher:
                     self.raised = raised | self.raised
             if not written:
                 return False
-            # Only now: retention deletes log files by this, and reads of entries go to the files from here on.
+            # Only now: retention deletes log files by this, and entries are read from the files from here on.
             self.filed_end = work.log_offset
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
@@ -210,7 +199,7 @@ class Flusher:
             return True
 
     async def watch_space(self) -> None:
-        """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
+        """Refuses messages before the disk is full, and accepts them again when there is space (StoreFull)."""
         written_end = self._state.stats.written_end
         usage = await self.blocking(self._disk.usage)
         reason = self._short_of(usage)
@@ -221,11 +210,11 @@ class Flusher:
             log.info("%s: accepting messages again", self._disk.describe(""))
         self._state.set_full(StoreFull(reason) if reason else None)
         self._state.reserve_bytes = self._for_moves(usage)
-        # A round of the duties comes too late for a small volume that is written fast.
+        # For a small volume with fast writes the next round of the duties would be too late.
         self._look_at = written_end + max(LOOK_BYTES, (usage.free - self.free_min_bytes) // 2)
 
     def _short_of(self, usage: Usage) -> str:
-        # Senders read this, so it names no folder.
+        # Senders read this text, so it names no folder.
         self.usage = usage
         used = usage.used_ratio
         if used >= self._options.disk_used_max_ratio:
@@ -250,19 +239,17 @@ class Flusher:
         return volume.free_min_bytes(self._options, self.usage, blocks=self._disk.blocks)
 
     def _for_moves(self, usage: Usage) -> int:
-        """What moving timers may use of the disk although messages are refused: the other half is for state."""
+        """Returns the bytes that moves of timers may use although messages are refused: the other half is for state."""
         options = self._options
         left = int(usage.total * (1 + options.disk_used_max_ratio) / 2) - (usage.total - usage.free)
         return min(left, usage.free - volume.reserve_bytes(options, usage) // 2 if self._disk.blocks else left)
-
-    # -- on the flush thread ------------------------------------------------------------------------------------------
 
     def _sync_log(self) -> None:
         self._log.sync()
         self._log.close_sealed()
 
     def _go_on_from(self, checkpoint: Checkpoint) -> None:
-        """The checkpoint stays where it is: whether all behind it is committed is not known yet."""
+        """Leaves the checkpoint in place, since it is not known yet whether all after it is committed."""
         self._sync_log()
         if checkpoint.clean:
             try:
@@ -273,7 +260,7 @@ class Flusher:
                 log.warning("checkpoint postponed: %s", shortage(error))
 
     def _write(self, work: _Work) -> bool:
-        """The order is the promise: log, then entries, then the checkpoint that vouches for both."""
+        """Writes in the order of trust: log, then entries, then the checkpoint that vouches for both."""
         passing("checkpoint.begun")
         self._sync_log()
         passing("checkpoint.log_synced")
@@ -296,16 +283,13 @@ class Flusher:
             return False
         return True
 
-    # -- on the loop --------------------------------------------------------------------------------------------------
-
     async def _run(self) -> None:
         while self._state.failure is None:
             await self._clock.sleep_ms(self._options.flush_interval_ms)
             await self._quietly(self.tick)
 
     async def _watch_folder(self) -> None:
-        """Stop the store when its folder is not there any more: what it writes then is in no broker's data."""
-        # Decision 27: a folder that was moved away takes writes as before, and no restart would find them.
+        """Stops the store when its folder is gone: no restart would find what it writes then (decision 27)."""
         jobs = Jobs(threads=1, name="evenq-store-guard", threaded=True)  # the other one may wait for a slow disk
         try:
             while self._state.failure is None:
@@ -316,7 +300,7 @@ class Flusher:
             jobs.close()
 
     async def _quietly(self, duty: Callable[[], Awaitable[object]]) -> None:
-        """A store that stopped has answered its senders; nothing waits for this task."""
+        """Runs a duty and logs its error. A stopped store has answered its senders; nothing waits for this task."""
         try:
             await duty()
         except Error as error:
@@ -324,9 +308,7 @@ class Flusher:
                 log.warning("background work of the store failed, trying again later: %s", error)
 
     async def blocking(self, job: Callable[[], T]) -> T:
-        """Run on the flush thread; any error there poisons the store. Raises StoreFull, and does not, if there was no
-        file descriptor.
-        """
+        """Runs a job on the flush thread; an error poisons the store, except a lack of descriptors (StoreFull)."""
         if self._state.failure is not None:
             raise self._state.failure
         try:
@@ -336,7 +318,7 @@ class Flusher:
                 raise StoreFull(shortage(error)) from error
             why = self._disk.lost() or f"the disk of {self._disk.describe('')} failed"
             self._state.poison(f"{why}: {error}")
-        except Exception as error:  # a mistake of ours must be seen, not end the duties in silence
+        except Exception as error:  # a programming error must be visible, not end the duties silently
             log.exception("the store's flusher failed")
             self._state.poison(f"the flusher failed: {error!r}")
         assert self._state.failure is not None

@@ -1,7 +1,7 @@
-"""What comes before a store is there: its folder, its one owner, and what the log says.
+"""Steps before a store is open: its folder, the folder's owner, and the recovery of the log.
 
-`MessageStore.open` calls this, on the loop; the log is read on the flush thread, piece by piece. Whatever goes wrong,
-the folder is given back, and an error of the disk reaches the caller as StoreError.
+`MessageStore.open` calls this on the loop; the log is read on the flush thread, piece by piece. After any failure the
+folder is released, and an error of the disk reaches the caller as StoreError.
 """
 
 from __future__ import annotations
@@ -26,28 +26,26 @@ from evenq.store.opening import copied_mark
 from evenq.store.opening.recovery import Recovery, State
 from evenq.store.timers.loading import TimerLoader
 
-__all__ = ["MEMORY_SEGMENT_BYTES", "disk_of", "identified", "owned", "recovered"]
-
 log = logging.getLogger(__name__)
 
 MEMORY_SEGMENT_BYTES = 16 << 20
 
 
 def disk_of(path: Path | None, options: StoreOptions) -> Disk:
-    """The folder, made if it is not there; memory for None. Raises StoreError."""
+    """Returns the disk of a folder, which is created if it is missing; memory for None. Raises StoreError."""
     if path is None:
         return MemoryDisk(options.memory_bytes_max)
     try:
         return RealDisk(path)
     except OSError as error:
         raise StoreError(
-            f"the data folder {path} cannot be made ({error.strerror}): check its parent's owner and mode"
+            f"the data folder {path} cannot be created ({error.strerror}): check its parent's owner and mode"
         ) from error
 
 
 @contextmanager
 def owned(disk: Disk, jobs: Jobs) -> Iterator[None]:
-    """Own the folder; an error inside gives it back and ends the jobs' threads. Raises StoreLocked, StoreError."""
+    """Owns the folder; an error inside releases it and ends the jobs' threads. Raises StoreLocked, StoreError."""
     lock.acquire(disk)
     passing("recovery.locked")
     try:
@@ -61,9 +59,7 @@ def owned(disk: Disk, jobs: Jobs) -> Iterator[None]:
 
 
 def identified(disk: Disk, *, broker_name: str, options: StoreOptions) -> Identity:
-    """Whose folder it is, and of which format; its own folders are there then. Raises StoreError, and SettingsError for
-    a new folder on a volume that its sizes do not fit.
-    """
+    """Returns the folder's identity; creates its subfolders. Raises StoreError, SettingsError (sizes do not fit)."""
     identity = lock.identify(disk, broker_name=broker_name, segment_bytes=_segment_bytes(disk, options))
     passing("recovery.identified")
     for folder in (FOLDER, snapshot.FOLDER):
@@ -73,7 +69,7 @@ def identified(disk: Disk, *, broker_name: str, options: StoreOptions) -> Identi
 
 
 def _segment_bytes(disk: Disk, options: StoreOptions) -> int:
-    """Of a new folder; an old one keeps the size that it was made with, and what it holds can be read in any case."""
+    """Returns the size of log files: an old folder keeps its own, and its content can be read in any case."""
     if not disk.blocks:
         return min(options.segment_bytes or MEMORY_SEGMENT_BYTES, MEMORY_SEGMENT_BYTES)
     known, usage = lock.load(disk), disk.usage()
@@ -89,14 +85,14 @@ def _segment_bytes(disk: Disk, options: StoreOptions) -> int:
 async def recovered(
     disk: Disk, jobs: Jobs, identity: Identity, *, on_snapshot: OnSnapshot, on_state: OnState
 ) -> Recovery:
-    """What the log says, and what its owner kept in it. Raises StoreCorrupted, StoreError."""
+    """Returns the recovery of the log; passes the owner's state to it. Raises StoreCorrupted, StoreError."""
     checkpoint = checkpoint_file.load(disk)
     saved = snapshot.load(disk, log_start=checkpoint.log_start if checkpoint is not None else 0)
     mark = copied_mark.load(disk)
     if mark is not None and mark.resetting:
         raise StoreError(
-            f"the data folder {disk.describe('')} is a follower's that was about to begin at {mark.log_start} anew: "
-            "start the broker as a member of its group, so that it finishes that first"
+            f"the data folder {disk.describe('')} is a follower's that was about to begin again at {mark.log_start}: "
+            "start the broker as a member of its group, which completes that"
         )
     recovery = Recovery(
         disk, identity.segment_bytes, checkpoint, saved, copied_end=mark.synced_end if mark is not None else 0
@@ -105,10 +101,12 @@ async def recovered(
         on_snapshot(saved.payload)
     recovery.timers = await jobs.run(
         lambda: TimerLoader(
-            disk, section=saved.timers if saved is not None else None,
-            log_offset=saved.log_offset if saved is not None else 0, log_start=recovery.log_start,
+            disk,
+            section=saved.timers if saved is not None else None,
+            log_offset=saved.log_offset if saved is not None else 0,
+            log_start=recovery.log_start,
         )
-    )  # fmt: skip
+    )
     steps = recovery.steps(saved.log_offset if saved is not None else 0)
     while (states := await jobs.run(lambda: _next(steps))) is not None:
         for log_offset, payload in states:

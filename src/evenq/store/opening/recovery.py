@@ -1,11 +1,36 @@
-"""What a store does when it opens: read the log from the last sure place, check every frame, cut a torn tail, refuse
-damage.
+"""Recovery of a store when it opens: reads the log from the last certain place, cuts a torn tail, and refuses damage.
 
-A hole at p is damage if anything says that the log was synced beyond p: the checkpoint, or a whole frame behind p
-whose `synced offset` is over p. Else the bytes behind p were never confirmed to be on disk (a power loss writes them
-in any order): they are cut. The records of one append call come back all or not at all. `steps` yields between
-pieces, so that the loop stays alive and state records reach their owner on it. With a `stop` the same pass ends at a
-place in the middle of the log and leaves what lies behind it alone: what the copy of a follower does (`copy_replay`).
+Problem: after a kill or a power loss the end of the log may be incomplete, and the files derived from it (consume
+queues, timers, the owner's state) are older than the log. A start must bring back all that was confirmed to be on disk,
+must not show a part of an append call, and must not mistake damage of such records for a torn tail.
+
+Idea: the checkpoint says up to where log and consume queues are on disk, the newest snapshot holds the owner's state
+and the timers. `steps` reads the log from the lowest of these places, checks the CRC of every frame, and applies it.
+Where no whole frame follows, at log offset p, it decides:
+- Damage, if anything says that the log was on disk beyond p: the checkpoint, a snapshot, the mark of a copy, or a whole
+  frame after p whose `synced offset` exceeds p. Also if the store was closed in order at p. It raises StoreCorrupted
+  and cuts nothing.
+- A torn tail otherwise: the bytes after p were never confirmed to be on disk, and a power loss writes them in any
+  order. They are cut.
+
+Example: the checkpoint is at log offset 5,000,000, the files end at 9,000,000, and the frame at 8,400,000 does not
+match its CRC. If the only whole frame after it has `synced offset` 8,300,000, the log is cut at 8,400,000. If its
+`synced offset` is 8,450,000, the start fails and names file and byte. If the last whole record before 8,400,000
+announces a further record of its call (`FLAG_MORE`), and the call began at 8,399,000, the cut is there.
+
+Invariants:
+- The records of one append call are applied together or not at all.
+- Nothing is cut before everything that vouches for the log was examined.
+- What nothing confirms to be synced is written and synced again before it is served (`log_tail.write_again`).
+- Queue offsets are dense: a message with another offset than the due one is damage.
+- Files of consume queues are used only if they have all entries that the checkpoint lists; otherwise all are rebuilt.
+
+`steps` yields between pieces, so that the loop stays responsive and state records reach their owner on it. With a
+`stop` the same pass ends in the middle of the log and leaves the rest alone: a follower's replay
+(`copies.copy_replay`).
+
+References: D1, D5; docs/internals/data_files.md; redo from a checkpoint as in Mohan et al., "ARIES", ACM TODS 17(1),
+1992, without undo, because a call that is not whole is cut.
 """
 
 from __future__ import annotations
@@ -35,27 +60,31 @@ from evenq.store.log.snapshot import Snapshot
 from evenq.store.opening.checkpoint import Checkpoint
 from evenq.store.timers.loading import TimerLoader
 
-__all__ = ["Recovery"]
-
 log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 4 << 20
-# A start after the loss of all queue files reads the whole log, and its entries (20 bytes each) must not fill the
-# memory.
+# A start without any queue files reads the whole log, and its entries (20 bytes each) must not fill the memory.
 FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
 
 State = tuple[int, bytes]
 
 
 class Recovery:
-    """One pass over the log. Results are attributes, valid when `steps` is over."""
+    """One pass over the log. Results are attributes, valid after `steps`."""
 
     def __init__(
-        self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None, saved: Snapshot | None = None, *,
-        copied_end: int = 0, stop: int | None = None, piece_bytes: int = PIECE_BYTES,
-    ) -> None:  # fmt: skip
-        """`copied_end`: what the folder's last follower phase had on disk. `stop`: where a group of records ends, on
-        disk; nothing from there on is read. None: the log's end is to be found.
+        self,
+        disk: Disk,
+        segment_bytes: int,
+        checkpoint: Checkpoint | None,
+        saved: Snapshot | None = None,
+        *,
+        copied_end: int = 0,
+        stop: int | None = None,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        """`copied_end`: log offset up to which the folder's last follower phase had the log on disk. `stop`: a group
+        boundary on disk, from which on nothing is read; None to find the log's end.
         """
         self._disk = disk
         self._stop = stop
@@ -65,42 +94,50 @@ class Recovery:
         self._saved = saved or Snapshot(0, b"")
         # Retention writes both, one after the other: after a crash in between, one of them is behind.
         self.log_start = max(self.checkpoint.log_start, self._saved.log_start)
-        segment.drop_before(disk, self.log_start)  # a crash may have stopped the deletion in its middle
+        """First log offset that the log still has."""
+        segment.drop_before(disk, self.log_start)  # completes a deletion that a crash interrupted
         self._starts = segment.starts(disk, segment_bytes)
+        """Starts of the log files, ascending, without a gap."""
         self._check_start(saved)
         self.queues: dict[tuple[int, int], ConsumeQueue] = {}
+        """Entries up to `_entries_from` are in files, later ones in memory until `file_entries`."""
         self.log_end = self.log_start
+        """Log offset after the last frame that was taken; in the end, of the log."""
         self.last_store_ms = max(self.checkpoint.last_store_ms, self._saved.last_store_ms)
+        """Highest store time so far: later records do not get a lower one."""
         self.last_message_ms = self.last_store_ms
         """Of the last message or timer, as far as the log is read: a leader's first record has its own time."""
         self.records = 0
         self.cut_bytes = 0
+        """Bytes of the torn tail that was cut."""
         self.rebuilt = False
-        """True if the consume queues came from the whole log."""
+        """Whether the consume queues came from the whole log."""
         self._entries_from = self.log_start
+        """Messages from this log offset on get new entries."""
         self._states_from = 0
+        """State records from this log offset on are passed to the owner: the snapshot holds earlier ones."""
         self.newest_snapshot = saved.log_offset if saved is not None and saved.version > 1 else 0
-        """Log offset of the snapshot that the owner began from, if it has all sections."""
+        """Log offset of the snapshot from which the owner began, if it has all sections; otherwise 0."""
         self.timers: TimerLoader | None = None
-        """Takes the timers and their ends out of the log."""
+        """Takes the timers and their ends out of the log; set by the caller."""
         self._group: list[Frame | Header] = []
+        """Records of one append call whose last record has not come yet: none of them is applied."""
         self._scanned_end = self.log_start
-        """Where the scan ended: damage is here, and the group that it hit may begin earlier, in another file even."""
+        """Log offset at which the scan ended: damage is here, and its group may begin earlier, in another file even."""
         self._unfiled = 0
+        """Entries in memory that are in no file yet."""
         self._copied_end = copied_end
         self._synced = max(self.checkpoint.log_offset, self.log_start)
-        """The log was on disk up to here, as frames say."""
+        """The log was on disk up to here, according to checkpoint and frames."""
 
     def steps(self, states_from: int) -> Generator[list[State], None, None]:
-        """Recover; yields after each piece of the log its state records at `states_from` or behind it, in log order.
-        Blocks on the disk between yields.
-        """
+        """Yields after each piece of the log its state records from `states_from` on. Blocks on the disk in between."""
         self._states_from = states_from
         self._open_queues()
         position = min(self._entries_from, max(states_from, self.log_start))
         if self.timers is not None:
             position = min(position, self.timers.start)
-        # Before anything is read: a log that ends below what the checkpoint vouches for has lost acknowledged records.
+        # Case: the log ends before the place where reading begins, so confirmed records are lost.
         if position > self._end_of_files():
             self._lost(self._end_of_files())
         self.log_end = position  # stays so if the last file is full to its last byte
@@ -118,32 +155,27 @@ class Recovery:
                 break
         self._scanned_end = self.log_end
         if self._group:
-            # The last record of the call is not there, so nobody was told that it was taken: all of it goes (all or
-            # nothing).
+            # Case: the last record of a call is missing, and nothing vouches for it: the whole call is cut.
             first = self._group[0]
             self.log_end = first.log_offset if isinstance(first, Frame) else first[10]
             self._group.clear()
-        if self._stop is None:
+        if self._stop is None:  # case: a start, which must find the end
             self._check_end()
-        elif self.log_end < self._stop:
+        elif self.log_end < self._stop:  # case: a replay, whose part of the log must be whole
             self._damaged(self.log_end, f"there is no whole record, and the log was on disk up to {self._stop}")
         self._take_ranges()
 
     def file_entries(self) -> None:
-        """Write all rebuilt entries to their files."""
         filings = [filing for filing in map(ConsumeQueue.filing, self.queues.values()) if filing is not None]
         consume_queue.write_all(self._disk, filings)
         for filing in filings:
             self.queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
         self._unfiled = 0
 
-    # -- the consume queues' files ------------------------------------------------------------------------------------
-
     def _open_queues(self) -> None:
-        """Take what the checkpoint vouches for; if a file lacks anything, rebuild all of them from the log."""
+        """Takes the entries that the checkpoint vouches for; if a file lacks any, rebuilds all of them from the log."""
         known = {key: self._risen(key, span) for key, span in self.checkpoint.queues.items()}
-        # 1: a checkpoint that vouches for nothing, as a new folder has, must not pass for one that vouches for empty
-        # queues.
+        # At least 1: a new folder's checkpoint, which vouches for nothing, must not pass for one of empty queues.
         whole = self.checkpoint.log_offset >= max(1, self.log_start) and all(
             consume_queue.check_files(self._disk, *key, *span) for key, span in known.items()
         )
@@ -154,36 +186,34 @@ class Recovery:
         else:
             self.rebuilt = bool(self._starts)
             if self.rebuilt:
-                # A folder whose checkpoint vouches for no queue never had files of them: a copy that only followed.
+                # A checkpoint without queues never had files of them: it is of a copy that only followed.
                 log.log(
                     logging.WARNING if known else logging.INFO,
-                    "rebuilding the consume queues from the log, from offset %d on", self.log_start,
+                    "rebuilding the consume queues from the log, from offset %d on",
+                    self.log_start,
                     extra={"log_start": self.log_start},
-                )  # fmt: skip
-            # All or none: entries are written for all queues in one step, so a file that lacks some makes its
-            # neighbours suspect.
+                )
+            # All or none: all queues are filed in one step, so a file that lacks entries makes the others suspect.
             self._disk.remove(consume_queue.FOLDER)
             passing("recovery.rebuilding")
             self._disk.make_folder(consume_queue.FOLDER)
 
     def _risen(self, key: tuple[int, int], span: tuple[int, int]) -> tuple[int, int]:
-        """The range that a checkpoint gives, without what was deleted since."""
+        """Returns the range of a checkpoint without what was deleted since."""
         low, high = span
         return min(max(low, self._saved.queues.get(key, span)[0]), high), high
 
     def _first_of(self, key: tuple[int, int], queue_offset: int, log_offset: int) -> int:
-        """Offset that a queue's first message must have: what was before it is gone, or there was nothing."""
+        """Returns the offset that a queue's first message must have. Any other one is damage (D5)."""
         span = self._saved.queues.get(key)
-        # Before `_saved` the log may begin in the middle of a queue; without a trimmed log, and behind `_saved`, the
-        # number that is due is known, and any other is damage (D5).
-        if span is None:
+        if span is None:  # case: a new queue
             return 0
-        if log_offset >= self._saved.log_offset:
+        if log_offset >= self._saved.log_offset:  # case: after the snapshot, whose count is exact
             return span[1]
-        return queue_offset if self.log_start else 0
+        return queue_offset if self.log_start else 0  # case: a trimmed log may begin in the middle of a queue
 
     def _take_ranges(self) -> None:
-        """Queues whose messages are all gone keep their numbers, and minima never fall."""
+        """Keeps the numbers of queues whose messages are all gone, and lets minima only rise."""
         for key, (low, high) in self._saved.queues.items():
             queue = self.queues.get(key)
             if queue is None:
@@ -191,17 +221,14 @@ class Recovery:
             queue.min_offset = min(max(queue.min_offset, low), queue.max_offset)
 
     def _remove_unknown_queues(self) -> None:
-        # Queues that are newer than the checkpoint: the log behind it has their messages, and old files would be
-        # appended to.
+        # Queues newer than the checkpoint: the log after it has their messages, and old files would be appended to.
         for topic in self._disk.list(consume_queue.FOLDER):
             for queue in self._disk.list(f"{consume_queue.FOLDER}/{topic}"):
                 if not (topic.isdecimal() and queue.isdecimal() and (int(topic), int(queue)) in self.queues):
                     self._disk.remove(f"{consume_queue.FOLDER}/{topic}/{queue}")
 
-    # -- the log ------------------------------------------------------------------------------------------------------
-
     def _scan(self, file: File, start: int, position: int) -> Generator[list[State], None, bool]:
-        """Take the frames of one file from `position` on. True if the log ends in it."""
+        """Takes the frames of one file from `position` on. Returns True if the log ends in it."""
         file_end = start + min(file.size(), self._segment_bytes)
         if self._stop is not None:
             file_end = min(file_end, max(start, self._stop))
@@ -217,24 +244,24 @@ class Recovery:
                 self.file_entries()
             position += taken
             self.log_end = position
-            if sealed:
+            if sealed:  # case: padding, so the file is full
                 break
-            if taken:
+            if taken:  # case: further frames may follow
                 piece_bytes = self._piece_bytes
                 continue
-            # Whether it was torn is not known, so it is not cut; another copy may repair it.
+            # Case: an unreadable sector. It is not known whether it was torn, so it is not cut; a copy may repair it.
             if failure is not None:
                 raise log_damage.unreadable(self._disk, self._segment_bytes, position, failure) from failure
             claimed = size_at(data, 0)
             if len(data) < claimed <= file_end - position:
-                piece_bytes = claimed  # one frame larger than a piece
+                piece_bytes = claimed  # case: one frame larger than a piece
                 continue
-            return True
+            return True  # case: a hole; `_check_end` decides what it is
         self.log_end = segment_end
         return False
 
     def _take(self, data: memoryview, base: int) -> tuple[int, list[State], bool]:
-        """Frames from the start of `data`: bytes taken, state records, and whether padding ends the file."""
+        """Takes frames from the start of `data`; returns bytes taken, states, and whether padding ends the file."""
         position = 0
         states: list[State] = []
         unpack, last = HEADER.unpack_from, len(data) - HEADER_BYTES
@@ -260,11 +287,11 @@ class Recovery:
                 self._apply(frame, states)
 
     def _gather(self, member: Frame | Header, flags: int, states: list[State]) -> None:
-        """The next record of a group; all are taken in when the last one is there."""
+        """Adds the next record of a group; applies all of them when the last one is there."""
         self._group.append(member)
         if flags & FLAG_MORE:
             return
-        # Only now: applying a part of a call would show its records although the rest is cut.
+        # Only now: a part of a call would show its records although the rest is cut.
         for one in self._group:
             if isinstance(one, Frame):
                 self._apply(one, states)
@@ -279,7 +306,7 @@ class Recovery:
         if frame.kind not in KINDS:
             raise StoreError(
                 f"{self._place(frame.log_offset)} holds a record of kind {frame.kind}, which this program does not "
-                "know: start a newer program on this folder"
+                "support: start a newer program on this folder"
             )
         self.records += 1
         self.last_store_ms = max(self.last_store_ms, frame.store_ms)
@@ -295,7 +322,7 @@ class Recovery:
             self.timers.apply(frame)
 
     def _message(self, header: Header) -> None:
-        """Take in a message by its header: a start reads mostly these, and needs nothing else of them."""
+        """Applies a message by its header: a start reads mostly messages, and needs nothing else of them."""
         size, _, _, _, _, _, _, topic_id, queue_id, queue_offset, log_offset, synced, store_ms, _, tag_hash, _, _ = (
             header
         )
@@ -318,10 +345,8 @@ class Recovery:
         queue.next_offset = queue.max_offset = queue.hot_base = queue_offset + 1
         self._unfiled += 1
 
-    # -- the end of the log -------------------------------------------------------------------------------------------
-
     def _check_start(self, saved: Snapshot | None) -> None:
-        """Is all there that was not given up?"""
+        """Checks that everything is there that was not given up."""
         first = self._starts[0] if self._starts else self.log_start
         if first > self.log_start:
             raise StoreCorrupted(
@@ -335,9 +360,9 @@ class Recovery:
             )
 
     def _check_end(self) -> None:
-        """Everything is taken up to `log_end`: is what lies behind it a torn tail, or damage?"""
+        """Judges what lies after `log_end`, and makes the rest durable."""
         end = self.log_end
-        # The refusal first: a cut could not be undone, and what is missing may still be on another copy or in a backup.
+        # The refusal first: a cut cannot be undone, and what is missing may still be on another copy or in a backup.
         if self._vouched_end() > end:
             self._lost(end)
         if self._end_of_files() > end:
@@ -347,14 +372,16 @@ class Recovery:
 
     def _cut_tail(self, end: int) -> None:
         behind = self._end_of_files() - end
-        # After a clean close every byte was synced: what does not fit was changed since, by hand or by the disk.
+        # Case: a clean close synced every byte, so what does not fit was changed later, by hand or by the disk.
         if self.checkpoint.clean and self.checkpoint.log_offset == end:
             self._damaged(end, "the store was closed in order, so nothing could be torn there")
+        # Case: a later record shows that the log was on disk beyond the hole.
         for frame in log_tail.frames_behind(self._disk, self._segment_bytes, self._starts, end):
             if frame.synced_offset > end:
                 self._damaged(
                     end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
                 )
+        # Case: a torn tail, for which nothing vouches.
         passing("recovery.cutting")
         log_tail.cut(self._disk, self._segment_bytes, self._starts, end)
         passing("recovery.cut")
@@ -364,7 +391,7 @@ class Recovery:
         )
 
     def _write_again(self, end: int) -> None:
-        """Write what nothing says was synced once more, before it is served."""
+        """Writes again what nothing says to be synced, before it is served."""
         sure = max(self._synced, self._states_from)
         log_tail.write_again(self._disk, self._segment_bytes, self._starts, sure, end)
 

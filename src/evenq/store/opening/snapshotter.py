@@ -1,9 +1,10 @@
-"""Takes snapshots: when the owner asks, when the log grew by enough bytes or records, and before a part of it goes.
+"""Takes snapshots: when the owner requests one, when the log grew by enough bytes or records, and before a part of it
+is deleted.
 
-What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
-all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log or
-`snapshot_records` of its records, and what was appended meanwhile; mostly a twentieth of that, because snapshots are
-taken early as long as they take little of the time.
+The content is taken on the loop in one step. It is written on the flush thread after the log is on disk beyond all of
+it and, in a log with copies, committed. So a start reads at most `snapshot_log_bytes` of the log or `snapshot_records`
+of its records, and what was appended in the meantime; mostly a twentieth of that, since snapshots are taken early while
+they cost little.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from evenq.store.log.options import StoreOptions
 from evenq.store.log.snapshot import Snapshot
 from evenq.store.opening.flusher import Flusher
 
-__all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TakenSnapshot", "TimerPart"]
-
 log = logging.getLogger(__name__)
 
 EARLY_SHARE = 20
@@ -38,35 +37,34 @@ EARLY_REST = 20
 """And when it is this many times as long ago as the last one took: snapshots take a twentieth of the time at most."""
 
 SnapshotOf = Callable[[], bytes]
-"""Gives the owner's state, on the loop."""
+"""Returns the owner's state, on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenSnapshot:
-    """One that is on disk."""
+    """A snapshot that is on disk."""
 
     log_offset: int
     """It holds the effect of every record before."""
     end: int
-    """It may tell of records before this one: those that had a place when it was taken. They are safe now."""
+    """It may include records before this one: those that had a place when it was taken. They are safe now."""
 
 
 class TimerPart(Protocol):
-    """What snapshots and retention ask of the timer store. All on the loop, but what `freeze` returns."""
+    """Interface of the timer store for snapshots and retention. On the loop, except what `freeze` returns."""
 
     def freeze(self) -> Callable[[], bytes]:
-        """Fix the state as of now; the callable runs once at most, on the flush thread, makes durable what the
-        manifest names, and returns the manifest. It may never be called (the disk was full), and `freeze` may be
-        called again before it was.
+        """Fixes the state as of now. The callable runs once at most, on the flush thread: it makes durable what the
+        manifest names, and returns the manifest. It may never be called, and `freeze` may be called again before it is.
         """
         ...
 
     def pinned_before(self) -> int | None:
-        """Log offset of the oldest record that a pending timer needs; None if none is pending."""
+        """Returns the log offset of the oldest record that a pending timer needs; None if none is pending."""
         ...
 
     async def roll_forward(self, log_offset: int) -> None:
-        """Append all pending timers older than `log_offset` again, so that nothing before it is needed."""
+        """Appends all pending timers older than `log_offset` again, so that nothing before it is needed."""
         ...
 
 
@@ -80,21 +78,30 @@ class NoTimers:
         return None
 
     async def roll_forward(self, log_offset: int) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class Snapshotter:
     """The snapshots of one open store."""
 
     def __init__(
-        self, state: LogState, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
-        settled: Callable[[], Awaitable[None]], assigned_end: Callable[[], int],
-        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None,
-        newest: int, log_start: int, read: int,
-    ) -> None:  # fmt: skip
-        """`settled` waits until every append so far has its outcome, `assigned_end` is behind the last of them. `read`:
-        records that the start read.
-        """
+        self,
+        state: LogState,
+        flusher: Flusher,
+        disk: Disk,
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        jobs: Jobs,
+        settled: Callable[[], Awaitable[None]],
+        assigned_end: Callable[[], int],
+        queues: dict[tuple[int, int], ConsumeQueue],
+        owner: SnapshotOf | None,
+        newest: int,
+        log_start: int,
+        read: int,
+    ) -> None:
+        """`settled` waits for all appends, `assigned_end` is after them. `read`: records that the start read."""
         self._state = state
         self._settled = settled
         self._assigned_end = assigned_end
@@ -106,31 +113,31 @@ class Snapshotter:
         self._queues = queues
         self._owner = owner
         self._log_start = log_start
-        """Where the log begins, or will as soon as a snapshot says so."""
+        """Where the log begins, or will as soon as a snapshot names it."""
         self._lock = asyncio.Lock()
         self._tried_ms = clock.monotonic_ms()
-        # A start reads them again, however little each start appends.
+        # The next start reads them again, however little each start appends.
         self._records = -read
-        """Appended since the start when the last snapshot was tried."""
+        """Records appended when the last snapshot was tried; negative for those that the start read."""
         self._took_ms = 0
-        """How long that was."""
+        """Duration of the last one."""
         self.newest = newest
-        """Log offset of the newest one on disk; 0 if there is none."""
+        """Log offset of the newest one on disk; 0 without one."""
         self.timers: TimerPart = NoTimers()
 
     @property
     def automatic(self) -> bool:
-        """Whether the store can take one whenever it likes."""
+        """Whether the store can take snapshots by itself."""
         return self._owner is not None
 
     async def save(self, payload: bytes) -> None:
-        """Keep this state of the owner as of the call. Raises StoreFull, StorePoisoned."""
+        """Keeps this state of the owner as of the call. Raises StoreFull, StorePoisoned."""
         write = self._taken(payload)
         async with self._lock:
             await write()
 
     async def take(self) -> TakenSnapshot:
-        """Ask the owner and keep its state. Raises StoreFull, StorePoisoned."""
+        """Keeps the owner's current state. Raises StoreFull, StorePoisoned."""
         assert self._owner is not None
         async with self._lock:
             self._tried_ms, self._records = self._clock.monotonic_ms(), self._appended()
@@ -140,7 +147,7 @@ class Snapshotter:
         return taken
 
     async def tick(self) -> None:
-        """Take one if it is due. A full disk only puts it off."""
+        """Takes a snapshot if it is due. A full disk only postpones it."""
         grown = self._state.stats.log_end - self.newest
         waited_ms = self._clock.monotonic_ms() - self._tried_ms
         records, records_max = self._appended() - self._records, self._options.snapshot_records
@@ -162,10 +169,10 @@ class Snapshotter:
         return stats.messages + stats.states + stats.timers
 
     async def begin_at(self, log_start: int) -> None:
-        """Have a snapshot on disk that needs nothing before `log_start` and says that the log begins there, with the
-        queues' minima of now. The newest one is amended if it reaches that far. Raises StoreFull, StorePoisoned.
+        """Ensures that a snapshot on disk needs nothing before `log_start` and names it as the log's start, with the
+        queues' current minima. Amends the newest one if it reaches that far. Raises StoreFull, StorePoisoned.
         """
-        # Also if none is taken now: the next one, whoever asks for it, must name the new beginning.
+        # Even if none is taken now: the next one, whatever its cause, must name the new start.
         self._log_start = log_start
         if self.newest < log_start or not self.newest:
             if self.automatic:
@@ -179,7 +186,7 @@ class Snapshotter:
         saved = snapshot.load(self._disk, log_start=0)
         if saved is None or saved.log_offset < log_start:
             where = self._disk.describe(snapshot.FOLDER)
-            raise OSError(errno.EIO, f"the newest snapshot in {where} went bad while the store was open")
+            raise OSError(errno.EIO, f"the newest snapshot in {where} was damaged while the store was open")
         queues = {key: (min(max(low, minima[key]), high), high) for key, (low, high) in saved.queues.items()}
         snapshot.save(self._disk, replace(saved, queues=queues, log_start=log_start))
 
@@ -196,7 +203,7 @@ class Snapshotter:
             raise self._state.failure from error
 
     def _taken(self, payload: bytes) -> Callable[[], Coroutine[None, None, None]]:
-        """Everything of the moment, and how to write it."""
+        """Takes the content as of now, and returns the function that writes it."""
         state = self._state
         log_offset = state.stats.log_end
         queues = {key: (queue.min_offset, queue.max_offset) for key, queue in self._queues.items()}
@@ -205,10 +212,9 @@ class Snapshotter:
 
         async def write() -> None:
             passing("snapshot.begun")
-            # The payload may hold effects of records that only have a place: written before they are safe, a crash
-            # would bring back a state without its log.
+            # The payload may include records that only have a place: a crash must not bring it back without them.
             await self._settled()
-            if state.taken_back != taken_back:  # while this waited for its turn: the payload may tell of what is gone
+            if state.taken_back != taken_back:  # meanwhile: the payload may include records that are gone
                 raise StoreFull("no snapshot now: the disk was full, and what it could not keep was taken back")
             await self._flusher.sync()
             passing("snapshot.log_synced")

@@ -1,9 +1,8 @@
-"""Consume queue entries in files that point at no message of their queue: found, and made again from the log.
+"""Finds consume queue entries in files that point at no message of their queue, and derives them from the log again.
 
-Entries are a pure function of the log, so no copy is asked for them. Each entry of a range is held against the record
-it points at; a run of wrong ones is derived from the records between its nearest good neighbours. Blocks on the disk;
-the caller has what comes of it written (`consume_queue.write_files`) by who writes these files. Bounded: a run has
-`NEAR_MAX` entries, and `SPAN_MAX` bytes of the log are walked for it.
+Entries are a pure function of the log, so no copy is needed. Each entry of a range is compared with the record that it
+points at; a run of wrong ones is derived from the records between its nearest good neighbours. Blocks on the disk; the
+caller has the result written (`consume_queue.write_files`) by the thread that owns these files.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from evenq.store.log.log_damage import read_tolerant
 from evenq.store.log.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, Header
 from evenq.store.log.segment import path_of, segment_of
 
-__all__ = ["EntryCheck"]
-
-NEAR_MAX: Final = 4_096
-SPAN_MAX: Final = 1 << 30
+NEAR_MAX: Final = 4_096  # entries of one run
+SPAN_MAX: Final = 1 << 30  # bytes of the log that are walked for one run
 PIECE_BYTES: Final = 256 << 10
 
 
@@ -41,7 +38,7 @@ class EntryCheck:
     high: int
 
     def wrong(self) -> list[Filing]:
-        """The runs of wrong ones, each as it has to be. Raises StoreError if the log does not tell it, OSError."""
+        """Returns the runs of wrong entries, as they should be. Raises StoreError if the log lacks them, OSError."""
         start, stop = max(self.start, self.low), min(self.stop, self.high)
         found: list[Filing] = []
         offset = start
@@ -57,7 +54,7 @@ class EntryCheck:
         return found
 
     def _derived(self, start: int, end: int) -> bytes:
-        """The entries of the messages `start` .. `end`, from the log between their neighbours."""
+        """Returns the entries of the messages `start` .. `end`, from the log between their neighbours."""
         starts = segment.starts(self.disk, self.segment_bytes)
         log_offset = self._entry(start - 1)[0] if start > self.low else starts[0]
         until = self._entry(end)[0] if end < self.high else starts[-1] + self.segment_bytes
@@ -76,19 +73,19 @@ class EntryCheck:
         if due < end:
             raise StoreError(
                 f"the entries {start} to {end} of queue {self.queue_id} of topic {self.topic_id} are damaged, and "
-                f"message {due} was not seen up to log offset {until}: stop the broker and delete its consumequeue "
+                f"message {due} was not found up to log offset {until}: stop the broker and delete its consumequeue "
                 "folder to rebuild it from the log"
             )
         return bytes(entries)
 
     def log_files(self) -> list[int]:
-        """Starts of the log files that they point into, ascending."""
+        """Returns the starts of the log files that the entries point into, ascending."""
         start, stop = max(self.start, self.low), min(self.stop, self.high)
         places = {segment_of(self._entry(offset)[0], self.segment_bytes)[0] for offset in range(start, stop)}
         return sorted(places.intersection(segment.starts(self.disk, self.segment_bytes)))
 
     def _headers(self, file_start: int, position: int, until: int) -> Iterator[Header]:
-        """Of the records of one file from `position`, where one begins, up to `until`."""
+        """Yields the headers of one file's records from `position`, where one begins, up to `until`."""
         data, base = b"", position
         file = self.disk.open(path_of(file_start))
         try:
@@ -105,7 +102,7 @@ class EntryCheck:
             file.close()
 
     def _points_right(self, offset: int) -> bool:
-        """Whether the entry is that of the message that it points at."""
+        """Whether the entry matches the message that it points at."""
         log_offset, size, tag_hash = self._entry(offset)
         file_start, position = segment_of(log_offset, self.segment_bytes)
         if position + HEADER_BYTES > self.segment_bytes:
@@ -118,9 +115,9 @@ class EntryCheck:
             header = HEADER.unpack(read_tolerant(file, HEADER_BYTES, position))
         finally:
             file.close()
-        return (header[0], header[1], header[4], header[14]) == (size, MAGIC, MESSAGE, tag_hash) and header[7:11] == (
-            self.topic_id, self.queue_id, offset, log_offset,
-        )  # fmt: skip
+        fields = (header[0], header[1], header[4], header[14])
+        place = (self.topic_id, self.queue_id, offset, log_offset)
+        return fields == (size, MAGIC, MESSAGE, tag_hash) and header[7:11] == place
 
     def _entry(self, offset: int) -> tuple[int, int, int]:
         name, position = file_at(offset)

@@ -1,8 +1,8 @@
-"""The reads of one open store: from memory, from the page cache on the loop, else on the read pool.
+"""The reads of one open store: from memory, from the page cache on the loop, otherwise on the read pool.
 
-`MessageStore` calls this on the loop. What runs on the pool is `LogReader`'s, over a copy of what it needs of a queue.
-A file that retention took meanwhile is no error: the read begins again, from the queue's new minimum. So does a read
-that met damage which `repairs` made whole, or whose entries were made again from the log.
+`MessageStore` calls this on the loop. `LogReader` runs on the pool, over a copy of what it needs of a queue. A file
+that retention deleted in the meantime is not an error: the read begins again, from the queue's new minimum. So does a
+read that met damage which `repairs` repaired, or whose entries were derived again from the log.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ from evenq.store.queues.entry_repair import EntryCheck
 from evenq.store.queues.reader import Entries, LogReader, TagHashes
 from evenq.store.queues.record_blocks import Kept, RecordBlock
 
-__all__ = ["QueueReads"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class QueueReads:
-    """By topic id, queue id and queue offset; what the methods promise stands in `MessageStore`."""
+    """Reads by topic id, queue id and queue offset; `MessageStore` documents the methods."""
 
     def __init__(
-        self, disk: Disk, read_by: LogReader, queues: dict[tuple[int, int], ConsumeQueue], stats: StoreStats, *,
+        self,
+        disk: Disk,
+        read_by: LogReader,
+        queues: dict[tuple[int, int], ConsumeQueue],
+        stats: StoreStats,
+        *,
         threads: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._disk = disk
         self._reader = read_by
         self._queues = queues
         self._stats = stats
         self.jobs = Jobs(threads=threads, name="evenq-store-read", threaded=disk.blocks)
         self.repairs: Repairs | None = None
-        """Of a log with copies; None: the reader gets the error of damage."""
+        """Repairs of a log with copies; None: the reader gets the error of damage."""
         self.write_entries: Callable[[Filing], Awaitable[None]] | None = None
-        """Puts entries into their files by who writes these. Raises Error, OSError."""
+        """Writes entries to their files, by the thread that owns these. Raises Error, OSError."""
         self.damaged = 0
-        """Reads that failed because bytes are not as they were written, or a disk did not give them."""
+        """Reads that failed because bytes are damaged or cannot be read."""
 
     def hot(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
@@ -86,9 +89,7 @@ class QueueReads:
     async def block(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
     ) -> RecordBlock:
-        """From files also where the messages are in memory: what is consumable has been written, and there it is in one
-        piece.
-        """
+        """Reads from files even if the messages are in memory: what is consumable is written, and contiguous there."""
         while True:
             queue = self._queues.get((topic_id, queue_id))
             if queue is None:
@@ -139,7 +140,7 @@ class QueueReads:
         return queue.max_offset if queue is not None else 0
 
     async def timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        log_end = self._stats.log_end  # behind it nothing is safe, even if the file has it
+        log_end = self._stats.log_end  # nothing after it is safe, even if the file has it
         seen = self.repairs.version if self.repairs is not None else 0
         read = partial(self._reader.read_timers, timer_ids, bytes_max, log_end)
         timers = await self.repairing(partial(self.jobs.run, read))
@@ -149,7 +150,7 @@ class QueueReads:
         return timers
 
     async def _is_repaired(self, timer_id: int, seen: int) -> bool:
-        """Where no whole timer is, there may never have been one, and nothing is damaged."""
+        """Whether a timer was repaired. Where none is, there may never have been one, and nothing is damaged."""
         if self.repairs is None:
             return False
         error = StoreCorrupted(f"there is no whole timer at log offset {timer_id}", log_offset=timer_id)
@@ -160,7 +161,7 @@ class QueueReads:
             return False
 
     async def repairing(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read, and once more each time that damage which it met was made whole. Raises StoreCorrupted."""
+        """Reads, and reads again each time that the damage was repaired. Raises StoreCorrupted."""
         while True:
             repairs = self.repairs
             seen = repairs.version if repairs is not None else 0
@@ -171,8 +172,8 @@ class QueueReads:
                     raise
 
     async def _cold(self, queue: ConsumeQueue, job: Callable[[], T], start: int, stop: int) -> T | None:
-        """Read entries `start` .. `stop` and their messages on the pool. None: read again: retention took what was
-        asked for meanwhile, so there is a new minimum, or damage was made whole.
+        """Reads entries `start` .. `stop` and their messages on the pool. None means read again: retention deleted them
+        in the meantime, so there is a new minimum, or damage was repaired.
         """
         self._stats.cold_reads += 1
         minimum = queue.min_offset
@@ -184,8 +185,7 @@ class QueueReads:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
                 return None
-            # The process has no file descriptors left: nothing is wrong with the log, so no copy is asked and no damage
-            # counted.
+            # Case: no file descriptor is left. Nothing is wrong with the log, so nothing is repaired or counted.
             if error.errno in NO_FILES:
                 raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
             where = self._disk.describe(str(error.filename or ""))
@@ -205,12 +205,17 @@ class QueueReads:
     async def _is_whole_now(
         self, repairs: Repairs, damage: StoreCorrupted, seen: int, queue: ConsumeQueue, start: int, stop: int
     ) -> bool:
-        """The log is made whole first: entries are derived from it. Raises StoreCorrupted."""
+        """Repairs the log first, since entries are derived from it. Raises StoreCorrupted."""
         check = EntryCheck(
-            disk=self._disk, segment_bytes=self._reader.segment_bytes, topic_id=queue.topic_id,
-            queue_id=queue.queue_id, start=start, stop=min(stop, start + reader.SCAN_MAX), low=queue.min_offset,
+            disk=self._disk,
+            segment_bytes=self._reader.segment_bytes,
+            topic_id=queue.topic_id,
+            queue_id=queue.queue_id,
+            start=start,
+            stop=min(stop, start + reader.SCAN_MAX),
+            low=queue.min_offset,
             high=queue.filed,
-        )  # fmt: skip
+        )
         try:
             places = [damage.log_offset] if damage.log_offset >= 0 else await self.jobs.run(check.log_files)
             for place in places:
@@ -227,7 +232,10 @@ class QueueReads:
             return False
         for right in wrong:
             log.warning(
-                "entries of queue %d of topic %d from %d on were damaged and are made again from the log",
-                right.queue_id, right.topic_id, right.start, extra={"queue_offset": right.start},
-            )  # fmt: skip
+                "entries of queue %d of topic %d from %d on were damaged and are derived again from the log",
+                right.queue_id,
+                right.topic_id,
+                right.start,
+                extra={"queue_offset": right.start},
+            )
         return bool(wrong)

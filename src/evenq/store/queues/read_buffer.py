@@ -1,7 +1,7 @@
-"""A reused piece of memory that frames are read into, and the messages in it.
+"""A reused piece of memory for frames, and the messages parsed from it.
 
-Frames of one queue mostly have one shape: while the lengths of head and system stay the same, one `Struct` takes a
-whole frame apart, both payloads included, which costs half of what the general way does.
+Frames of one queue mostly have one shape: while the lengths of head and system stay the same, one `Struct` unpacks a
+whole frame, both payloads included, at half of the general cost.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from crc32c import crc32c
 from evenq.store.io.disk import Room
 from evenq.store.log.messages import StoredMessage
 from evenq.store.log.record import HEADER_BYTES, MAGIC, MESSAGE, PREFIX_BYTES, VERSION, message_at
-
-__all__ = ["BUFFER_BYTES", "Layout", "Place", "ReadBuffer"]
 
 BUFFER_BYTES: Final = 128 << 10  # with its messages it stays in a core's cache
 SHAPE_MAX: Final = 64 << 10
@@ -38,11 +36,11 @@ class Layout:
         self.size = size
         self.rooms: list[Room] = [(view[start : start + size],) for start in starts]
         self.checked = [view[start + PREFIX_BYTES : start + size] for start in starts]
-        """What the CRCs cover."""
+        """The bytes that the CRCs cover."""
 
 
 class ReadBuffer:
-    """For one reader at a time."""
+    """Buffer for one reader at a time."""
 
     __slots__ = ("_head", "_layouts", "_shape", "_shapes", "_size", "_system", "view")
 
@@ -54,7 +52,7 @@ class ReadBuffer:
         self._shape = Struct("")
 
     def layout(self, size: int) -> Layout:
-        """For frames of `size`, up to `BUFFER_BYTES` of them."""
+        """Returns the layout for frames of `size`, up to `BUFFER_BYTES` of them."""
         layout = self._layouts.get(size)
         if layout is None:
             if len(self._layouts) >= KEPT_MAX:
@@ -63,12 +61,15 @@ class ReadBuffer:
         return layout
 
     def parse_equal_sizes(
-        self, layout: Layout, topic_id: int, queue_id: int, queue_offset: int, places: Sequence[Place],
+        self,
+        layout: Layout,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        places: Sequence[Place],
         messages: list[StoredMessage],
-    ) -> bool:  # fmt: skip
-        """Add messages from `queue_offset` on to `messages`, whose frames were read into the layout. False at the first
-        frame that is not the wanted message, whole and unharmed.
-        """
+    ) -> bool:
+        """Adds messages from `queue_offset` on, read into the layout; False at the first wrong or damaged frame."""
         size, first, begun = layout.size, queue_offset, len(messages)
         if size == self._size:
             add, unpack, start = messages.append, self._shape.unpack_from, 0
@@ -80,13 +81,16 @@ class ReadBuffer:
                     view, start
                 )
                 if not (
-                    crc32c(checked) == crc and offset == queue_offset and own_offset == log_offset and key == queue
-                    and prefix == size_and_magic and kind == KIND_AND_VERSION and both == lengths
-                ):  # fmt: skip
+                    crc32c(checked) == crc
+                    and offset == queue_offset
+                    and own_offset == log_offset
+                    and key == queue
+                    and prefix == size_and_magic
+                    and kind == KIND_AND_VERSION
+                    and both == lengths
+                ):
                     break
-                add(StoredMessage(
-                    topic_id, queue_id, offset, own_offset, born_ms, store_ms, tag_hash, head, system
-                ))  # fmt: skip
+                add(StoredMessage(topic_id, queue_id, offset, own_offset, born_ms, store_ms, tag_hash, head, system))
                 start += size
                 queue_offset += 1
         done = len(messages) - begun
@@ -98,10 +102,16 @@ class ReadBuffer:
         )
 
     def parse(
-        self, view: memoryview, topic_id: int, queue_id: int, queue_offsets: Sequence[int], places: Sequence[Place],
-        starts: Sequence[int], messages: list[StoredMessage],
-    ) -> bool:  # fmt: skip
-        """The same for frames of any size, anywhere in `view`."""
+        self,
+        view: memoryview,
+        topic_id: int,
+        queue_id: int,
+        queue_offsets: Sequence[int],
+        places: Sequence[Place],
+        starts: Sequence[int],
+        messages: list[StoredMessage],
+    ) -> bool:
+        """Does the same for frames of any size, anywhere in `view`."""
         for queue_offset, (log_offset, size, _), start in zip(queue_offsets, places, starts, strict=True):
             message = message_at(bytes(view[start : start + size]), 0, log_offset)
             if (
@@ -117,7 +127,7 @@ class ReadBuffer:
         return True
 
     def _expect(self, head_bytes: int, system_bytes: int) -> None:
-        """More of these lengths."""
+        """Prepares for more frames of these lengths."""
         if head_bytes + system_bytes > SHAPE_MAX or (head_bytes, system_bytes) == (self._head, self._system):
             return
         shape = self._shapes.get((head_bytes, system_bytes))

@@ -1,9 +1,30 @@
-"""Reads: synchronously from memory, else consume queue entries and frames by pread (CL-11).
+"""Reads of consume queues: messages from memory, otherwise entries and frames by `pread` (CL-8 to CL-11).
 
-`hot` runs on the loop thread. So does a short read whose files are open and whose bytes are in the page cache
-(`read_now`): that costs less than a thread's answer. All others run on the read pool. A cold read takes from the loop a
-copy of what is only in memory (`Entries`) and then touches files only, so threads share nothing with the loop but the
-table of open files and a few buffers. A frame that does not fit its entry fails that read, loudly.
+Problem: a consumer reads the messages of one queue by queue offset. In the commit log they lie among those of all
+queues, and the log is larger than memory. A read must not block the loop, and must not return a wrong or damaged
+message.
+
+Idea: a queue has one entry of 20 bytes per message: log offset, size, tag hash. There are three ways, fastest first:
+- `hot`: messages that are still in memory, as the appended objects; on the loop.
+- `read_now`, `read_at_now`, `read_block_now`: files that are open and bytes in the page cache; on the loop too, since
+  that costs less than a thread's answer. Where they would have to wait, they give up (`_NotNow`).
+- `read`, `read_at`, `read_block`: the same on a thread of the read pool, where waiting is allowed. A cold read gets
+  from the loop a copy of what only memory has (`Entries`), and then uses files only. So threads share nothing with the
+  loop but the table of open files and a few buffers.
+
+Example: 32 messages are read from queue offset 1,000,000 on. A file has 300,000 entries and is named by the place of
+its first byte, so entry 1,000,000 is in file 00000000000018000000 at byte 2,000,000. One read of 640 bytes returns the
+32 entries. If each frame has 1,112 bytes (a header of 88 and 1 KiB of payload) and they are contiguous, one more read
+of 35,584 bytes returns all messages.
+
+Invariants:
+- Every message that is returned was checked: CRC, topic, queue, queue offset and log offset. In blocks for readers that
+  compare checksums themselves, only the first and the last frame of each contiguous run are (`record_blocks`).
+- A frame that does not match its entry fails the read with StoreCorrupted, which has file and log offset.
+- The first message is returned even if it exceeds `bytes_max`.
+- `_now` reads neither open a file nor wait for the disk.
+
+References: CL-8 to CL-12; decision records 5 (pread, not mmap), 34 (Spark takes stored records), 46.
 """
 
 from __future__ import annotations
@@ -28,18 +49,16 @@ from evenq.store.queues.entry_columns import EntryColumns
 from evenq.store.queues.read_buffer import BUFFER_BYTES, Place, ReadBuffer
 from evenq.store.queues.record_blocks import Kept, RecordBlock
 
-__all__ = ["Entries", "LogReader", "hot"]
-
-SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; next_offset says where to go on
-NOW_MAX: Final = 512  # what the loop thread reads itself takes half a millisecond at most
+SCAN_MAX: Final = 4_096  # entries that one read examines under a tag filter; next_offset says where to continue
+NOW_MAX: Final = 512  # messages that the loop thread reads itself: half a millisecond at most
 NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
-EQUAL_SIZES_MIN: Final = 4  # fewer are not worth a look
+EQUAL_SIZES_MIN: Final = 4  # fewer do not justify the check
 ROOM_BYTES: Final = 2_560 << 10  # a block of two mebibytes with its headers
 ROOMS_MAX: Final = 8
-GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
-SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
+GAP_MAX: Final = 8 << 10  # bytes whose copy costs as much as a call
+SPAN_NEAR: Final = 64 << 10  # timers that lie so near each other share one pread
 SPAN_ALONE: Final = 4_096
 
 TagHashes = frozenset[int] | None
@@ -47,27 +66,27 @@ TagHashes = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a thread needs to know about one queue: its range, and a copy of the entries that are in memory only."""
+    """Data of one queue for a thread: its range, and a copy of the entries that are in memory only."""
 
     topic_id: int
     queue_id: int
     min_offset: int
     max_offset: int
+    """End of what is consumable, as the loop saw it."""
     tail_base: int
+    """Queue offset of the first entry in `tail`: earlier ones are read from files."""
     tail: bytes
 
     @classmethod
     def of(cls, queue: ConsumeQueue, start: int, end: int) -> Entries:
-        """On the loop thread: copy the part of start..end that is in memory."""
+        """Copies the part of start..end that is in memory, on the loop thread."""
         tail_base = max(queue.tail_base, start)
         tail = queue.entries(tail_base, end) if tail_base < end else b""
         return cls(queue.topic_id, queue.queue_id, queue.min_offset, queue.max_offset, tail_base, tail)
 
 
 def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes) -> ReadResult | None:
-    """Messages from memory; None if the disk is needed. At least one message is returned even if it is over
-    `bytes_max`.
-    """
+    """Returns messages from memory; None if the disk is needed. A first message may be over `bytes_max`."""
     max_offset = queue.max_offset
     start = max(start, queue.min_offset)
     if start >= max_offset:
@@ -100,25 +119,25 @@ def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_
 
 
 class _NotNow(Exception):
-    """It would have to wait."""
+    """The read would have to wait."""
 
 
 class LogReader:
-    """Reads from files, on any thread."""
+    """Reader of files, on any thread."""
 
     def __init__(self, disk: Disk, files: ReadFiles, segment_bytes: int) -> None:
         self._disk = disk
         self._files = files
         self.segment_bytes = segment_bytes
         self._buffers: list[ReadBuffer] = []
-        """Those that are free; at most one for each thread that reads."""
+        """Free buffers; at most one for each thread that reads."""
         self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
-        """The same for frames of blocks, which are there until the block is given back."""
+        """Free rooms for the frames of blocks; each is in use until its block is given back."""
 
     def read(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
     ) -> ReadResult:
-        """The same as `hot`, from files."""
+        """Does the same as `hot`, from files."""
         if tag_hashes is None:
             return self._in_order(entries, start, count_max, bytes_max, wait=True)
         places: list[Place] = []
@@ -138,32 +157,30 @@ class LogReader:
         return ReadResult(self._messages(entries, offsets, places), end, entries.min_offset, entries.max_offset)
 
     def read_now(self, entries: Entries, start: int, *, count_max: int, bytes_max: int) -> ReadResult | None:
-        """The same without a tag filter, on the loop thread: None if it would have to wait for the disk, open a file,
-        or take long.
-        """
+        """Does the same without a tag filter on the loop thread; None if it would wait, open a file, or take long."""
         try:
             return self._in_order(entries, start, min(count_max, NOW_MAX), bytes_max, wait=False)
-        except (_NotNow, OSError):  # the pool tells what is wrong
+        except (_NotNow, OSError):  # the pool reports what is wrong
             return None
 
     def read_at(self, entries: Entries, offsets: Sequence[int], *, wait: bool = True) -> list[StoredMessage]:
-        """Exactly these offsets, in the order given; all must be in the queue's range."""
+        """Returns exactly these offsets, in the order given; all must be in the queue's range."""
         places = []
         for offset in offsets:
             places += self._entries(entries, offset, offset + 1, wait=wait)
         return self._messages(entries, offsets, places, wait=wait)
 
     def read_at_now(self, entries: Entries, offsets: Sequence[int]) -> list[StoredMessage] | None:
-        """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
+        """Does the same on the loop thread; None if it would wait for the disk, open a file, or take long."""
         try:
             return self.read_at(entries, offsets, wait=False) if len(offsets) <= NOW_AT_MAX else None
-        except (_NotNow, OSError):  # the pool tells what is wrong
+        except (_NotNow, OSError):  # the pool reports what is wrong
             return None
 
     def read_block(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept, wait: bool = True
     ) -> RecordBlock:
-        """Frames of the messages from `start` on, of at most `bytes_max` of payload in the log but at least one."""
+        """Returns the frames of messages from `start` on: `bytes_max` of payload in the log, but at least one."""
         data = self._entry_bytes(entries, start, min(entries.max_offset, start + count_max), wait=wait)
         block = RecordBlock(start, entries.min_offset, entries.max_offset)
         if not data:
@@ -188,7 +205,7 @@ class LogReader:
     def _add_runs(
         self, block: RecordBlock, entries: Entries, columns: EntryColumns, kept: Kept, buffer: ReadBuffer, *, wait: bool
     ) -> int:
-        """Frames that lie in long runs, a piece for each run. How many that were."""
+        """Adds frames that lie in long contiguous runs, a piece for each run; returns their number."""
         done, count = 0, len(columns)
         while done < count:
             start, _ = segment_of(columns.log_offset(done), self.segment_bytes)
@@ -207,7 +224,7 @@ class LogReader:
                 and block.add_runs(view, columns, edges, entries.topic_id, entries.queue_id, kept, copy=shared)
             ):
                 if not wait:
-                    raise _NotNow  # the pool tells what is wrong
+                    raise _NotNow  # the pool reports what is wrong
                 self._missing(entries, block.next_offset, columns.place(block.next_offset - block.first_offset))
             done = edges[-1]
         return done
@@ -215,7 +232,7 @@ class LogReader:
     def _add_pieces(
         self, block: RecordBlock, entries: Entries, places: list[Place], kept: Kept, buffer: ReadBuffer, *, wait: bool
     ) -> None:
-        """Frames that lie each by itself."""
+        """Adds frames that are not in long runs."""
         first, done = block.next_offset, 0
         while done < len(places):
             if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
@@ -236,11 +253,11 @@ class LogReader:
                 and block.add(view, starts, here, entries.topic_id, entries.queue_id, kept, copy=shared)
             ):
                 if not wait:
-                    raise _NotNow  # the pool tells what is wrong
+                    raise _NotNow  # the pool reports what is wrong
                 self._missing(entries, block.next_offset, places[block.next_offset - first])
 
     def _view(self, block: RecordBlock, buffer: ReadBuffer, size: int) -> tuple[memoryview, bool]:
-        """Memory for `size` bytes, and whether it is the buffer, which is used again."""
+        """Returns memory for `size` bytes, and whether it is the buffer, which is reused."""
         if size <= BUFFER_BYTES:
             return buffer.view[:size], True
         if size > ROOM_BYTES:
@@ -250,13 +267,13 @@ class LogReader:
         return memoryview(room)[:size], False
 
     def _room(self) -> bytearray:
-        """One that is not in use: what was sent of the block that was in it has left."""
+        """Returns a room that is not in use: all that was sent from its last block has left."""
         try:
             room = self._rooms.popleft()
         except IndexError:
             return bytearray(ROOM_BYTES)
         try:
-            room.append(0)  # refused while anybody does
+            room.append(0)  # fails while a view of it exists
         except BufferError:
             self._rooms.append(room)
             return bytearray(ROOM_BYTES)
@@ -266,14 +283,14 @@ class LogReader:
     def read_block_now(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
     ) -> RecordBlock | None:
-        """The same on the loop thread: None if it would have to wait for the disk, open a file, or take long."""
+        """Does the same on the loop thread; None if it would wait for the disk, open a file, or take long."""
         try:
             return self.read_block(entries, start, count_max=count_max, bytes_max=bytes_max, kept=kept, wait=False)
-        except (_NotNow, OSError):  # the pool tells what is wrong
+        except (_NotNow, OSError):  # the pool reports what is wrong
             return None
 
     def offset_at(self, entries: Entries, timestamp_ms: int) -> int:
-        """First offset stored at `timestamp_ms` or later; the queue's end if none is. Store times never fall."""
+        """Returns the first offset stored at `timestamp_ms` or later, otherwise the end. Store times never fall."""
         low, high = entries.min_offset, entries.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -284,8 +301,8 @@ class LogReader:
         return low
 
     def read_timers(self, timer_ids: Sequence[int], bytes_max: int, log_end: int) -> list[StoredTimer | None]:
-        """Timers by their log offsets, in the order given, until they have `bytes_max` of payload; the last one may
-        pass it. As many results as were read; None where no whole timer is, and from `log_end` on.
+        """Returns timers by their log offsets, in the order given, until they have `bytes_max` of payload; the last one
+        may exceed it. One result for each timer read: None without a whole timer, and from `log_end` on.
         """
         timers: list[StoredTimer | None] = []
         space = bytes_max
@@ -308,7 +325,7 @@ class LogReader:
         return timers
 
     def _frame_bytes(self, log_offset: int, size: int) -> bytes:
-        """`size` bytes from `log_offset` on, more if its frame is larger; none if there is no such file."""
+        """Returns `size` bytes from `log_offset` on, more if its frame is larger; none without such a file."""
         start, position = segment_of(log_offset, self.segment_bytes)
         try:
             with self._files.using(path_of(start)) as file:
@@ -325,9 +342,7 @@ class LogReader:
             text = f"reading {self._disk.describe(path_of(start))} failed: {error}"
             raise StoreCorrupted(text, log_offset=log_offset) from error
 
-    def _in_order(
-        self, entries: Entries, start: int, count_max: int, bytes_max: int, *, wait: bool
-    ) -> ReadResult:  # fmt: skip
+    def _in_order(self, entries: Entries, start: int, count_max: int, bytes_max: int, *, wait: bool) -> ReadResult:
         places = self._entries(entries, start, min(entries.max_offset, start + count_max), wait=wait)
         space = bytes_max + HEADER_BYTES * len(places)
         total = sum([size for _, size, _ in places])
@@ -341,7 +356,7 @@ class LogReader:
         return list(ENTRY.iter_unpack(self._entry_bytes(entries, start, end, wait=wait)))
 
     def _entry_bytes(self, entries: Entries, start: int, end: int, *, wait: bool = True) -> bytes | bytearray:
-        """The entries as they are kept, from files and from memory."""
+        """Returns the packed entries, from files and from memory."""
         entry_bytes = bytearray()
         folder = folder_of(entries.topic_id, entries.queue_id)
         for first, stop in spans(start, min(end, entries.tail_base)):
@@ -360,7 +375,7 @@ class LogReader:
         return entry_bytes + tail if entry_bytes else tail
 
     def _read_each(self, path: str, places: Sequence[int], rooms: Sequence[Room], *, wait: bool) -> bool:
-        """False if the file is too short. Raises _NotNow."""
+        """Fills the rooms; returns False if the file is too short. Raises _NotNow."""
         if wait:
             with self._files.using(path) as file:
                 return file.pread_each(places, rooms)
@@ -392,15 +407,21 @@ class LogReader:
         return messages
 
     def _next_messages(
-        self, entries: Entries, offsets: Sequence[int], places: list[Place], messages: list[StoredMessage],
-        buffer: ReadBuffer, *, wait: bool,
-    ) -> None:  # fmt: skip
-        """Add to `messages` the next ones: as many as lie in one file and fit into the buffer, at least one."""
+        self,
+        entries: Entries,
+        offsets: Sequence[int],
+        places: list[Place],
+        messages: list[StoredMessage],
+        buffer: ReadBuffer,
+        *,
+        wait: bool,
+    ) -> None:
+        """Adds the next messages to `messages`: as many as lie in one file and fit into the buffer, at least one."""
         first = len(messages)
         log_offset, size, _ = places[first]
         start, _ = segment_of(log_offset, self.segment_bytes)
         equal = self._equal_sizes(places, first, start + self.segment_bytes) if isinstance(offsets, range) else []
-        if equal:
+        if equal:  # case: frames of one size, which one `Struct` parses
             layout = buffer.layout(size)
             if equal[-1][0] - log_offset == (len(equal) - 1) * size:  # one behind the other
                 positions, rooms = [log_offset - start], [(buffer.view[: len(equal) * size],)]
@@ -410,7 +431,7 @@ class LogReader:
             queue = entries.topic_id, entries.queue_id
             if whole and buffer.parse_equal_sizes(layout, *queue, offsets[first], equal, messages):
                 return
-        else:
+        else:  # case: frames of any size, read in pieces
             pieces, starts, used = self._pieces(places, first, start)
             view = buffer.view if used <= BUFFER_BYTES else memoryview(bytearray(used))
             rooms, end = [], 0
@@ -427,11 +448,11 @@ class LogReader:
             ):
                 return
         if not wait:
-            raise _NotNow  # the pool tells what is wrong
+            raise _NotNow  # the pool reports what is wrong
         self._missing(entries, offsets[len(messages)], places[len(messages)])
 
     def _equal_sizes(self, places: list[Place], first: int, limit: int) -> list[Place]:
-        """The next ones if they have one size, lie in one file, and either one behind the other or far apart."""
+        """Returns the next places if they have one size, lie in one file, and are contiguous or far apart, or none."""
         log_offset, size, _ = places[first]
         if not HEADER_BYTES <= size <= BUFFER_BYTES // EQUAL_SIZES_MIN:
             return []
@@ -447,8 +468,8 @@ class LogReader:
         return equal if regular else []
 
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
-        """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
-        piece for frames that lie so near each other that reading what is between them costs less than a call.
+        """Returns what to read together: pieces of the file at `start`, the starts of the frames in them, and their
+        size. Frames share a piece if they lie so near each other that reading the gap costs less than a call.
         """
         limit = start + self.segment_bytes
         pieces: list[tuple[int, int]] = []
@@ -477,7 +498,7 @@ class LogReader:
         start, position = segment_of(log_offset, self.segment_bytes)
         with self._files.using(path_of(start)) as file:
             if size <= self.segment_bytes - position:
-                frame_at(file.pread(size, position), 0, log_offset)  # says so if the version is unknown
+                frame_at(file.pread(size, position), 0, log_offset)  # raises if the version is unknown
         self._corrupted(
             path_of(start),
             f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}",
@@ -493,6 +514,6 @@ class LogReader:
 
 
 def _fitting(places: list[Place], bytes_max: int) -> int:
-    """How many of the first ones have at most `bytes_max` of payload; at least one."""
+    """Returns how many of the first ones have at most `bytes_max` of payload; at least one."""
     payloads = accumulate([size - HEADER_BYTES for _, size, _ in places])
     return max(1, bisect_right(list(payloads), bytes_max))

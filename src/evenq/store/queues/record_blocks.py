@@ -1,12 +1,11 @@
-"""Stored records as they are in the log, for readers that take them apart themselves.
+"""Stored records as they are in the log, for readers that parse them themselves.
 
-`Reader.read_block` makes a `RecordBlock`; the broker sends it on. Always true: a block holds the frames of its queue's
-messages and no byte of any other record, whatever lies between them in the log. Every frame was checked to be the
-whole, unharmed message of its place; for a reader that compares checksums itself, only the first and the last one of
-each run of frames. That is enough to know whose the others are: a queue's messages lie in the log in their order, so
-as many frames as offsets between two messages of a queue are its own. What a reader does not want of a message, its
-head or its system properties, is left out; the 88 bytes of the header stay as they were written and tell the lengths
-of both.
+`LogReader.read_block` makes a `RecordBlock`; the broker sends it. Always true: a block holds the frames of its queue's
+messages and no byte of any other record. Every frame was checked to be the whole, undamaged message of its place; for a
+reader that compares checksums itself, only the first and the last one of each run. That is enough to identify the
+others: a queue's messages are in order in the log, so as many frames as offsets between two messages of a queue are its
+own. A part of a message that the reader does not need, head or system properties, is left out. The 88 bytes of the
+header stay unchanged and hold the lengths of both.
 """
 
 from __future__ import annotations
@@ -22,33 +21,28 @@ from evenq.store.log.record import HEADER_BYTES, MAGIC, PREFIX_BYTES
 from evenq.store.queues.entry_columns import EntryColumns, packed_sizes, size_array
 from evenq.store.queues.read_buffer import KIND_AND_VERSION, Place
 
-__all__ = ["Kept", "RecordBlock"]
-
 PIECE_BYTES_MIN: Final = 16 << 10
 _compared: Final = Struct(">QIH2x8xQQQ").unpack_from  # FRAME_FIELDS up to the log offset
 _lengths: Final = Struct(">80xII").unpack_from
 
 
 class Kept(NamedTuple):
-    """Which parts of each message go into a block, beside its header."""
+    """Parts of each message in a block, beside its header."""
 
     head: bool
     """Topic, user properties and body."""
     system: bool
     """System properties."""
     check: bool = True
-    """Whether to compare each record's checksum; without, the reader does it. Records of which a part is left out are
-    checked in any case, for nothing else can.
-    """
+    """Whether to compare checksums; otherwise the reader does, except for records without one of their parts."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out."""
         return self.head and self.system
 
 
 class RecordBlock:
-    """Frames of one queue, one behind the other, from `first_offset` to `next_offset`."""
+    """Contiguous frames of one queue, from `first_offset` to `next_offset`."""
 
     __slots__ = ("_lent", "checked", "first_offset", "frames", "max_offset", "min_offset", "next_offset", "sizes")
 
@@ -56,45 +50,50 @@ class RecordBlock:
         self.first_offset = first_offset
         self.next_offset = first_offset
         self.min_offset = min_offset
-        """Of the queue, as the next one."""
+        """Of the queue, as `max_offset`."""
         self.max_offset = max_offset
         self.checked = True
         """Whether the checksum of every frame was compared."""
         self.frames: list[memoryview | bytes] = []
-        """Put together they are the block; one piece may hold many frames."""
+        """Pieces of the block, in order; one may hold many frames."""
         self.sizes = size_array()
-        """Of each frame as it is in the block, bytes."""
+        """Sizes of the frames as they are in the block, bytes."""
         self._lent: list[tuple[deque[bytearray], bytearray]] = []
 
     def lend(self, room: bytearray, home: deque[bytearray]) -> None:
-        """The frames lie in `room`, which goes back to `home` when the block is given back."""
+        """Records that frames lie in `room`, which goes back to `home` when the block is given back."""
         self._lent.append((home, room))
 
     def give_back(self) -> None:
-        """The caller has the frames: what they were read into is for a further block, as soon as no reader
-        looks at it.
-        """
+        """Releases the rooms, since the caller has the frames. A room is reused as soon as no reader looks at it."""
         self.frames.clear()
         for home, room in self._lent:
             home.append(room)
         self._lent.clear()
 
     def pieces(self) -> list[memoryview | bytes]:
-        """The frames, put together if they are small: a piece costs more than its copy then."""
+        """Returns the frames, joined if they are small: a piece costs more than its copy then."""
         size = sum(map(len, self.frames))
         return self.frames[:] if len(self.frames) * PIECE_BYTES_MIN <= size else [b"".join(self.frames)]
 
     @property
     def packed_sizes(self) -> bytes:
-        """The sizes as they travel: 4 bytes each, little-endian."""
+        """The sizes as they are sent: 4 bytes each, little-endian."""
         return packed_sizes(self.sizes)
 
     def add(
-        self, view: memoryview, starts: Sequence[int], places: Sequence[Place], topic_id: int, queue_id: int,
-        kept: Kept, *, copy: bool,
-    ) -> bool:  # fmt: skip
-        """Take the frames at `starts` of a view of the log; a copy of them if the view will be used again. False, with
-        those before it taken, at the first one that is not the wanted message, whole and unharmed.
+        self,
+        view: memoryview,
+        starts: Sequence[int],
+        places: Sequence[Place],
+        topic_id: int,
+        queue_id: int,
+        kept: Kept,
+        *,
+        copy: bool,
+    ) -> bool:
+        """Takes the frames at `starts` of a view of the log; copies them if the view is reused. Returns False, with the
+        earlier ones taken, at the first one that is not the wanted, undamaged message.
         """
         held = len(self.frames)
         good = self._check(view, starts, places, topic_id << 32 | queue_id, self.next_offset)
@@ -111,12 +110,17 @@ class RecordBlock:
         return whole
 
     def add_runs(
-        self, view: memoryview, columns: EntryColumns, edges: Sequence[int], topic_id: int, queue_id: int, kept: Kept,
-        *, copy: bool,
-    ) -> bool:  # fmt: skip
-        """The same for runs of frames, all of them one behind the other in `view`: `edges` says where in the columns
-        each run begins, and the end of the last.
-        """
+        self,
+        view: memoryview,
+        columns: EntryColumns,
+        edges: Sequence[int],
+        topic_id: int,
+        queue_id: int,
+        kept: Kept,
+        *,
+        copy: bool,
+    ) -> bool:
+        """Does the same for contiguous runs: `edges` has each run's start in the columns, and the end of the last."""
         first, stop = edges[0], edges[-1]
         if kept.whole and not kept.check and self._runs_are_of(view, columns, edges, topic_id << 32 | queue_id):
             self.checked = False
@@ -141,7 +145,7 @@ class RecordBlock:
     def _check(
         self, view: memoryview, starts: Sequence[int], places: Sequence[Place], queue: int, first_offset: int
     ) -> int:
-        """How many of the first ones are right."""
+        """Returns how many of the first ones are right."""
         offset, size_max = first_offset, len(view)
         for (log_offset, size, _), start in zip(places, starts, strict=True):
             end = start + size
@@ -149,9 +153,13 @@ class RecordBlock:
                 break
             prefix, crc, kind, key, number, own_offset = _compared(view, start)
             if not (
-                crc32c(view[start + PREFIX_BYTES : end]) == crc and number == offset and own_offset == log_offset
-                and key == queue and prefix == size << 32 | MAGIC and kind == KIND_AND_VERSION
-            ):  # fmt: skip
+                crc32c(view[start + PREFIX_BYTES : end]) == crc
+                and number == offset
+                and own_offset == log_offset
+                and key == queue
+                and prefix == size << 32 | MAGIC
+                and kind == KIND_AND_VERSION
+            ):
                 break
             offset += 1
         return offset - first_offset

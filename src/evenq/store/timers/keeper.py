@@ -1,9 +1,8 @@
-"""Keeps the pending timers of an open store: takes in what became safe, carries out disk jobs, finds timers by id,
-freezes for snapshots, rolls old timers forward for retention.
+"""Keeps the pending timers of an open store: adds safe ones, runs disk jobs, finds timers by id, freezes them for
+snapshots, moves old ones forward for retention.
 
-Lives on the loop; disk jobs run on the timers' own thread, so that reading ahead never waits behind a sync of the log.
-A file that cannot be written for want of space is tried again later; any other error stops the store (a restart
-rebuilds from the log).
+On the loop; disk jobs run on the timers' own thread, so that reading ahead never waits for a sync of the log. A file
+that cannot be written for lack of space is tried again later; any other error stops the store.
 """
 
 from __future__ import annotations
@@ -27,35 +26,33 @@ from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
-from evenq.store.timers.newest import newest_first
+from evenq.store.timers.newest import BATCH, newest_first
 from evenq.store.timers.pending import PendingTimers
-
-__all__ = ["AppendGroup", "ReadTimers", "TimerKeeper", "TimerStats"]
 
 log = logging.getLogger(__name__)
 
 NEVER: Final = 1 << 63
 FULL_PAUSE_MS: Final = 1_000
-STEP_PAUSE_MS: Final = 1  # between the steps of a merge: a busy thread costs the loop the interpreter, 5 ms at a time
-SCAN_MAX: Final = 4_096  # timers found by one look through the runs
+STEP_PAUSE_MS: Final = 1  # between steps of a merge: a busy thread keeps the interpreter from the loop, 5 ms at a time
+SCAN_MAX: Final = 4_096  # timers found by one scan of the runs
 ROLL_BATCH: Final = 256
 ROLL_BYTES: Final = 4 << 20
 FROZEN_MAX: Final = 16
-DAMAGE_LINES: Final = 32  # damaged timers that are named one by one at a time
+DAMAGE_LINES: Final = 32  # damaged timers that are logged one by one at a time
 
 J = TypeVar("J", bound=Job)
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
-"""Reads timers by id up to a number of bytes; one result for each that was read, None for what is no timer."""
+"""Reads timers by id up to a number of bytes; one result for each that was read, None if it is not a timer."""
 
 
 OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
-"""Called on the loop when timers are safe in their new place (`roll_forward`), with the ids they had. Their old file
-goes only after what it returns is done.
+"""Called on the loop when timers are safe in their new place (`roll_forward`), with their previous ids. Their old file
+is deleted only after the returned future is done.
 """
 
 
 class AppendGroup(Protocol):
-    """Appends messages, timers and the ends of timers as one group."""
+    """Function that appends messages, timers and the ends of timers as one group."""
 
     def __call__(
         self, entries: Sequence[Append], *, timers: Sequence[TimerAppend], ended: Sequence[int]
@@ -64,26 +61,25 @@ class AppendGroup(Protocol):
 
 @dataclass(slots=True)
 class TimerStats:
-    """Counters since the store was opened, and sizes. Written by the loop thread only."""
+    """Counters since the store was opened, and sizes. Only the loop thread writes them."""
 
     pending: int = 0
     """Timers that have neither fired nor been cancelled."""
     in_memory: int = 0
     """Entries in memory now: pending ones, and ended ones that a file still has."""
     runs: int = 0
-    """Run files in use."""
     fired: int = 0
     """Timers fired; their messages are consumable."""
     late_ms: int = 0
-    """How long the earliest pending timer is overdue now; 0 if none is."""
+    """Delay of the earliest pending timer now; 0 if none is overdue."""
     late_max_ms: int = 0
     """Longest time between a timer's due time and its message being safe."""
     retries: int = 0
-    """Batches that could not be fired at once."""
+    """Batches that could not be fired immediately."""
     damaged: int = 0
-    """Timers that could not be read when they were due; each was named in an error. One that is mended fires later."""
+    """Timers that could not be read when they were due; each was named in an error. A repaired one fires later."""
     aside: int = 0
-    """Timers that wait for another try, because the owner or the store does not take what they become."""
+    """Timers that wait for another try, because the owner or the store does not accept what they become."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,10 +105,10 @@ class TimerKeeper:
         move: AppendGroup | None = None,
         segment_bytes: int = 1 << 30,
     ) -> None:
-        """`move` appends what only moves within the log; it may use the disk's reserve."""
+        """`move` appends timers that only move within the log; it may use the disk's reserve."""
         self.pending = pending
         self.alarm_ms = NEVER
-        """The caller that waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
+        """The service sleeps until then; an earlier timer calls `on_ready`."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_moved: OnMoved = lambda _: None
         self._disk = disk
@@ -134,10 +130,8 @@ class TimerKeeper:
         self._unneeded: set[int] = set()
         self._closed = False
 
-    # -- from the log -------------------------------------------------------------------------------------------------
-
     def apply(self, timers: Iterable[TimerAppend], ended: Iterable[int]) -> None:
-        """A group is safe: take in its timers and ends. Called in the same step that moves the log's safe end."""
+        """Adds timers and ends of a group that is safe. Called in the step that moves the log's safe end."""
         put, first = self.pending.put, NEVER
         for timer in timers:
             put(timer.due_ms, timer.log_offset, timer.kind)
@@ -150,7 +144,7 @@ class TimerKeeper:
             self.on_ready()
 
     def kick(self) -> None:
-        """Start disk jobs if there are any to do. Cheap; called for each group and each batch that fires."""
+        """Starts disk jobs if there are any. Cheap; called for each group and each batch that fires."""
         if self._closed:
             return
         if self._writing is None and self._clock.monotonic_ms() >= self._resume_ms:
@@ -163,22 +157,19 @@ class TimerKeeper:
                 self._reading = spawn(self._read(read), name="store-timers-read")
 
     def fired(self, keys: Sequence[bytes]) -> None:
-        """Count timers whose messages are safe."""
         late_ms = self._clock.now_ms() - due_of(min(keys))
         self._stats.fired += len(keys)
         self._stats.late_max_ms = max(self._stats.late_max_ms, late_ms)
 
     def retried(self) -> None:
-        """Count a batch that has to be tried again."""
         self._stats.retries += 1
 
     def waiting_aside(self, count: int) -> None:
-        """Count the timers that wait for another try."""
         self._stats.aside = count
 
     @property
     def stats(self) -> TimerStats:
-        """Read them, do not keep them."""
+        """Counters; read them, do not keep them."""
         stats, pending = self._stats, self.pending
         stats.pending = len(pending)
         stats.in_memory = pending.memory_count
@@ -188,7 +179,7 @@ class TimerKeeper:
         return stats
 
     async def close(self) -> None:
-        """End the jobs; what they were writing is not needed."""
+        """Ends the jobs; what they were writing is not needed."""
         self._closed = True
         for task in (self._writing, self._reading, self._removing):
             if task is not None:
@@ -196,10 +187,8 @@ class TimerKeeper:
                 await asyncio.gather(task, return_exceptions=True)
         self._jobs.close()
 
-    # -- frames -------------------------------------------------------------------------------------------------------
-
     async def read(self, keys: Sequence[bytes], bytes_max: int) -> list[StoredTimer | None]:
-        """Their frames, up to a number of bytes; None for what is no whole frame of that very timer."""
+        """Returns their frames, up to a number of bytes; None without a whole frame of that very timer."""
         ids = [id_of(key) for key in keys]
         try:
             timers = await self._read_timers(ids, bytes_max)
@@ -213,23 +202,23 @@ class TimerKeeper:
         ]
 
     async def frames(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
-        """Timers by their ids, pending or not; None for what is no whole timer. Raises StoreCorrupted."""
+        """Returns timers by their ids, pending or not; None without a whole timer. Raises StoreCorrupted."""
         timers: list[StoredTimer | None] = []
         while len(timers) < len(timer_ids):
             timers += await self._read_timers(timer_ids[len(timers) :], ROLL_BYTES)
         return timers
 
-    async def newest(self) -> AsyncGenerator[StoredTimer, None]:
-        """Pending timers, the last one that was stored first. See `newest_first`."""
+    async def newest(self, *, batch: int = BATCH) -> AsyncGenerator[StoredTimer, None]:
+        """Yields pending timers, the last one that was stored first. See `newest_first`."""
         self._scans += 1
         try:
-            async for timer in newest_first(self.pending, self._scan, self.frames):
+            async for timer in newest_first(self.pending, self._scan, self.frames, batch=batch):
                 yield timer
         finally:
             self._scans -= 1
 
     async def _read_singly(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        """The disk cannot read all of them: find out which."""
+        """Reads timers one by one to find those that the disk cannot read."""
         timers: list[StoredTimer | None] = []
         space = bytes_max
         for timer_id in timer_ids:
@@ -249,7 +238,7 @@ class TimerKeeper:
         return timers
 
     def damaged(self, keys: Sequence[bytes]) -> None:
-        """Count and name timers that were set aside because their frames are damaged. They stay pending."""
+        """Counts and logs timers that were set aside because their frames are damaged. They stay pending."""
         self._tell_damaged(keys, "tried again after growing pauses and at the next start")
 
     def _tell_damaged(self, keys: Sequence[bytes], what: str) -> None:
@@ -257,10 +246,14 @@ class TimerKeeper:
         for key in keys[:DAMAGE_LINES]:
             start, position = segment.segment_of(id_of(key), self._segment_bytes)
             log.error(
-                "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire and is %s; the others go on. "
+                "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire and is %s; the others continue. "
                 "Run `evenq store verify` on a copy of the folder, or on the stopped store",
-                self._disk.describe(segment.path_of(start)), position, id_of(key), due_of(key), what,
-            )  # fmt: skip
+                self._disk.describe(segment.path_of(start)),
+                position,
+                id_of(key),
+                due_of(key),
+                what,
+            )
         if len(keys) > DAMAGE_LINES:
             log.error(
                 "%d more timers are damaged in the same way; the last one is %d",
@@ -268,15 +261,13 @@ class TimerKeeper:
                 id_of(keys[-1]),
             )
 
-    # -- by id --------------------------------------------------------------------------------------------------------
-
     async def hold(self, timer_ids: Iterable[int]) -> list[bytes]:
-        """Those that are pending, as keys: they do not fire until they end or are released."""
+        """Holds those that are pending, and returns their keys: they do not fire until they end or are released."""
         pending = self.pending
         watch = pending.watch()
         try:
             near = {timer_id: pending.in_memory(timer_id) for timer_id in timer_ids}
-            # Held before the first await: what fires while files are looked through must not be one of these.
+            # Held before the first await: a timer that fires while files are searched must not be one of these.
             held = pending.hold([key for key in near.values() if key is not None], watch)
             far = [timer_id for timer_id, key in near.items() if key is None]
             if not far or not pending.used_runs():
@@ -292,9 +283,8 @@ class TimerKeeper:
             pending.unwatch(watch)
 
     async def cancel(self, timer_ids: Iterable[int]) -> list[int]:
-        """End those that are pending and not being fired; returns them when that is safe. They never fire then.
-
-        Raises StorePoisoned, or StoreFull if not even the disk's reserve has room: nothing is cancelled then.
+        """Ends those that are pending and not being fired; returns them when that is safe. They never fire then. Raises
+        StorePoisoned, or StoreFull if even the disk's reserve is used up: then nothing is cancelled.
         """
         held = await self.hold(timer_ids)
         if held:
@@ -302,13 +292,13 @@ class TimerKeeper:
         return [id_of(key) for key in held]
 
     def pinned_before(self) -> int | None:
-        """Log offset of the oldest frame that a pending timer needs; None if none is pending."""
+        """Returns the log offset of the oldest frame that a pending timer needs; None if none is pending."""
         return self.pending.lowest_id()
 
     async def roll_forward(self, log_offset: int) -> None:
-        """Append all pending timers below `log_offset` again, at the end of the log, and end the old ones. A timer that
-        fires at this moment stays: ask `pinned_before` afterwards. One whose frame is damaged is given up, it could
-        never be delivered. Raises StoreFull, TooManyRequests (what was moved so far is moved), StorePoisoned.
+        """Appends all pending timers below `log_offset` again, at the end of the log, and ends the old ones. A timer
+        that is firing stays: check `pinned_before` afterwards. One whose frame is damaged is given up, since it could
+        never be delivered. Raises StoreFull, TooManyRequests (what was moved so far stays moved), StorePoisoned.
         """
         pending = self.pending
         while True:
@@ -325,7 +315,7 @@ class TimerKeeper:
                     del held[: len(timers)]
                     await self._move_held(batch, timers)
                     lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
-                    self._tell_damaged(lost, "given up, since the file goes")
+                    self._tell_damaged(lost, "given up, since its file is deleted")
             finally:
                 pending.release(held)
 
@@ -363,12 +353,10 @@ class TimerKeeper:
                 self.pending.release(held)
 
         future.add_done_callback(outcome)
-        await asyncio.shield(future)  # a caller that gives up does not undo what is on its way to the disk
-
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+        await asyncio.shield(future)  # a cancelled caller does not undo what is on its way to the disk
 
     def freeze(self) -> Callable[[], bytes]:
-        """Fix the state as of now; the result packs it, on any thread."""
+        """Fixes the state as of now; the result packs it, on any thread."""
         manifest = self.pending.freeze()
         frozen = _Frozen(frozenset(run.number for run in manifest.runs))
         over = sorted(entry.packed[0] for entry in self._frozen if entry.packed)[:-1]
@@ -384,7 +372,7 @@ class TimerKeeper:
         return pack
 
     def keep_until_unnamed(self, numbers: Iterable[int]) -> None:
-        """Files that only older snapshots may name: they go when no snapshot does."""
+        """Removes these files when no snapshot names them any more: older snapshots may still do."""
         self._unneeded.update(numbers)
 
     def _remove_unneeded(self) -> None:
@@ -394,7 +382,7 @@ class TimerKeeper:
 
     async def _remove(self) -> None:
         named = set().union(*(entry.runs for entry in self._frozen))
-        # A snapshot that is being written names them soon: removed now, a start from it would miss timers.
+        # A snapshot that is being written names them soon: without them a start from it would miss timers.
         candidates = self._unneeded - named
 
         def work() -> set[int]:
@@ -405,12 +393,10 @@ class TimerKeeper:
         try:
             self._unneeded -= await self._jobs.run(work)
         except OSError as error:
-            if error.errno not in NO_FILES:  # else the next ones take these along
+            if error.errno not in NO_FILES:  # otherwise a later removal includes these
                 self._on_failure(f"removing old files of timers failed: {error}")
         finally:
             self._removing = None
-
-    # -- disk jobs ----------------------------------------------------------------------------------------------------
 
     async def _write(self, job: WriteJob) -> None:
         try:
@@ -449,7 +435,7 @@ class TimerKeeper:
         self.on_ready()
 
     async def _scan(self, make: Callable[[], J]) -> J:
-        self._scans += 1  # no file goes while one looks through them
+        self._scans += 1  # no file is removed during a scan
         try:
             while self._removing is not None:
                 await asyncio.shield(self._removing)
@@ -477,7 +463,7 @@ _OVER: Final = object()
 
 
 async def _turn() -> None:
-    """Let the loop's other work go first."""
+    """Lets other work of the loop go first."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     loop.call_soon(future.set_result, None)
@@ -485,7 +471,7 @@ async def _turn() -> None:
 
 
 def named_by_snapshots(disk: Disk) -> set[int]:
-    """Runs that a snapshot on disk needs."""
+    """Returns the runs that a snapshot on disk needs."""
     named: set[int] = set()
     for section in snapshot.timer_sections(disk):
         if section:
@@ -495,6 +481,12 @@ def named_by_snapshots(disk: Disk) -> set[int]:
 
 def _again(timer: StoredTimer) -> TimerAppend:
     return TimerAppend(
-        timer.topic_id, timer.queue_id, timer.tag_hash, due_ms=timer.due_ms, kind=timer.kind, born_ms=timer.born_ms,
-        head=timer.head, system=timer.system,
-    )  # fmt: skip
+        timer.topic_id,
+        timer.queue_id,
+        timer.tag_hash,
+        due_ms=timer.due_ms,
+        kind=timer.kind,
+        born_ms=timer.born_ms,
+        head=timer.head,
+        system=timer.system,
+    )

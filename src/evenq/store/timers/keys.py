@@ -1,7 +1,6 @@
 """A timer as 17 bytes: due time, timer id, kind, big-endian. Their order as bytes is the order of firing.
 
-The same bytes are the entries of run files and manifests, so a block is cut into keys without unpacking, and a merge is
-one sort that never leaves C.
+Run files and manifests have the same bytes, so a block is cut into keys without unpacking, and a merge is one sort.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from typing import Final
 
 from evenq.errors import BadRequest
 from evenq.store.log.record import ByteField, struct_of
-
-__all__ = ["ENTRY_FIELDS", "KEY_BYTES", "due_of", "id_of", "key_of", "keys_in", "kind_of", "limit_of"]
 
 ENTRY_FIELDS: Final = (
     ByteField("due ms", "Q"),
@@ -28,32 +25,31 @@ _int = int.from_bytes
 
 
 def key_of(due_ms: int, timer_id: int, kind: int) -> bytes:
-    """Due times before 1970 count as 1970. Raises BadRequest for one that no frame could hold."""
+    """Returns a key. Due times before 1970 count as 1970. Raises BadRequest for one that no frame could hold."""
     if due_ms > DUE_MAX:
-        raise BadRequest(f"a due time of {due_ms} ms is over the largest one, {DUE_MAX}")
+        raise BadRequest(f"a due time of {due_ms} ms exceeds the largest one, {DUE_MAX}")
     return _pack(max(due_ms, 0), timer_id, kind)
 
 
 def due_of(key: bytes) -> int:
-    """Ms since the epoch."""
+    """Returns the due time, ms since the epoch."""
     return _int(key[:8], "big")
 
 
 def id_of(key: bytes) -> int:
-    """The log offset of the timer's frame."""
+    """Returns the log offset of the timer's frame."""
     return _int(key[8:16], "big")
 
 
 def kind_of(key: bytes) -> int:
-    """0..255; 1 is a delayed message."""
+    """Returns the kind, 0..255; 1 is a delayed message."""
     return key[16]
 
 
 def limit_of(now_ms: int) -> bytes:
-    """Keys under it are due at `now_ms`, all others are not."""
+    """Returns the limit under which keys are due at `now_ms`."""
     return min(max(now_ms + 1, 0), DUE_MAX).to_bytes(8, "big")
 
 
 def keys_in(data: bytes) -> list[bytes]:
-    """Cut packed entries into keys."""
     return [data[position : position + KEY_BYTES] for position in range(0, len(data), KEY_BYTES)]

@@ -1,9 +1,8 @@
-"""What a start makes of the timers: the newest good snapshot's manifest, its runs checked byte by byte, and the log's
-timers and ends behind it.
+"""Loads the timers at a start: the newest good snapshot's manifest, its runs checked byte by byte, and the log's later
+timers and ends.
 
-If a manifest or a run is damaged, the pending timers come from the whole log: retention appends older ones again
-before a part of the log goes. Runs on the flush thread while the store opens; memory stays bounded, because full
-tables become runs here too.
+If a manifest or a run is damaged, the pending timers come from the whole log: retention appends older ones again before
+it deletes a part of the log. Runs on the flush thread while the store opens. Full tables become runs here too.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from evenq.store.timers import runs
 from evenq.store.timers.merging import WriteJob
 from evenq.store.timers.pending import PendingTimers
 
-__all__ = ["TimerLoader"]
-
 log = logging.getLogger(__name__)
 
 
 class TimerLoader:
-    """Builds `pending` while the log is read."""
+    """Builder of `pending` while the log is read."""
 
     def __init__(
         self,
@@ -42,7 +39,7 @@ class TimerLoader:
         self._writes = True
         self.pending = PendingTimers() if pending is None else pending
         self.start = log_start
-        """Frames from this log offset on are to be applied."""
+        """Frames from this log offset on are applied."""
         self.unneeded: set[int] = set()
         """Runs in the folder that only an older snapshot may name."""
         disk.make_folder(runs.FOLDER)
@@ -64,7 +61,7 @@ class TimerLoader:
         self.unneeded.update(number for number in there if number not in used)
 
     def apply(self, frame: Frame) -> None:
-        """Take in one frame of the log, in order. Raises StoreCorrupted for a broken list of ends."""
+        """Applies one frame of the log, in order. Raises StoreCorrupted for a broken list of ends."""
         if frame.log_offset < self.start:
             return
         if frame.kind == TIMER:
@@ -76,9 +73,7 @@ class TimerLoader:
                 self.pending.end(timer_id)
 
     def settle(self) -> Iterator[None]:
-        """Write and merge what an open store would, so that memory and the number of runs stay bounded when it goes on
-        from here many times; yields after each file. Stops where the disk is full.
-        """
+        """Writes and merges as an open store would; yields after each file. Stops when the disk is full."""
         while self._writes and (job := self.pending.write_job()) is not None:
             self._carry_out(job)
             yield
@@ -88,7 +83,7 @@ class TimerLoader:
         self.pending.restore(manifest, [runs.verify(self._disk, run.number, count=run.count) for run in manifest.runs])
 
     def _write(self) -> None:
-        """Write what is full, at once; with a full disk all stays in memory."""
+        """Writes full tables immediately; with a full disk all stays in memory."""
         while self._writes and self.pending.wants_writing and (job := self.pending.write_job()) is not None:
             self._carry_out(job)
 

@@ -1,8 +1,8 @@
-"""The pending timers at one moment, as a section of a snapshot: which runs, how far each is used up, which entries of
-them have ended, and the timers that are in memory.
+"""The pending timers at one moment, as a section of a snapshot: the runs, how far each is used up, their entries that
+ended, and the timers in memory.
 
-Frozen on the loop (`PendingTimers.freeze`), packed on the flush thread. The snapshot's `log offset` says from where
-the log's timers and ends are replayed over it.
+Frozen on the loop (`PendingTimers.freeze`), packed on the flush thread. The log's timers and ends from the snapshot's
+`log offset` on are replayed over it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from crc32c import crc32c
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.log.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
-
-__all__ = ["MANIFEST_FIELDS", "RUN_USE_FIELDS", "Manifest", "RunUse", "pack", "unpack"]
 
 MAGIC: Final = 0x4576546D  # "EvTm"
 VERSION: Final = 1
@@ -53,7 +51,7 @@ class RunUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All pending timers: those of the runs that are neither used up nor in `ended`, and `keys`."""
+    """All pending timers: `keys`, and the entries of runs that are neither used up nor in `ended`."""
 
     next_run: int
     floor: int
@@ -64,22 +62,23 @@ class Manifest:
 
 
 def pack(manifest: Manifest) -> bytes:
-    """The section's bytes."""
     ended = sorted(manifest.ended)
     head = HEADER.pack(
         MAGIC, 0, VERSION, manifest.next_run, manifest.floor, len(manifest.runs), len(ended), len(manifest.keys)
     )
-    body = b"".join((
-        head[CRC_END:],
-        *(RUN_USE.pack(run.number, run.count, run.used) for run in manifest.runs),
-        struct.pack(f">{len(ended)}Q", *ended),
-        *sorted(manifest.keys),
-    ))  # fmt: skip
+    body = b"".join(
+        (
+            head[CRC_END:],
+            *(RUN_USE.pack(run.number, run.count, run.used) for run in manifest.runs),
+            struct.pack(f">{len(ended)}Q", *ended),
+            *sorted(manifest.keys),
+        )
+    )
     return struct.pack(">II", MAGIC, crc32c(body)) + body
 
 
 def unpack(data: bytes) -> Manifest:
-    """Raises StoreCorrupted for damage, StoreError for a version that this program does not know."""
+    """Parses a section. Raises StoreCorrupted for damage, StoreError for an unknown version."""
     if len(data) < HEADER.size:
         raise StoreCorrupted(f"a snapshot's section of timers has {len(data)} bytes, it takes at least {HEADER.size}")
     magic, crc, version, next_run, floor, run_count, ended_count, key_count = HEADER.unpack_from(data)
@@ -93,8 +92,9 @@ def unpack(data: bytes) -> Manifest:
             "start a newer program"
         )
     return Manifest(
-        next_run=next_run, floor=floor,
+        next_run=next_run,
+        floor=floor,
         runs=tuple(RunUse(*fields) for fields in RUN_USE.iter_unpack(data[HEADER.size : ended_at])),
         ended=struct.unpack_from(f">{ended_count}Q", data, ended_at),
         keys=keys_in(data[keys_at:]),
-    )  # fmt: skip
+    )

@@ -1,8 +1,7 @@
-"""Disk jobs of the timers: writing a run from memory, merging runs, reading ahead, looking for timers in runs.
+"""Disk jobs of the timers: writing a run from memory, merging runs, reading ahead, searching runs for timers.
 
-They run on the timers' own thread, in steps of a few milliseconds, so that neither the loop nor a read-ahead waits
-long for a merge. A job is made from the loop's data at one moment and touches nothing of it afterwards; what it found
-is in its attributes when its steps are over.
+They run on the timers' own thread in steps of a few milliseconds, so that neither the loop nor a read-ahead waits long
+for a merge. A job uses the loop's data of one moment; its results are attributes, valid after its steps.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ from evenq.store.timers import runs
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile, RunWriter
 
-__all__ = ["Job", "MergeJob", "ReadJob", "ScanJob", "SpillJob", "WriteJob", "pieces"]
-
 PIECE: Final = BLOCK_ENTRIES  # keys of one source in memory while it is merged
-SORT_PIECE: Final = 4_096  # keys sorted at once: a sort holds the interpreter
+SORT_PIECE: Final = 4_096  # keys per sort, which holds the interpreter
 
 
 class Job(ABC):
-    """Something for the timers' thread."""
+    """A job for the timers' thread."""
 
     @abstractmethod
     def steps(self, disk: Disk) -> Iterator[None]:
-        """Do it, a few milliseconds at a time. Raises OSError, StoreCorrupted."""
+        """Does the job, a few milliseconds per step. Raises OSError, StoreCorrupted."""
 
 
 class WriteJob(Job):
-    """Writes one run from sorted pieces of several sources; keeps its first keys at hand."""
+    """A job that writes one run from sorted pieces of several sources, and keeps its first keys in memory."""
 
     def __init__(self, number: int, *, ahead: int, ended: Collection[int] = ()) -> None:
         self.number = number
@@ -41,13 +38,13 @@ class WriteJob(Job):
         """The new run; None if nothing was left to write."""
         self.first_keys: list[bytes] = []
         self.dropped: list[int] = []
-        """Of `ended`, those that were met and left out."""
+        """Those of `ended` that were found and left out."""
         self.ended = ended
         self._ahead = ahead
 
     @abstractmethod
     def sources(self, disk: Disk) -> list[Iterator[list[bytes]]]:
-        """What is merged: pieces in order."""
+        """Returns what is merged: pieces in order."""
 
     def steps(self, disk: Disk) -> Iterator[None]:
         writer = RunWriter(disk, self.number)
@@ -81,7 +78,7 @@ class WriteJob(Job):
 
 
 class SpillJob(WriteJob):
-    """A table of memory becomes a run."""
+    """A job that writes a table of memory as a run."""
 
     def __init__(self, number: int, keys: list[bytes], *, ahead: int) -> None:
         super().__init__(number, ahead=ahead)
@@ -93,7 +90,7 @@ class SpillJob(WriteJob):
 
 
 class MergeJob(WriteJob):
-    """Several runs become one, without what was used up or ended before the job began."""
+    """A job that merges several runs into one, without what was used up or ended before it began."""
 
     def __init__(self, number: int, used: list[tuple[RunFile, int]], ended: Collection[int], *, ahead: int) -> None:
         super().__init__(number, ahead=ahead, ended=ended)
@@ -104,7 +101,7 @@ class MergeJob(WriteJob):
 
 
 class ReadJob(Job):
-    """Reads on in a run."""
+    """A job that reads the next keys of a run."""
 
     def __init__(self, run: RunFile, start: int, count: int) -> None:
         self.run = run
@@ -118,12 +115,17 @@ class ReadJob(Job):
 
 
 class ScanJob(Job):
-    """Looks through runs for timers below a log offset, or for certain entries."""
+    """A search of runs for timers below a log offset, or for certain entries."""
 
     def __init__(
-        self, used: list[tuple[RunFile, int]], *, below: int = 0, keys: Iterable[bytes] = (), count_max: int = 0,
+        self,
+        used: list[tuple[RunFile, int]],
+        *,
+        below: int = 0,
+        keys: Iterable[bytes] = (),
+        count_max: int = 0,
         skip: Collection[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._used = used
         self._below = below.to_bytes(8, "big")
         self._keys = list(keys)
@@ -136,7 +138,7 @@ class ScanJob(Job):
     def steps(self, disk: Disk) -> Iterator[None]:
         for run, used in self._used:
             for key in self._keys:
-                if runs.holds(disk, run, key, used=used):  # what is used up has fired, or is somewhere else
+                if runs.holds(disk, run, key, used=used):  # a used-up entry has fired, or is somewhere else
                     self.found.append(key)
                 yield
             if self._keys or run.lowest_id >= int.from_bytes(self._below, "big"):
@@ -150,7 +152,7 @@ class ScanJob(Job):
 
 
 def merged(sources: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
-    """Pieces of all sources in one order. Sorting pieces that are sorted runs each is merging, in C."""
+    """Yields pieces of all sources in one order. Sorting pieces that are sorted already is merging, in C."""
     open_sources = [(piece, source) for source in sources if (piece := next(source, None))]
     while open_sources:
         bound = min(piece[-1] for piece, _ in open_sources)
@@ -174,7 +176,7 @@ def _sorted_pieces(keys: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def pieces(disk: Disk, run: RunFile, used: int) -> Iterator[list[bytes]]:
-    """The rest of a run from entry `used` on."""
+    """Yields the rest of a run from entry `used` on."""
     start = used - used % BLOCK_ENTRIES
     while start < run.count:
         keys = runs.read(disk, run, start, PIECE)

@@ -1,7 +1,7 @@
-"""Pending timers in the order in which they were stored, the last one first: a start asks for those of the last minute.
+"""Pending timers in the reverse order of their storing, for a start that needs those of the last minute.
 
-A timer's id is its log offset, so ids in descending order are that order. Memory has most of the newest; a run is
-looked through only where it may have one that is newer than the next one of memory, so who stops soon reads little.
+A timer's id is its log offset, so descending ids are that order. Memory has most of the newest. A run is searched only
+where it may have a timer newer than the next one of memory, so a caller that stops early reads little.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from evenq.store.timers.merging import Job, pieces
 from evenq.store.timers.pending import PendingTimers
 from evenq.store.timers.runs import RunFile
 
-__all__ = ["NEWEST_MAX", "NewestJob", "newest_first"]
-
 NEWEST_MAX: Final = 100_000
-"""Of one run: bounds memory."""
+"""Timers kept of one run: bounds memory."""
 BATCH: Final = 256
 
 
 class NewestJob(Job):
-    """Looks through one run for its newest timers."""
+    """A search of one run for its newest timers."""
 
     def __init__(self, run: RunFile, used: int, ended: frozenset[int], *, count_max: int = NEWEST_MAX) -> None:
         self._run, self._used, self._ended = run, used, ended
@@ -45,19 +43,21 @@ async def newest_first(
     pending: PendingTimers,
     scan: Callable[[Callable[[], NewestJob]], Awaitable[NewestJob]],
     frames: Callable[[Sequence[int]], Awaitable[list[StoredTimer | None]]],
+    *,
+    batch: int = BATCH,
 ) -> AsyncGenerator[StoredTimer, None]:
-    """Before timers fire, and while no file of a run goes. Those that are damaged are left out. Raises StoreCorrupted,
-    StoreFull.
+    """Yields timers, while no run file is removed; one that fires meanwhile may be among them. `batch`: most frames in
+    memory at a time. Raises StoreCorrupted, StoreFull.
     """
     ids = pending.memory_ids()
     runs = sorted(pending.used_runs(), key=lambda run: run[0].highest_id)
     while ids or runs:
-        # Whatever is over this is newer than all that no run has shown yet.
+        # Timers over this are newer than all that is left in the runs.
         floor = runs[-1][0].highest_id if runs else -1
         above = sorted((timer_id for timer_id in ids if timer_id > floor), reverse=True)
         ids = [timer_id for timer_id in ids if timer_id <= floor]
-        for start in range(0, len(above), BATCH):
-            for timer in await frames(above[start : start + BATCH]):
+        for start in range(0, len(above), batch):
+            for timer in await frames(above[start : start + batch]):
                 if timer is not None:
                     yield timer
         if runs:

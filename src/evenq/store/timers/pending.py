@@ -1,11 +1,31 @@
 """All pending timers of a store: put, ended, taken when due. Plain data: time comes in, disk jobs go out.
 
-New timers go to a table in memory. A full table is written as a run (`SpillJob`) and leaves memory when the file is
-there; too many runs are merged. Of each run only the next keys are in memory (`ReadJob`). Always true: every pending
-timer lies in exactly one place (a table, a run behind its used part and not in `ended`, or `taken`), so none is given
-twice and none is lost; `ended` holds only timers whose dead entry some run still has. What is `aside` does not come due
-by itself, but can be ended, held and moved as any other.
-Called on the loop (or by recovery, before there is one). Idea of the runs: log-structured merge trees.
+Problem: a store may have millions of timers with arbitrary due times, such as messages that are delayed by days. Memory
+must stay bounded, the next due timer must be found quickly, each one can be cancelled by its id, and none may be lost
+or given twice.
+
+Idea: a log-structured merge tree. New timers go to a table in memory: a heap by due time and a dictionary by id. A full
+table is written as a run, an immutable sorted file (`SpillJob`), and leaves memory when the file exists. Too many runs
+are merged (`MergeJob`). Of each run only the next keys are in memory (`ReadJob`). `due` takes the smallest key of all
+tables and runs. The id of a timer that ends while a run has its entry goes to `_ended`; the dead entry is skipped when
+it is reached, and left out of merges.
+
+Example: 1,000,000 timers are put with the default sizes. 30 full tables of 32,768 timers become runs, which are merged
+until at most 8 are left; 16,960 timers stay in the table. Each run has about 4,096 keys in memory, so at most about
+50,000 of the 1,000,000 timers are in memory.
+
+Invariants (`check` tests some of them):
+- Every pending timer is in exactly one place: a table, a run (after its used part, and not in `_ended`), or `_taken`.
+- `_ended` has only timers whose dead entry is still in some run.
+- A source that is being copied to a run stays in use. Timers taken from it meanwhile are in its `gone`, and
+  become `_ended` when the run exists.
+- Timers in `_aside` do not come due by themselves, but can be ended, held and moved like all others.
+- Timers in `_held` do not fire before they end or are released.
+
+Called on the loop (or by recovery, before there is one).
+
+References: RD-17, RD-18; decision record 13 (what a timer of the store is); O'Neil et al., "The Log-Structured
+Merge-Tree", Acta Informatica 33, 1996.
 """
 
 from __future__ import annotations
@@ -19,8 +39,6 @@ from evenq.store.timers.merging import MergeJob, ReadJob, SpillJob, WriteJob
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
 from evenq.store.timers.sources import Source, TimerRun, TimerTable
 
-__all__ = ["PendingTimers"]
-
 TABLE_MAX: Final = 32_768
 AHEAD: Final = 8 * BLOCK_ENTRIES
 RUNS_MAX: Final = 8
@@ -30,41 +48,53 @@ ENDED_MAX: Final = 262_144  # ended timers remembered until all runs are merged 
 
 
 class PendingTimers:
-    """Timer id = log offset of its frame; ids are put in ascending order and never twice."""
+    """Pending timers by id, the log offset of a timer's frame. Ids are put in ascending order and never twice."""
 
     def __init__(self, *, table_max: int = TABLE_MAX, ahead: int = AHEAD, runs_max: int = RUNS_MAX) -> None:
-        """`table_max` timers in a table before it is written to disk; `ahead` (whole blocks) keys of a run in memory;
-        over `runs_max` runs some are merged.
+        """`table_max`: timers of a full table; `ahead` (whole blocks): keys of a run in memory; `runs_max`: before
+        merges.
         """
         self._table_max = table_max
         self._ahead = ahead
         self._runs_max = runs_max
         self._next_run = 1
+        """Number of the next run: larger than all that a manifest may name."""
         self._table = TimerTable()
-        self._returned = TimerTable()  # never written to a run: a dead copy of these may lie in one
-        self._aside = TimerTable()  # neither are these
+        """New timers; becomes a run when it is full."""
+        self._returned = TimerTable()
+        """Timers that were given back: never written to a run, because a dead entry of them may be in one."""
+        self._aside = TimerTable()
+        """Timers that cannot fire for now: never written to a run either."""
         self._full: list[TimerTable] = []
+        """Full tables, oldest first, until their run exists."""
         self._runs: list[TimerRun] = []
+        """Runs with entries that are not used up."""
         self._ended: set[int] = set()
+        """Ids of ended timers whose entry a run still has."""
         self._taken: dict[int, bytes] = {}
+        """Id to key of timers that are being fired."""
         self._held: set[int] = set()
+        """Ids of timers that must not fire now; those that come due meanwhile wait in `_taken`."""
         self._watches: list[set[int]] = []
+        """Sets that get every id that ends or is taken."""
         self._writing: WriteJob | None = None
+        """The write job in work; one at a time."""
         self._written: tuple[Source, ...] = ()
+        """Sources of `_writing`: exactly these have a `gone`."""
         self._floor = 0
+        """No pending timer has a smaller id."""
         self._gone_files: list[int] = []
-
-    # -- timers -------------------------------------------------------------------------------------------------------
+        """Numbers of runs that were dropped since the last `gone_files`."""
 
     def put(self, due_ms: int, timer_id: int, kind: int) -> None:
-        """A timer was stored. It may be due already."""
+        """Adds a stored timer. It may be due already."""
         self._table.put(timer_id, key_of(due_ms, timer_id, kind))
         if len(self._table.live) >= self._table_max:
             self._full.append(self._table)
             self._table = TimerTable()
 
     def end(self, timer_id: int) -> None:
-        """It fired, was cancelled, or moved, and the log says so. It must be pending; below the floor nothing is."""
+        """Removes a pending timer that fired, was cancelled, or moved, as the log says."""
         for watch in self._watches:
             watch.add(timer_id)
         self._held.discard(timer_id)
@@ -72,14 +102,12 @@ class PendingTimers:
             return
         if any(table.end(timer_id) for table in self._tables()):
             return
-        # Below the floor runs hold dead entries only: noting their ends would keep them in memory until a merge.
+        # Below the floor runs have dead entries only: noting their ends would keep them in memory until a merge.
         if self._runs and timer_id >= self._floor:
             self._ended.add(timer_id)
 
     def due(self, now_ms: int, count_max: int) -> list[bytes]:
-        """Take up to `count_max` timers (keys) that are due, earliest first. Each is then `taken` until `end` or
-        `give_back`.
-        """
+        """Takes up to `count_max` due timers (keys), earliest first, until `end`, `give_back` or `set_aside`."""
         limit = limit_of(now_ms)
         taken: list[bytes] = []
         heads = self._heads(limit)
@@ -96,21 +124,21 @@ class PendingTimers:
         return taken
 
     def give_back(self, keys: Iterable[bytes]) -> None:
-        """Taken timers that could not be fired now: they are due again."""
+        """Makes taken timers due again that could not be fired now."""
         for key in keys:
             timer_id = id_of(key)
             if self._taken.pop(timer_id, None) is not None:
                 self._returned.put(timer_id, key)
 
     def set_aside(self, keys: Iterable[bytes]) -> None:
-        """Taken timers that cannot be fired: they stay pending, but are not due again until `take_aside`."""
+        """Sets taken timers aside that cannot be fired: they stay pending, but are not due before `take_aside`."""
         for key in keys:
             timer_id = id_of(key)
             if self._taken.pop(timer_id, None) is not None:
                 self._aside.put(timer_id, key)
 
     def take_aside(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Take those of `keys` that are aside still and not held, as `due` does."""
+        """Takes those of `keys` that are still aside and not held, as `due` does."""
         taken: list[bytes] = []
         for key in keys:
             timer_id = id_of(key)
@@ -119,16 +147,15 @@ class PendingTimers:
         return taken
 
     def is_aside(self, key: bytes) -> bool:
-        """Whether it is neither due nor ended, but set aside."""
         return id_of(key) in self._aside.live
 
     def next_due_ms(self) -> int | None:
-        """Due time of the earliest timer; perhaps a little earlier, if that one has ended. None without timers."""
+        """Returns the due time of the earliest timer, perhaps too early if that one ended; None without timers."""
         heads = [head for source in self._sources() if (head := source.due_head()) is not None]
         return due_of(min(heads)) if heads else None
 
     def next_ready_ms(self) -> int | None:
-        """The same, of what memory has: `due` gives it from then on. Reading ahead may bring an earlier one."""
+        """Returns the same for what memory has: `due` gives it from then on. Reading ahead may bring an earlier one."""
         heads = [head for source in self._sources() if (head := source.head(self._ended)) is not None]
         return due_of(min(heads)) if heads else None
 
@@ -142,20 +169,18 @@ class PendingTimers:
         memory = sum(len(table.live) for table in self._tables())
         return memory + len(self._taken) + len(self._ended) + sum(len(run.ahead) for run in self._runs)
 
-    # -- by id --------------------------------------------------------------------------------------------------------
-
     def in_memory(self, timer_id: int) -> bytes | None:
-        """The key of a timer that memory has and that is neither fired nor held."""
+        """Returns the key of a timer that is in memory and neither being fired nor held; None without it."""
         if timer_id in self._held:
             return None
         return next((key for table in self._tables() if (key := table.live.get(timer_id)) is not None), None)
 
     def memory_ids(self) -> list[int]:
-        """Every timer of memory that is not being fired; what `used_runs` have comes besides, perhaps once more."""
+        """Returns every timer of memory that is not being fired. `used_runs` has further ones, some perhaps twice."""
         return [timer_id for table in self._tables() for timer_id in table.live]
 
     def below(self, log_offset: int) -> list[bytes]:
-        """Timers of memory with smaller ids that are neither fired nor held."""
+        """Returns timers of memory with smaller ids that are neither being fired nor held."""
         return [
             key
             for table in self._tables()
@@ -164,7 +189,7 @@ class PendingTimers:
         ]
 
     def lowest_id(self) -> int | None:
-        """No pending timer has a smaller id: nothing of the log from there on may go. None without timers."""
+        """Returns an id below which no timer is pending: the log from there on must stay. None without timers."""
         lowest = [min(table.live) for table in self._tables() if table.live]
         lowest += [max(run.file.lowest_id, self._floor) for run in self._runs if run.left]
         return min([*lowest, *self._taken], default=None)
@@ -176,15 +201,15 @@ class PendingTimers:
         )
 
     def ended_ids(self) -> frozenset[int]:
-        """Timers that ended although a run still has them."""
+        """Returns timers that ended although a run still has them."""
         return frozenset(self._ended)
 
     def raise_floor(self, log_offset: int) -> None:
-        """Nothing below is pending any more, although runs may hold dead entries of it."""
+        """Records that nothing below is pending any more, although runs may have dead entries of it."""
         self._floor = max(self._floor, log_offset)
 
     def watch(self) -> set[int]:
-        """A set that gets every timer that ends or is taken from now on, until `unwatch`."""
+        """Returns a set that gets every timer that ends or is taken from now on, until `unwatch`."""
         watch: set[int] = set()
         self._watches.append(watch)
         return watch
@@ -193,9 +218,7 @@ class PendingTimers:
         self._watches = [other for other in self._watches if other is not watch]
 
     def hold(self, keys: Iterable[bytes], watch: set[int]) -> list[bytes]:
-        """Those of `keys` (found since `watch` began) that are pending still: until `end` or `release` they do not
-        fire.
-        """
+        """Holds those of `keys`, found since `watch`, that are pending: they do not fire until `end` or `release`."""
         held = []
         for key in keys:
             timer_id = id_of(key)
@@ -207,19 +230,17 @@ class PendingTimers:
         return held
 
     def release(self, keys: Iterable[bytes]) -> None:
-        """Held timers go on as if nothing had been."""
+        """Releases held timers, which are pending as before."""
         for key in keys:
             self._held.discard(id_of(key))
             self.give_back([key])
 
-    # -- disk ---------------------------------------------------------------------------------------------------------
-
     def used_runs(self) -> list[tuple[RunFile, int]]:
-        """For a scan: every run and how much of it is used up."""
+        """Returns every run and how much of it is used up, for a scan."""
         return [(run.file, run.used) for run in self._runs]
 
     def read_job(self) -> ReadJob | None:
-        """Read ahead for the run that will be empty first, if any is short."""
+        """Returns a job that reads ahead for the run that will be empty first; None if no run is short."""
         short = self._short()
         if not short:
             return None
@@ -232,13 +253,13 @@ class PendingTimers:
         return any(not run.ahead and run.loaded < run.file.count for run in self._runs)
 
     def read_done(self, job: ReadJob) -> None:
-        """Take what a job read; not if its run was merged away meanwhile."""
+        """Adds what a job read, unless its run was merged away in the meantime."""
         for run in self._runs:
             if run.file is job.run:
                 run.read_on(job.start, job.keys)
 
     def read_failed(self, job: ReadJob) -> None:
-        """Nothing was read: the next `read_job` tries again."""
+        """Allows the next `read_job` to try again."""
         for run in self._runs:
             run.reading = run.reading and run.file is not job.run
 
@@ -248,11 +269,11 @@ class PendingTimers:
         return any(table.gone is None for table in self._full)
 
     def begin_runs_at(self, number: int) -> None:
-        """Give new runs no smaller number."""
+        """Makes `number` the smallest one of new runs."""
         self._next_run = max(self._next_run, number)
 
     def write_job(self) -> WriteJob | None:
-        """Write a full table, or merge runs; None if nothing is to be done or something is being written."""
+        """Returns a job that writes a full table or merges runs; None if there is nothing to do, or one is in work."""
         self._drop_used_up()
         if self._writing is not None:
             return None
@@ -267,7 +288,7 @@ class PendingTimers:
         return self._writing
 
     def write_done(self, job: WriteJob) -> None:
-        """The new run takes the place of what it was made from."""
+        """Replaces the sources of a job by its new run."""
         assert job is self._writing
         gone: set[int] = set().union(*(source.gone or () for source in self._written))
         whole = isinstance(job, MergeJob) and len(self._written) == len(self._runs) and not self._full
@@ -285,29 +306,29 @@ class PendingTimers:
         self._writing, self._written = None, ()
 
     def write_failed(self) -> None:
-        """No new run: everything stays where it is, and the next `write_job` tries again."""
+        """Leaves everything where it is; the next `write_job` tries again."""
         for source in self._written:
             source.gone = None
         self._writing, self._written = None, ()
 
     def gone_files(self) -> list[int]:
-        """Runs merged away or used up since the last call; snapshots may still name them."""
+        """Returns runs merged away or used up since the last call; snapshots may still name them."""
         gone, self._gone_files = self._gone_files, []
         return gone
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
-
     def freeze(self) -> Manifest:
-        """Everything as of now; cheap, for the loop."""
+        """Returns everything as of now; cheap, for the loop."""
         keys = [key for table in self._tables() for key in table.live.values()]
         return Manifest(
-            next_run=self._next_run, floor=self._floor,
+            next_run=self._next_run,
+            floor=self._floor,
             runs=tuple(RunUse(run.file.number, run.file.count, run.used) for run in self._runs),
-            ended=frozenset(self._ended), keys=keys + list(self._taken.values()),
-        )  # fmt: skip
+            ended=frozenset(self._ended),
+            keys=keys + list(self._taken.values()),
+        )
 
     def restore(self, manifest: Manifest, files: Iterable[RunFile]) -> None:
-        """Become what a manifest says; `files` are its runs, in its order. For an empty one, before anything else."""
+        """Restores a manifest into an empty object; `files` are its runs, in its order."""
         self._next_run = max(self._next_run, manifest.next_run)
         self._floor = manifest.floor
         for use, file in zip(manifest.runs, files, strict=True):
@@ -315,7 +336,7 @@ class PendingTimers:
         self._ended.update(manifest.ended)
         for key in manifest.keys:
             timer_id = id_of(key)
-            # A run still has a dead entry of it: written to a run once more, it would be taken for ended with that.
+            # A run still has a dead entry of it: in a further run it would count as ended with that one.
             table = self._returned if timer_id in self._ended else self._table
             table.put(timer_id, key)
         if len(self._table.live) >= self._table_max:
@@ -323,13 +344,11 @@ class PendingTimers:
             self._table = TimerTable()
 
     def check(self) -> None:
-        """Recompute what is always true. For tests."""
+        """Checks invariants; for tests."""
         assert not self._ended or self._runs
         places = [set(table.live) for table in self._tables()] + [set(self._taken)]
         assert sum(map(len, places)) == len(set().union(*places)), "a timer lies in two places"
         assert all(run.used + len(run.ahead) == run.loaded for run in self._runs)
-
-    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _tables(self) -> list[TimerTable]:
         return [self._table, self._returned, *self._full, self._aside]

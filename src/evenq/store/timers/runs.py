@@ -1,8 +1,8 @@
 """Run files: `timers/<20-digit number>`, immutable, keys in order of their due time, in blocks with a CRC each.
 
-A run is written once, by the timers' thread: blocks, then the header over them, then a sync; only a snapshot's
-manifest makes it count. Numbers are never used twice for files that a manifest names. Damage is named with file and
-byte (StoreCorrupted): nothing is guessed, the log has all pending timers still.
+The timers' thread writes a run once: blocks, the header in front of them, a sync. Only a snapshot's manifest makes it
+count. Numbers are never used twice for files that a manifest names. Damage raises StoreCorrupted with file and byte:
+nothing is guessed, since the log still has all pending timers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.io.disk import Disk, File
 from evenq.store.log.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
-
-__all__ = ["BLOCK_ENTRIES", "BLOCK_FIELDS", "RUN_FIELDS", "RunFile", "RunWriter", "holds", "read", "verify"]
 
 FOLDER: Final = "timers"
 MAGIC: Final = 0x45765472  # "EvTr"
@@ -47,17 +45,16 @@ NAME_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """One file, as memory knows it."""
+    """One file, as far as it is in memory."""
 
     number: int
     count: int
-    """Entries."""
     lowest_id: int
     """The smallest timer id in it, ended or not."""
     firsts: tuple[bytes, ...]
     """First key of each block."""
     highest_id: int
-    """The largest one, found when the file is written or checked."""
+    """The largest timer id in it, found when the file is written or checked."""
 
     @property
     def path(self) -> str:
@@ -65,12 +62,11 @@ class RunFile:
 
 
 def path_of(number: int) -> str:
-    """The file of a run."""
     return f"{FOLDER}/{number:0{NAME_DIGITS}d}"
 
 
 class RunWriter:
-    """Writes one run from sorted keys, block by block."""
+    """Writer of one run from sorted keys, block by block."""
 
     def __init__(self, disk: Disk, number: int) -> None:
         self._disk = disk
@@ -84,7 +80,7 @@ class RunWriter:
         self._lowest, self._highest = b"\xff" * 8, b"\0" * 8
 
     def add(self, keys: list[bytes]) -> None:
-        """Keys in order, all behind those added before."""
+        """Adds keys in order, all after those added before."""
         if not keys:
             return
         self._count += len(keys)
@@ -96,12 +92,12 @@ class RunWriter:
         self._rest = keys[whole:]
 
     def finish(self) -> RunFile:
-        """Write what is left and the header, sync, close."""
+        """Writes what is left and the header, syncs, closes."""
         self._write(self._rest)
         lowest_id = int.from_bytes(self._lowest, "big")
         rest = HEADER.pack(MAGIC, 0, VERSION, self._count, lowest_id)[CRC_END:]
         head = HEADER.pack(MAGIC, crc32c(rest), VERSION, self._count, lowest_id)
-        # The header last: without it, a run that a crash cut off fails its check at the first look.
+        # The header last: without it, a run that a crash cut off fails its first check.
         self._file.pwrite([head], 0)
         self._file.sync()
         self._file.close()
@@ -110,7 +106,6 @@ class RunWriter:
         return RunFile(self._number, self._count, lowest_id, tuple(self._firsts), highest_id)
 
     def abandon(self) -> None:
-        """Close and remove the unfinished file."""
         self._file.close()
         self._disk.remove(path_of(self._number))
 
@@ -129,13 +124,13 @@ class RunWriter:
 
 
 def read(disk: Disk, run: RunFile, start: int, count: int) -> list[bytes]:
-    """Up to `count` keys (a multiple of a block) from entry `start` on (a block's first). Raises StoreCorrupted."""
+    """Returns up to `count` keys (whole blocks) from entry `start` (a block's first). Raises StoreCorrupted."""
     with _opened(disk, run.path) as file:
         return _blocks(disk, file, run, start // BLOCK_ENTRIES, -(-count // BLOCK_ENTRIES))
 
 
 def holds(disk: Disk, run: RunFile, key: bytes, *, used: int = 0) -> bool:
-    """Whether the run has this very entry, behind its first `used` ones: one read."""
+    """Whether the run has this very entry after its first `used` ones, by one read."""
     low, high = 0, len(run.firsts)
     while low < high:
         middle = (low + high) // 2
@@ -150,9 +145,7 @@ def holds(disk: Disk, run: RunFile, key: bytes, *, used: int = 0) -> bool:
 
 
 def verify(disk: Disk, number: int, *, count: int | None = None) -> RunFile:
-    """Read a whole file and check all of it, also against the count of a manifest. Raises StoreCorrupted, or StoreError
-    for a version that this program does not know.
-    """
+    """Reads and checks a whole file, also its `count`. Raises StoreCorrupted, StoreError for an unknown version."""
     path = path_of(number)
     try:
         with _opened(disk, path) as file:
@@ -177,18 +170,18 @@ def verify(disk: Disk, number: int, *, count: int | None = None) -> RunFile:
 
 
 def entries(disk: Disk, run: RunFile) -> Iterator[list[bytes]]:
-    """All keys, piece by piece, checked."""
+    """Yields all keys, piece by piece, checked."""
     with _opened(disk, run.path) as file:
         yield from _all_blocks(disk, file, run)
 
 
 def numbers(disk: Disk) -> list[int]:
-    """The runs in the folder."""
+    """Returns the numbers of the runs in the folder."""
     return [int(name) for name in disk.list(FOLDER) if len(name) == NAME_DIGITS and name.isdecimal()]
 
 
 def remove(disk: Disk, gone: Iterable[int]) -> None:
-    """Delete runs that no manifest names any more."""
+    """Deletes runs that no manifest names any more."""
     removed = False
     for number in gone:
         disk.remove(path_of(number))
@@ -198,7 +191,7 @@ def remove(disk: Disk, gone: Iterable[int]) -> None:
 
 
 def size_of(count: int) -> int:
-    """Bytes of a file of `count` entries."""
+    """Returns the bytes of a file of `count` entries."""
     blocks = -(-count // BLOCK_ENTRIES)
     return HEADER.size + blocks * BLOCK.size + count * KEY_BYTES
 

@@ -1,10 +1,10 @@
-"""Fires timers: sleeps until the next one is due, takes due ones in batches, asks the owner what each becomes, and
-appends that together with the timers' end as one group (RD-17, RD-18).
+"""Fires timers: sleeps until the next one is due, takes due ones in batches, lets the owner decide what each becomes,
+and appends that together with the timers' end as one group (RD-17, RD-18).
 
-So a timer fires exactly once in the log: its message and its end survive together or not at all. A batch that cannot
-be stored now (full, overloaded) goes back and is tried again. What cannot be taken at all, or is damaged, is set aside
-and tried again after growing pauses, the others first: another copy may mend what is damaged as soon as it answers.
-The wall clock may jump: it is looked at five times a second, and what has fired has ended.
+So a timer fires exactly once in the log: its message and its end survive together or not at all. A batch that cannot be
+stored now (full, overloaded) is given back and tried again. A timer that is not accepted at all, or is damaged, is set
+aside and tried again after growing pauses, the others first: another copy may repair damage as soon as it answers. The
+wall clock may jump: it is read five times a second, and a timer that has fired has ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from evenq.runtime.tasks import spawn
 from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers.keeper import NEVER, AppendGroup, TimerKeeper
 
-__all__ = ["DELAYED_MESSAGE", "Decision", "OnDue", "TimerService", "deliver"]
-
 log = logging.getLogger(__name__)
 
 DELAYED_MESSAGE: Final = 1
@@ -31,20 +29,20 @@ BATCH_MAX: Final = 512
 BATCH_BYTES: Final = 4 << 20
 SLEEP_MAX_MS: Final = 200
 RETRY_MS: Final = 200
-ASIDE_MS: Final = 10_000  # for what the owner or the store cannot take at all: at first, then twice as long each time
+ASIDE_MS: Final = 10_000  # first pause of what the owner or the store does not accept at all; it doubles each time
 ASIDE_LONGEST_MS: Final = 600_000
-ASIDE_TRIES: Final = 16  # of those tried again before the next batch of others
+ASIDE_TRIES: Final = 16  # timers tried again before the next batch of others
 ASIDE_MAX: Final = 65_536  # bounds memory: about 10 MB
-DAMAGED_MAX: Final = ASIDE_MAX // 2  # aside, from which on damaged ones wait for the next start: the others must fire
+DAMAGED_MAX: Final = ASIDE_MAX // 2  # of those aside: more damaged ones wait for the next start, so that others fire
 
 Decision = Append | TimerAppend | None
-"""What a due timer becomes: a message, another timer (renewed, or of another kind), or nothing."""
+"""Result of a due timer: a message, another timer (renewed, or of another kind), or nothing."""
 OnDue = Callable[[list[StoredTimer]], Sequence[Decision]]
-"""Called on the loop; as many decisions as timers. It may be asked about the same timer again if the store was full."""
+"""Called on the loop; returns one decision per timer. The same timer may be passed again if the store was full."""
 
 
 def deliver(timers: list[StoredTimer]) -> list[Decision]:
-    """The same messages, now consumable in their topic and queue (RD-17)."""
+    """Returns the same messages, to become consumable in their topic and queue (RD-17)."""
     return [
         Append(timer.topic_id, timer.queue_id, timer.tag_hash, timer.born_ms, timer.head, timer.system)
         for timer in timers
@@ -59,10 +57,17 @@ class TimerService:
     """One task that fires the timers of one store."""
 
     def __init__(
-        self, keeper: TimerKeeper, clock: Clock, append: AppendGroup, on_due: OnDue = deliver,
-        *, refused: Callable[[], bool] = _never, batch_max: int = BATCH_MAX, batch_bytes: int = BATCH_BYTES,
-    ) -> None:  # fmt: skip
-        """`refused`: whether the store takes nothing for now; nothing is tried meanwhile, and no timer is to blame."""
+        self,
+        keeper: TimerKeeper,
+        clock: Clock,
+        append: AppendGroup,
+        on_due: OnDue = deliver,
+        *,
+        refused: Callable[[], bool] = _never,
+        batch_max: int = BATCH_MAX,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        """`refused`: whether the store accepts nothing for now; then nothing is tried, and no timer is set aside."""
         self._keeper = keeper
         self._pending = keeper.pending
         self._clock = clock
@@ -77,12 +82,11 @@ class TimerService:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Fire from now on."""
         self._keeper.on_ready = self._ready
         self._task = spawn(self._run(), name="store-timers")
 
     async def stop(self) -> None:
-        """Fire no more; what is on its way to the disk still gets there."""
+        """Ends firing; what is on its way to the disk still gets there."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,7 +104,7 @@ class TimerService:
                 await self._wait()
 
     async def _fire_due(self) -> int:
-        """Fire until nothing is due. Returns a pause, ms, before it makes sense to try again; 0 without trouble."""
+        """Fires until nothing is due. Returns the pause in ms before the next try; 0 without trouble."""
         while True:
             if self._refused():
                 return RETRY_MS
@@ -115,15 +119,17 @@ class TimerService:
                     raise
                 self._keeper.retried()
                 log.warning(
-                    "timers could not be fired, trying again in %d ms: %s", RETRY_MS, error,
+                    "timers could not be fired, trying again in %d ms: %s",
+                    RETRY_MS,
+                    error,
                     extra={"error": str(error), "retry_in_ms": RETRY_MS},
-                )  # fmt: skip
+                )
                 return RETRY_MS
             if not tried:
                 return 0 if room else RETRY_MS
 
     async def _fire_all(self, keys: list[bytes]) -> int:
-        """Fire taken timers, batch by batch; those that could not be tried are due again."""
+        """Fires taken timers, batch by batch; those that could not be tried are due again."""
         left = list(keys)
         try:
             while left:
@@ -133,7 +139,7 @@ class TimerService:
         return len(keys)
 
     async def _fire(self, keys: list[bytes]) -> int:
-        """Fire as many as fit a batch; returns how many of `keys` are done with, fired or set aside."""
+        """Fires as many as fit a batch; returns how many of `keys` are finished, fired or set aside."""
         timers = await self._keeper.read(keys, self._batch_bytes)
         batch = keys[: len(timers)]
         damaged = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
@@ -148,8 +154,8 @@ class TimerService:
         return len(batch)
 
     async def _store(self, due: dict[bytes, StoredTimer]) -> Exception | None:
-        """Append what they become, and their end. Returns why the owner or the store will not take it, ever or for
-        long. Raises StorePoisoned, and errors that say that the store may take it soon.
+        """Appends what timers become, and their end. Returns why owner or store will not accept it, ever or for long.
+        Raises StorePoisoned, and errors after which the store may accept it soon.
         """
         timers = list(due.values())
         try:
@@ -159,7 +165,7 @@ class TimerService:
             if isinstance(error, StorePoisoned) or error.retryable or self._refused():
                 raise
             return error
-        except Exception as error:  # noqa: BLE001  # whatever the owner raises, the others go on
+        except Exception as error:  # noqa: BLE001  # whatever the owner raises, the others continue
             return error
         self._keeper.fired(list(due))
         return None
@@ -180,10 +186,8 @@ class TimerService:
                     pass
         return messages, renewed
 
-    # -- what cannot be taken -----------------------------------------------------------------------------------------
-
     async def _one_by_one(self, due: dict[bytes, StoredTimer]) -> None:
-        """A batch is not taken as a whole: find out which of them."""
+        """Fires the timers of a refused batch one by one, to find those that are not accepted."""
         for key, timer in due.items():
             refused = await self._store({key: timer})
             if refused is not None:
@@ -196,7 +200,7 @@ class TimerService:
                 self._put_aside([key], ASIDE_MS)
 
     async def _try_aside(self) -> int:
-        """Try a few of those again whose pause is over; returns how many."""
+        """Tries a few timers again whose pause has ended; returns how many."""
         now_ms, tried = self._clock.monotonic_ms(), 0
         while self._aside and self._aside[0][0] <= now_ms and tried < ASIDE_TRIES:
             _, key, pause_ms = heappop(self._aside)
@@ -227,9 +231,7 @@ class TimerService:
         heappush(self._aside, (self._clock.monotonic_ms() + pause_ms, key, pause_ms))
 
     async def _wait(self) -> None:
-        """Until the next timer is due, an earlier one was put, or more was read; at most the time after which a jump of
-        the wall clock is seen.
-        """
+        """Waits for the next due timer, an earlier one, or more read-ahead; not for long, since the clock may jump."""
         next_ms = self._pending.next_ready_ms()
         self._keeper.alarm_ms = NEVER if next_ms is None else next_ms
         wait_ms = SLEEP_MAX_MS

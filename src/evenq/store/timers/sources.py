@@ -1,7 +1,6 @@
-"""Where due timers come from: tables in memory and runs on disk, each giving its keys in order of due time.
+"""Sources of due timers: tables in memory and runs on disk, each with its keys in order of due time.
 
-Both keep `gone` while a job copies them to a new run: what was taken since then is in the copy and must not be taken
-from there again.
+Both have `gone` while a job copies them to a run: timers taken since then must not be taken again from the copy.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from heapq import heapify, heappop, heappush
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
 
-__all__ = ["Source", "TimerRun", "TimerTable"]
-
-DEAD_MIN = 1_024  # ended entries that a heap may hold beside the pending ones before it is built anew
+DEAD_MIN = 1_024  # ended entries that a heap may have beside the pending ones before it is rebuilt
 
 
 class Source(ABC):
-    """Something that has a first key."""
+    """A source of keys, with a first one."""
 
     __slots__ = ("gone",)
 
@@ -29,19 +26,19 @@ class Source(ABC):
 
     @abstractmethod
     def head(self, ended: set[int]) -> bytes | None:
-        """The first key in memory that is pending; drops ended ones before it."""
+        """Returns the first key in memory that is pending; drops ended ones before it."""
 
     @abstractmethod
     def pop(self) -> bytes:
-        """Take away what `head` gave."""
+        """Removes the key that `head` returned."""
 
     @abstractmethod
     def due_head(self) -> bytes | None:
-        """A key that no pending one here comes before, in memory or not."""
+        """Returns a key that is not after any pending one here, in memory or not."""
 
 
 class TimerTable(Source):
-    """Timers in memory: found by id, given in order."""
+    """Timers in memory, found by id and taken in order."""
 
     __slots__ = ("_heap", "live")
 
@@ -55,7 +52,7 @@ class TimerTable(Source):
         heappush(self._heap, key)
 
     def end(self, timer_id: int) -> bool:
-        """Take one away by its id; False if it is not here."""
+        """Removes a timer by its id; False if it is not here."""
         if self.live.pop(timer_id, None) is None:
             return False
         if self.gone is not None:
@@ -95,15 +92,15 @@ class TimerRun(Source):
         super().__init__()
         self.file = file
         self.used = used
-        """Entries taken or dropped, from the start."""
+        """Entries taken or dropped, from the start of the file."""
         self.ahead: deque[bytes] = deque(ahead or ())
         self.loaded = used + len(self.ahead)
-        """Entries used or in memory; behind it lies what is only in the file."""
+        """Entries used or in memory; later ones are only in the file."""
         self.reading = False
 
     @property
     def left(self) -> int:
-        """Entries not used up, ended ones included."""
+        """Entries that are not used up, ended ones included."""
         return self.file.count - self.used
 
     def head(self, ended: set[int]) -> bytes | None:
@@ -132,7 +129,7 @@ class TimerRun(Source):
         return self.file.firsts[self.loaded // BLOCK_ENTRIES] if self.loaded < self.file.count else None
 
     def read_on(self, start: int, keys: list[bytes]) -> None:
-        """Take what was read from entry `start` on, the first of a block."""
+        """Adds what was read from entry `start` on, the first of a block."""
         self.reading = False
         self.ahead.extend(keys[self.loaded - start :])
         self.loaded = start + len(keys)

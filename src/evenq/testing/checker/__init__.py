@@ -1,9 +1,9 @@
-"""Judges a history against the promises: 17 kinds of anomaly, one pass, pure. Called by tests, the demo and `python -m
+"""Checks a history against the promises: 17 kinds of anomaly, one pass, pure. Called by tests, the demo and `python -m
 evenq.testing.checker FILE`.
 
-`check` reads events in order and keeps what it must; nothing is ever sorted or searched. It raises no false alarm on a
-correct history: where the order of two operations is unknown because they ran side by side, it assumes the harmless
-one. docs/internals/checker.md says how each kind is decided; the list is that of the reliability design, paragraph C.
+`check` reads events in order and keeps only the state that it needs; it never sorts or searches. A correct history
+gives no anomaly: if the order of two concurrent operations is unknown, it assumes the harmless one.
+docs/internals/checker.md has the rule of each kind; the list is that of the reliability design, paragraph C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Report", "Tolerances", "c
 
 
 def check(history: Iterable[Event], *, limits: Tolerances | None = None) -> Report:
-    """Judge a whole history. Raises BadRequest if it is malformed: an end without its invoke, an id used twice."""
+    """Checks a whole history. Raises BadRequest if it is malformed: an end without its invoke, an id used twice."""
     walk = _Walk(limits or Tolerances())
     for line, event in enumerate(history, start=1):
         walk.step(line, event)
@@ -30,8 +30,6 @@ def check(history: Iterable[Event], *, limits: Tolerances | None = None) -> Repo
 
 
 class _Walk:
-    """One pass over a history."""
-
     def __init__(self, limits: Tolerances) -> None:
         self._limits = limits
         self._report = Report(examples_max=limits.examples_max)
@@ -70,7 +68,7 @@ class _Walk:
     def finish(self) -> Report:
         for _, event in self._open.values():
             self._report.operations[f"{event.op} open"] += 1
-            # Its answer was never written down, and may have held messages: then a missing one is no loss.
+            # Its unrecorded answer may have had messages: a missing message is not lost then.
             if event.op == "receive":
                 self._group(event.group).unclear_receives = True
         groups = list(self._groups.values())

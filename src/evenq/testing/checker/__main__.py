@@ -1,5 +1,5 @@
-"""`python -m evenq.testing.checker FILE...`: judge one history, or the merged histories of several recorders, and
-print the table.
+"""`python -m evenq.testing.checker FILE...`: checks one history, or the merged histories of several recorders, and
+prints the table.
 
 Exit code 0 if nothing was found, 1 if something was, 2 if a file cannot be read.
 """
@@ -19,9 +19,9 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m evenq.testing.checker", description="Judge recorded histories of an evenq cluster."
+        prog="python -m evenq.testing.checker", description="Check recorded histories of an evenq cluster."
     )
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="JSONL histories; several are merged by time"
@@ -45,5 +45,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    gc.disable()  # a history makes no cycles, and walking its millions of events again and again is half of the time
+    gc.disable()  # a history has no cycles, and scans of its millions of events take half of the time
     sys.exit(main())

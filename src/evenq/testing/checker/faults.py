@@ -1,4 +1,4 @@
-"""What was broken and when, and how long it took until something worked again (RTO). Used by `check` alone."""
+"""Faults of a history, and the time until an operation succeeded again (RTO). Used by `check` alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ __all__ = ["Faults"]
 
 
 class Faults:
-    """Open and past faults."""
-
     def __init__(self, report: Report, limits: Tolerances) -> None:
         self._report = report
         self._limits = limits
@@ -20,25 +18,24 @@ class Faults:
         self._brokers: set[str] = set()
 
     def begun(self, line: int, event: Event) -> None:
-        """A fault line."""
         fault = FaultRecovery(name=event.op, target=event.target, at_ms=event.at_ms, line=line)
         self._report.faults.append(fault)
         self._open[event.op, event.target] = fault
         self._waiting.append(fault)
 
     def healed(self, event: Event) -> None:
-        """A heal line; one without its fault is ignored."""
+        """Notes the end of a fault; a heal line without its fault is ignored."""
         fault = self._open.pop((event.op, event.target), None)
         if fault is not None:
             fault.heal_ms = event.at_ms
             self._last_heal_ms = event.at_ms
 
     def broken_since(self, at_ms: int) -> bool:
-        """Whether anything was broken at some time since `at_ms`."""
+        """Returns whether a fault was open at some time since `at_ms`."""
         return bool(self._open) or (self._last_heal_ms is not None and self._last_heal_ms >= at_ms)
 
     def succeeded(self, begun_line: int, end: Event) -> None:
-        """A send or receive that touched a queue was answered OK."""
+        """Notes that a send or receive of a queue was answered OK."""
         queue = end.queue or (end.messages[0].queue if end.messages else "")
         broker = queue.split("/", 2)[1] if queue.count("/") >= 2 else ""
         self._brokers.add(broker)
@@ -55,13 +52,11 @@ class Faults:
             self._judge(fault, end.at_ms)
 
     def finish(self, last_ms: int) -> None:
-        """The history is over."""
         for fault in self._waiting:
             if fault.tried:
                 self._judge(fault, last_ms)
 
     def tried(self) -> None:
-        """Some operation was invoked."""
         for fault in self._waiting:
             fault.tried = True
 

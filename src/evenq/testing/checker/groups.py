@@ -1,8 +1,7 @@
-"""What each consumer group saw and finished: repeats, order, progress, ownership.
+"""Deliveries and progress of each consumer group: repeats, order, progress, ownership.
 
-Used by `check` alone. A repeat is excused when its message's invisible time ended, when it was given back, when the
-group was reset, or when something was broken since the earlier delivery. Every call is O(1) but for the walk over
-operations that run side by side.
+Used by `check` alone. A repeat is excused if the invisible time ended, the message was returned, the group was reset,
+or a fault was open since the earlier delivery. Every call is O(1) except for the search over concurrent operations.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["GroupChecker", "SeenMessage"]
 
 
 class SeenMessage:
-    """One message as one group saw it, latest delivery."""
+    """One message as one group received it, latest delivery."""
 
     __slots__ = ("acked_in_lease", "acked_line", "body", "maybe_acked", "ok_ms", "returned", "since_ms", "until_ms")
 
@@ -28,7 +27,7 @@ class SeenMessage:
         self.delivered(0, 0, 0)
 
     def delivered(self, since_ms: int, ok_ms: int, until_ms: int) -> None:
-        """Handed out no earlier than `since_ms`, invisible to others until `until_ms` (0: no invisible time)."""
+        """Delivered no earlier than `since_ms`, invisible to others until `until_ms` (0: no invisible time)."""
         self.since_ms = since_ms
         self.ok_ms = ok_ms
         self.until_ms = until_ms
@@ -49,7 +48,7 @@ class GroupChecker:
         self.has_acks = False
         self.dead: list[str] = []  # bodies in its dead-letter topic
         self.dead_known = False
-        self.unclear_receives = False  # some answer may have been lost on its way
+        self.unclear_receives = False  # an answer may have been lost
         self._messages = messages
         self._faults = faults
         self._report = report
@@ -61,13 +60,12 @@ class GroupChecker:
         self._unlocks: dict[tuple[str, str], int] = {}  # queue and owner -> line at which the newest unlock began
 
     def subscribed(self, event: Event) -> None:
-        """The group wants a topic, perhaps only some tags of it."""
+        """Notes a subscription to a topic or to some of its tags."""
         self.tags[event.topic] = frozenset(tag.strip() for tag in event.tag.split("||") if tag.strip())
         if event.order == "none":
             self._unordered.add(event.topic)
 
     def received(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
-        """A receive was answered with messages."""
         firsts: list[tuple[str, int]] = []
         for message in end.messages or ():
             sent = self._messages.arrived(line, end.at_ms, message, scan=False)
@@ -93,9 +91,7 @@ class GroupChecker:
             remember_greatest(self._firsts.setdefault(key, []), line, offset)
 
     def _first(self, line: int, begun_line: int, message: Delivery, sent: Sent, firsts: list[tuple[str, int]]) -> None:
-        """First sight of a message: it must come after all that the group had received of its queue and message
-        group.
-        """
+        """Checks the first delivery: it must follow all that the group had received of its queue and message group."""
         queue = message.queue
         if sent.message_group and queue == (sent.queue or queue):
             key = f"{queue}#{sent.message_group}"
@@ -121,7 +117,7 @@ class GroupChecker:
     def _repeat(
         self, line: int, begun_line: int, begun: Event, end: Event, message: Delivery, seen: SeenMessage
     ) -> None:
-        """Not the first sight. Acked, it must not come again; else there must be a reason."""
+        """Checks a repeat: not allowed after the ack; before it, there must be a reason."""
         if seen.acked_line:
             in_flight_is_no_excuse = (
                 seen.acked_in_lease and begun.invisible_ms and seen.ok_ms < begun.at_ms + begun.invisible_ms
@@ -135,7 +131,7 @@ class GroupChecker:
             or seen.returned
             or self._faults.broken_since(seen.since_ms)
         ):
-            return  # behind the committed offset: `_finished_before` judges it
+            return  # below the committed offset, `_finished_before` checks it
         if seen.until_ms == 0 or end.at_ms + self._limits.clock_slack_ms < seen.until_ms:
             text = f"{self.name} got {_at(message)} again {end.at_ms - seen.ok_ms} ms after the last time"
             self._report.add(AnomalyKind.DUPLICATE_GRACEFUL, line, text)
@@ -147,22 +143,19 @@ class GroupChecker:
             self._report.add(AnomalyKind.DUPLICATE_AFTER_ACK, line, text)
 
     def acknowledging(self, event: Event) -> None:
-        """An ack begins: whatever its outcome, the message may be finished now."""
+        """Notes that an ack begins: whatever its outcome, the message may be finished now."""
         self.has_acks = True
         for seen in self._named(event):
             seen.maybe_acked = True
 
     def acknowledged(self, line: int, end: Event, begun: Event) -> None:
-        """An ack was answered OK."""
         for seen in self._named(begun):
             if not seen.acked_line:
                 seen.acked_line = line
                 seen.acked_in_lease = end.at_ms < seen.until_ms
 
     def extending(self, event: Event) -> None:
-        """A change of invisible time begins; 0 gives the message back. Until it ends, the earlier of both times
-        counts.
-        """
+        """Notes that a change of invisible time begins (0: return). Until it ends, the earlier time counts."""
         for seen in self._named(event):
             if event.invisible_ms == 0:
                 seen.returned = True
@@ -170,7 +163,6 @@ class GroupChecker:
                 seen.until_ms = min(seen.until_ms, event.at_ms + event.invisible_ms)
 
     def extended(self, begun: Event) -> None:
-        """A change of invisible time was answered OK."""
         for seen in self._named(begun):
             if begun.invisible_ms:
                 seen.until_ms = begun.at_ms + begun.invisible_ms
@@ -181,7 +173,7 @@ class GroupChecker:
         return [seen for seen in known if seen is not None]
 
     def progress(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
-        """A commit, fetch or reset of an offset was answered OK. Answers of -1 mean: none stored."""
+        """Checks a commit, fetch or reset of an offset that was answered OK. The answer -1 means: none stored."""
         queue = begun.queue
         commits = self._commits.setdefault(queue, [])
         if begun.action == "commit":
@@ -196,7 +188,7 @@ class GroupChecker:
             self.floor[queue] = min(self.floor.get(queue, max(end.offset, 0)), max(end.offset, 0))
 
     def resetting(self, event: Event) -> None:
-        """A reset begins: what follows may repeat, and progress starts anew."""
+        """Notes that a reset begins: later deliveries may repeat, and progress starts anew."""
         self._commits.pop(event.queue, None)
         self._firsts.pop(event.queue, None)
         self.committed.pop(event.queue, None)
@@ -204,7 +196,7 @@ class GroupChecker:
             seen.returned, seen.acked_line = True, 0
 
     def locked(self, line: int, begun_line: int, begun: Event) -> None:
-        """A lock was granted. Its owner may have given it up before the answer was written down."""
+        """Checks a granted lock. Its owner may have released it before the answer was recorded."""
         if self._unlocks.get((begun.queue, begun.process), 0) > begun_line:
             return
         owner = self._owners.get(begun.queue)
@@ -215,19 +207,19 @@ class GroupChecker:
         self._owners[begun.queue] = begun.process
 
     def unlocking(self, line: int, event: Event) -> None:
-        """An unlock begins: its owner no longer counts on the queue."""
+        """Notes that an unlock begins: its owner no longer relies on the queue."""
         self._unlocks[event.queue, event.process] = line
         if self._owners.get(event.queue) == event.process:
             del self._owners[event.queue]
 
     def broken(self, target: str) -> None:
-        """A fault: locks that the target holds, or that the target (a broker) keeps, are no longer sure."""
+        """Notes a fault: locks that the target holds, or that it keeps as a broker, are no longer certain."""
         gone = [queue for queue, owner in self._owners.items() if target in ("", owner) or f"/{target}/" in queue]
         for queue in gone:
             del self._owners[queue]
 
     def wants(self, sent: Sent) -> bool:
-        """Whether the group's subscription covers the message."""
+        """Returns whether the subscription covers the message."""
         tags = self.tags.get(sent.topic)
         return not tags or sent.tag in tags
 

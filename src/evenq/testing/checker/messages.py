@@ -1,4 +1,5 @@
-"""Which messages exist: every send, every place in a queue, and the rules that hold for every receiver of a message.
+"""All messages of a history: every send, every place in a queue, and the rules that hold for every receiver of a
+message.
 
 Used by `check` alone. State grows with the number of distinct messages; every call is O(1).
 """
@@ -12,8 +13,6 @@ __all__ = ["Messages", "Sent"]
 
 
 class Sent:
-    """What is known about one body."""
-
     __slots__ = (
         "delivery_ms",
         "half",
@@ -49,8 +48,6 @@ class Sent:
 
 
 class Messages:
-    """All sends, and all places ever seen."""
-
     def __init__(self, report: Report, limits: Tolerances) -> None:
         self._report = report
         self._limits = limits
@@ -59,7 +56,7 @@ class Messages:
         self._ends: dict[str, list[list[int]]] = {}  # queue -> [line of the send's end, greatest offset sent so far]
 
     def invoked(self, event: Event) -> None:
-        """A send begins. The same body may be sent again by its application after an unclear or failed try."""
+        """Notes that a send begins. An application may send a body again after an unclear or failed attempt."""
         known = self.sent.get(event.body)
         if known is None:
             self.sent[event.body] = Sent(event)
@@ -69,7 +66,6 @@ class Messages:
             known.state = "open"
 
     def ended(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
-        """A send ends ok, fail or info."""
         sent = self.sent[begun.body]
         if end.kind != "ok":
             if sent.state == "open":
@@ -92,20 +88,18 @@ class Messages:
         remember_greatest(ends, line, end.offset)
 
     def transaction_ending(self, event: Event) -> None:
-        """A commit or rollback of a half message begins."""
         sent = self.sent.get(event.body)
         if sent is not None and event.action == "commit" and sent.visible == "no":
             sent.visible = "maybe"
 
     def transaction_ended(self, line: int, event: Event) -> None:
-        """A commit or rollback of a half message was answered OK."""
         sent = self.sent.get(event.body)
         if sent is not None and event.action == "commit":
             sent.visible = "yes"
             sent.ok_line = line
 
     def arrived(self, line: int, at_ms: int, message: Delivery, *, scan: bool) -> Sent | None:
-        """A message came out of a queue. Returns what is known about it, None for a phantom."""
+        """Notes a delivery or scan of a message; returns its state, None for a phantom."""
         sent = self.sent.get(message.body)
         if sent is None:
             self._report.add(
@@ -149,16 +143,14 @@ class Messages:
 
 
 def remember_greatest(ends: list[list[int]], line: int, offset: int) -> None:
-    """Append (line, greatest offset so far)."""
+    """Appends (line, greatest offset so far)."""
     ends.append([line, max(offset, ends[-1][1]) if ends else offset])
     if len(ends) > 4_096:  # older ends matter only to operations that have been open for that long
         del ends[:2_048]
 
 
 def greatest_before(ends: list[list[int]], line: int) -> int:
-    """The greatest offset among ends above `line`; -1 if none. Walks back over what ended since: as many as run side
-    by side.
-    """
+    """Returns the greatest offset among ends above `line`; -1 if none. Searches concurrent operations only."""
     for end_line, offset in reversed(ends):
         if end_line < line:
             return offset

@@ -1,6 +1,4 @@
-"""What the checker found: anomalies by kind, the recovery time of each fault, and counts. Made by `check`, read by
-tests and people.
-"""
+"""Result of the checker: anomalies by kind, recovery time of each fault, and counts. Read by tests and people."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ __all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Report", "Tolerances"]
 
 
 class AnomalyKind(StrEnum):
-    """Everything that must not happen. The text says what the history shows."""
+    """Everything that must not happen, as the history shows it."""
 
     LOST = "lost"
     """Sent OK, and gone from the queue."""
@@ -21,13 +19,13 @@ class AnomalyKind(StrEnum):
     PHANTOM = "phantom"
     """Delivered, but never sent."""
     FAILED_DELIVERED = "definite failure delivered"
-    """The send was refused, and the message arrived all the same."""
+    """The send was refused, but the message was delivered."""
     STORED_TWICE = "stored twice"
-    """One send, whose tries all had one message id, has two places at one broker."""
+    """One send, whose attempts all had one message id, has two places at one broker."""
     DUPLICATE_AFTER_ACK = "duplicate after OK ack"
-    """Delivered again to a group that had finished it."""
+    """Redelivered to a group that had finished it."""
     DUPLICATE_GRACEFUL = "duplicate in graceful phase"
-    """Delivered again although nothing broke, no invisible time ended and no consumer gave it back."""
+    """Redelivered although nothing broke, no invisible time ended and no consumer returned it."""
     REORDERED_IN_QUEUE = "reordered in queue"
     """A later send has the smaller offset, or a group received a queue out of order."""
     REORDERED_IN_MESSAGE_GROUP = "reordered in message group"
@@ -35,7 +33,7 @@ class AnomalyKind(StrEnum):
     SKIP = "skip"
     """A group's committed offset passed a message that it never received."""
     TWO_BODIES = "two bodies at one offset"
-    """One place in a queue held two messages."""
+    """One place in a queue had two messages."""
     OFFSET_BACKWARD = "offset backward"
     """A group's stored progress became smaller without a reset."""
     TWO_OWNERS = "two owners"
@@ -52,25 +50,23 @@ class AnomalyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """What the checker tolerates."""
+    """Limits within which the checker reports no anomaly."""
 
     clock_slack_ms: int = 1
-    """Rounding between the clock of the history and that of the servers."""
+    """Rounding between the history's clock and the servers' clocks."""
     delivery_slack_ms: int = 1_000
-    """How long an answer may have been under way: an invisible time is counted from this long before the answer
-    arrived."""
+    """Longest transfer of an answer: an invisible time counts from this long before the answer arrived."""
     recovery_ms_max: int = 30_000
-    """From a fault (or its heal, when that came first) to the first operation that succeeds."""
+    """From a fault (or its heal, if that came first) to the first operation that succeeds."""
     examples_max: int = 20
     """Anomalies of one kind that are described; all are counted."""
     stored_once: bool = False
-    """Judge `STORED_TWICE`: every send repeats its message id within the brokers' window, and no dead letter is sent
-    once more."""
+    """Check `STORED_TWICE`: sends repeat their message ids within the brokers' window, without replays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One finding. `line` counts from 1 and is 0 for what only the end of the history shows."""
+    """One finding. `line` counts from 1 and is 0 if only the end of the history shows it."""
 
     kind: AnomalyKind
     line: int
@@ -79,7 +75,7 @@ class Anomaly:
 
 @dataclass(slots=True, kw_only=True)
 class FaultRecovery:
-    """One fault and how long it took until something it had hit worked again."""
+    """One fault, and the time until an operation that it had affected succeeded again."""
 
     name: str
     target: str
@@ -87,19 +83,18 @@ class FaultRecovery:
     line: int
     heal_ms: int | None = None
     recovered_ms: int | None = None
-    """Time of the first success afterwards."""
     tried: bool = False
-    """Some operation was invoked after the fault."""
+    """An operation was invoked after the fault."""
 
     @property
     def rto_ms(self) -> int | None:
-        """Recovery time from the fault, ms; None if nothing succeeded any more."""
+        """Recovery time from the fault, ms; None if no operation succeeded."""
         return None if self.recovered_ms is None else self.recovered_ms - self.at_ms
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """The verdict. `ok` is what a test asserts; `str(report)` is what it prints."""
+    """Result of a check. A test asserts `ok` and prints `str(report)`."""
 
     counts: Counter[AnomalyKind] = field(default_factory=Counter)
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -107,7 +102,6 @@ class Report:
     operations: Counter[str] = field(default_factory=Counter)
     """Ended operations as `op outcome`, e.g. `send ok`."""
     events: int = 0
-    """Lines of the history."""
     sent_ok: int = 0
     delivered: int = 0
     """Deliveries, repeats included."""
@@ -117,11 +111,10 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if no anomaly was found."""
         return not self.counts
 
     def add(self, kind: AnomalyKind, line: int, text: str) -> None:
-        """Count one finding and keep its text while there is room."""
+        """Counts one finding, and keeps its text up to `examples_max`."""
         self.counts[kind] += 1
         if self.counts[kind] <= self.examples_max:
             self.anomalies.append(Anomaly(kind=kind, line=line, text=text))

@@ -1,6 +1,4 @@
-"""What only the end of a history shows: lost, unseen, skipped, dead letters. Called once by `check`; O(messages x
-groups).
-"""
+"""Checks at the end of a history: lost, unseen, skipped, dead letters. Called once by `check`; O(messages x groups)."""
 
 from __future__ import annotations
 
@@ -14,25 +12,23 @@ __all__ = ["Scans", "judge_dead_letters", "judge_losses"]
 
 
 class Scans:
-    """The final readings of queues."""
+    """The final reads of queues."""
 
     def __init__(self) -> None:
-        self._queues: dict[
-            str, tuple[int, int]
-        ] = {}  # queue -> (line at which the last scan began, first offset it found)
+        # queue -> (line at which the last scan began, first offset it found)
+        self._queues: dict[str, tuple[int, int]] = {}
 
     def add(self, queue: str, begun_line: int, first_offset: int) -> None:
-        """A scan of one queue ended OK."""
         self._queues[queue] = (begun_line, first_offset)
 
     def should_hold(self, sent: Sent) -> bool:
-        """Whether a scan after the send covered its place."""
+        """Returns whether a scan after the send covered its place."""
         scan = self._queues.get(sent.queue)
         return scan is not None and scan[0] > sent.ok_line and scan[1] <= sent.offset
 
 
 def judge_losses(messages: Messages, groups: list[GroupChecker], scans: Scans, report: Report) -> None:
-    """Each message that was acknowledged must be somewhere, and with everybody who drained its topic."""
+    """Checks that each acknowledged message is stored, and was delivered to every group that drained its topic."""
     dead = {group.name: frozenset(group.dead) for group in groups}
     for body, sent in messages.sent.items():
         if sent.state != "ok" or sent.visible != "yes":
@@ -65,9 +61,9 @@ def _drained(group: GroupChecker, sent: Sent) -> bool:
 
 
 def judge_dead_letters(group: GroupChecker, report: Report) -> None:
-    """Each message that a drained group received is finished or a dead letter: one of the two, once.
+    """Checks that each message that a drained group received is finished or a dead letter: one of the two, once.
 
-    A message may become a dead letter unseen if every answer that held it was lost.
+    A message may become a dead letter unseen if every answer with it was lost.
     """
     for body, count in Counter(group.dead).items():
         if count > 1:

@@ -1,6 +1,5 @@
-"""HTTP/2 for gRPC in plain Python, without I/O: what the front of the servers (`evenq.serving.http2`) and the SDK's
-blocking calls share, and the client's side of a connection.
+"""HTTP/2 for gRPC in plain Python, without I/O: the client's side, and the parts shared with `evenq.serving.http2`.
 
 Shared: `codes` (errors, statuses) `frames` `huffman` `hpack` `fields`. The client's own: `calling` (one connection, one
-call at a time), `answers` (what header blocks and messages of an answer say).
+call at a time), `answers` (meaning of header blocks).
 """

@@ -1,7 +1,7 @@
-"""What the header blocks of an answer say, and the header block of a request.
+"""Meaning of the header blocks of an answer, and the header block of a request, by "gRPC over HTTP2".
 
-Pure. A block that the peer repeats (`HeaderBlock.request`) is read once. Rules: "gRPC over HTTP2". Always true: an
-answer that is no gRPC's gets the status that gRPC gives it, by its HTTP status.
+Pure. A repeated block is read once (`HeaderBlock.request`). Always true: an answer that is not gRPC's gets the status
+that gRPC derives from its HTTP status.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from evenq.wire.http2.fields import FieldKind, HeaderBlock
 from evenq.wire.http2.frames import EncodedHeaders
 from evenq.wire.http2.hpack import encode
 
-__all__ = ["AnswerHead", "answer_head", "request_headers", "status_of_http", "status_of_reset"]
-
-TIMEOUT_MS_MAX = 10**8 - 1
-"""Eight digits, in ms: 27 hours."""
+TIMEOUT_MS_MAX = 10**8 - 1  # eight digits, in ms: 27 hours
 _METADATA, _BINARY = int(FieldKind.METADATA), int(FieldKind.BINARY)
 
 # "HTTP to gRPC Status Code Mapping" of the gRPC project.
@@ -47,18 +44,15 @@ class AnswerHead:
     __slots__ = ("http_status", "is_grpc", "message", "metadata", "status")
 
     def __init__(self) -> None:
-        self.http_status = 0
-        """0: trailers have none."""
-        self.is_grpc = False
-        """By its content type."""
-        self.status: int | None = None
-        """`grpc-status`; None: it has none, or one that is no number."""
+        self.http_status = 0  # 0: not present, as in trailers
+        self.is_grpc = False  # True by its content type
+        self.status: int | None = None  # `grpc-status`; None: missing or not a number
         self.message = ""
         self.metadata: Sequence[tuple[str, str]] = ()
 
 
 def answer_head(block: HeaderBlock) -> AnswerHead:
-    """What a block says; the same object for a block that is repeated."""
+    """Returns the meaning of a block; the same object for a repeated block."""
     known: AnswerHead | None = block.request
     if known is None:
         known = block.request = _read(block)
@@ -71,7 +65,7 @@ def _read(block: HeaderBlock) -> AnswerHead:
         if name == ":status":
             head.http_status = int(value) if value.isdecimal() and len(value) == 3 else 0
         elif name == "content-type":
-            # Behind it may stand what it carries (`+proto`) or a parameter.
+            # A format (`+proto`) or a parameter may follow.
             head.is_grpc = value.startswith("application/grpc") and value[16:17] in {"", "+", ";"}
         elif name == "grpc-status":
             head.status = int(value) if value.isdecimal() and len(value) <= 3 else None
@@ -84,27 +78,28 @@ def _read(block: HeaderBlock) -> AnswerHead:
 
 
 def status_of_http(status: int) -> Status:
-    """Of an answer whose `:status` is not 200, or that is no gRPC."""
+    """Returns the status of an answer whose `:status` is not 200, or that is not gRPC's."""
     return _HTTP.get(status, Status.UNKNOWN)
 
 
 def status_of_reset(code: ErrorCode) -> Status:
-    """Of a stream that the server reset."""
+    """Returns the status of a stream that the server reset."""
     return _RESETS.get(code, Status.INTERNAL)
 
 
 def request_headers(
     method: str, *, scheme: str, authority: str, timeout_ms: int | None, metadata: Iterable[tuple[str, str]]
 ) -> EncodedHeaders:
-    """The header block of a call, without any state: the same for all calls like this one. `timeout_ms` None: the call
-    has no time limit. Raises BadRequest for metadata that no header can carry.
+    """Returns a header block that needs no state, so equal calls share it. `timeout_ms` None: no time limit.
+
+    Raises BadRequest for metadata that a header cannot carry.
     """
     fields = [
         (b":method", b"POST"),
         (b":scheme", scheme.encode()),
         (b":path", method.encode()),
         (b":authority", authority.encode("ascii", "replace")),
-        # Servers of gRPC look at it to find proxies that drop trailers.
+        # Servers of gRPC check it to detect proxies that drop trailers.
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
         (b"user-agent", b"evenq"),
@@ -116,14 +111,14 @@ def request_headers(
 
 def _field(name: str, value: str) -> tuple[bytes, bytes]:
     if not (value.isascii() and value.isprintable()):
-        raise BadRequest(f"header {name} has the value {value!r:.80}; a header carries printable ASCII only")
+        raise BadRequest(f"header {name} has the value {value!r:.80}; a header value must be printable ASCII")
     if not name.isascii() or name.endswith("-bin"):
-        raise BadRequest(f"header {name!r:.80} cannot be sent: give an ASCII name that does not end in -bin")
+        raise BadRequest(f"header {name!r:.80} cannot be sent; the name must be ASCII and must not end in -bin")
     return name.lower().encode(), value.encode()
 
 
 def _timeout(timeout_ms: int) -> bytes:
-    # Eight digits at most ("gRPC over HTTP2", TimeoutValue), so longer times go in seconds.
+    # At most eight digits ("gRPC over HTTP2", TimeoutValue), so longer times are sent in seconds.
     if timeout_ms <= TIMEOUT_MS_MAX:
         return b"%dm" % max(1, timeout_ms)
     return b"%dS" % min(timeout_ms // 1000, TIMEOUT_MS_MAX)

@@ -1,18 +1,16 @@
 """Error codes of HTTP/2 (RFC 9113, section 7), the two scopes of an error, and the status codes of gRPC.
 
-The cores raise the errors inside and never let one out: a server's `Connection.receive` turns a `StreamFault` into
-RST_STREAM and a `ConnectionFault` into GOAWAY and the event `ConnectionEnded`; `Calling.receive` ends the connection.
+A server's `Connection.receive` turns a `StreamFault` into RST_STREAM, and a `ConnectionFault` into GOAWAY and the event
+`ConnectionEnded`. A `ConnectionFault` leaves `Calling.receive`, and its caller ends the connection.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ConnectionFault", "ErrorCode", "HpackFault", "Status", "StreamFault"]
-
 
 class ErrorCode(IntEnum):
-    """What RST_STREAM and GOAWAY carry."""
+    """Codes of RST_STREAM and GOAWAY."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -31,7 +29,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> ErrorCode:
-        """The code of a frame; one that is not known is INTERNAL_ERROR (RFC 9113, section 7)."""
+        """Returns the code of a frame; INTERNAL_ERROR for an unknown one (RFC 9113, section 7)."""
         try:
             return cls(number)
         except ValueError:
@@ -39,8 +37,6 @@ class ErrorCode(IntEnum):
 
 
 class Status(IntEnum):
-    """gRPC's status codes."""
-
     OK = 0
     CANCELLED = 1
     UNKNOWN = 2
@@ -61,26 +57,24 @@ class Status(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke the protocol, or a bound; the whole connection ends with `code`."""
+    """A violation of the protocol or of a bound; the whole connection ends with `code`."""
 
     def __init__(self, code: ErrorCode, reason: str, limit: str = "") -> None:
         super().__init__(reason)
         self.code = code
-        self.reason = reason
-        """For GOAWAY's debug data and our log: ASCII, without anything the peer sent."""
-        self.limit = limit
-        """Name of the bound that was passed, for metrics; empty: a fault without one."""
+        self.reason = reason  # for GOAWAY's debug data and our log: ASCII, without data of the peer
+        self.limit = limit  # name of the exceeded bound, for metrics; empty: another fault
 
 
 class HpackFault(ConnectionFault):
-    """A header block does not decode: both sides' tables differ from now on, so nothing can follow."""
+    """A header block that does not decode: the tables of both sides differ, so the connection ends."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ErrorCode.COMPRESSION_ERROR, reason)
 
 
 class StreamFault(Exception):
-    """One stream is at fault; the others go on."""
+    """A fault of one stream; the others continue."""
 
     def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)

@@ -1,10 +1,10 @@
-"""One HTTP/2 connection of a client with one call whose messages go both ways, without I/O and without a clock.
+"""One HTTP/2 connection of a client with one call in both directions, without I/O and without a clock.
 
-`Streaming` whose request has no end: `open` begins the call, `send` adds a message to it, and what the server's windows
-do not take yet waits here. Used by `evenq.wire.duplex_call`; the connection serves one call and is closed with it, so a
-call that is over resets no stream. Rules and section numbers are those of RFC 9113.
-Always true: as of `Calling`; messages leave whole and in the order of `send`; `unsent_bytes` counts what waits for a
-window, and nothing else of a message is kept.
+`StreamConnection` with a request that has no end: `open` begins the call, `send` adds a message, and messages beyond
+the server's windows wait here. Used by `evenq.wire.duplex_call`. The connection serves one call and is closed with it,
+so an ended call resets no stream. Rules and section numbers are those of RFC 9113.
+Always true: as of `UnaryConnection`; messages leave whole and in the order of `send`; `unsent_bytes` counts all bytes
+of messages that are still kept.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections import deque
 
 from evenq.wire.http2 import frames as f
-from evenq.wire.http2.calling import PREFIX_BYTES
-from evenq.wire.http2.streaming import Streaming
-
-__all__ = ["DuplexStreaming"]
+from evenq.wire.http2.streaming import StreamConnection
+from evenq.wire.http2.unary import PREFIX_BYTES
 
 
-class DuplexStreaming(Streaming):
-    """The client's side. `messages` holds what came and was not taken."""
+class DuplexConnection(StreamConnection):
+    """The client's side. `messages` holds received messages that were not taken."""
 
     unsent_bytes = 0
-    """Of messages and their prefixes, what the server's windows did not take yet."""
+    """Bytes of messages and their prefixes that wait for the server's windows."""
 
     def open(self, headers: f.EncodedHeaders) -> None:
-        """Begin the call. The server has greeted; once per connection."""
+        """Begins the call, after the server's SETTINGS; once per connection."""
         assert self.greeted
         assert not self.running
         stream_id = self._stream_id = self._stream_id + 2
@@ -39,9 +37,7 @@ class DuplexStreaming(Streaming):
             self.feed(early)
 
     def send(self, message: bytes) -> None:
-        """One more message; what the windows take of it is in `take` now, the rest later. Nothing happens when the call
-        is over.
-        """
+        """Adds a message; `take` returns as much as the windows allow, the rest later. Does nothing after the end."""
         if not self.running:
             return
         prefix = len(message).to_bytes(PREFIX_BYTES, "big")
@@ -52,7 +48,7 @@ class DuplexStreaming(Streaming):
         self._fill()
 
     def take_parts(self) -> list[bytes | memoryview]:
-        """What must be written now, as `take` has it, not joined."""
+        """Returns the output, as `take`, in parts that are not joined."""
         parts, self._out = self._out, []
         return parts
 
@@ -68,7 +64,7 @@ class DuplexStreaming(Streaming):
             self._move(size)
 
     def _move(self, size: int) -> None:
-        """The next bytes of what waits go out."""
+        """Moves the next `size` waiting bytes to the output."""
         unsent = self._unsent
         while size:
             first = unsent[0]
@@ -82,7 +78,7 @@ class DuplexStreaming(Streaming):
                 return
 
     def _stop(self, status: int, details: str, *, ended: bool = False) -> None:
-        """The call is over with this. Its connection is closed, which says all that a reset would."""
+        """Ends the call with this status. The connection is closed, which replaces a reset of the stream."""
         del ended
         self.status, self.details = status, details
         self._end()

@@ -1,7 +1,7 @@
-"""Header fields: what one is, classified once when it comes in, so that a field that is indexed costs a look-up.
+"""Header fields, classified once when they arrive, so that an indexed field costs one look-up.
 
-Always true: a field of kind MALFORMED (upper case, a character that no name or value may have, a pseudo-header that no
-request has, a header of the connection) makes the request malformed, whatever else is in it (RFC 9113, section 8.2).
+Always true: a field of kind MALFORMED makes the request malformed (RFC 9113, section 8.2). It has upper case, an
+invalid character or pseudo-header, or is a header of the connection.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import re
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "HeaderBlock", "another", "field"]
-
 FIELD_OVERHEAD = 32
-"""Bytes that a field counts beside its name and value (RFC 7541, section 4.1)."""
+"""Bytes that a field counts in addition to its name and value (RFC 7541, section 4.1)."""
 
 _NAME_OK = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+\Z").match
 _VALUE_BAD = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class FieldKind(IntEnum):
-    """What a server of gRPC does with a field."""
+    """Use of a field by a gRPC server."""
 
     METADATA = 0
     BINARY = 1
@@ -37,13 +35,11 @@ class FieldKind(IntEnum):
 
 
 class Field(NamedTuple):
-    """One field."""
-
     pair: tuple[str, str]
     """Name and value; bytes above 127 as Latin-1."""
     kind: int
     size: int
-    """Bytes, as tables and lists count them."""
+    """Bytes as counted by tables and lists."""
     name: bytes
 
 
@@ -76,17 +72,14 @@ class HeaderBlock:
     def __init__(self, fields: list[Field], size: int) -> None:
         self.fields = fields
         self.common: HeaderBlock | None = None
-        """What it shares with blocks before it: all but `changing`. None: it was read field by field."""
-        self.changing: list[Field] = []
-        """Fields that differ; they are none of `fields` then."""
-        self.size = size
-        """Bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them."""
-        self.request: Any = None
-        """What the layer above made of the fields; stays with a block that comes again."""
+        """Fields shared with previous blocks, all but `changing`. None: the block was read field by field."""
+        self.changing: list[Field] = []  # fields that differ; not in `fields` then
+        self.size = size  # bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them
+        self.request: Any = None  # the result of the layer above for the fields; kept with a repeated block
 
 
 def field(name: bytes, value: bytes) -> Field:
-    """Classify one. A bad one is a field all the same: the peer's table has it, so ours must."""
+    """Classifies a field. A malformed one is returned too: the peer's table contains it, so ours must."""
     kind = _KINDS.get(name)
     if kind is None:
         kind = FieldKind.METADATA
@@ -94,7 +87,7 @@ def field(name: bytes, value: bytes) -> Field:
             kind = FieldKind.MALFORMED
         elif name.endswith(b"-bin"):
             kind = FieldKind.BINARY
-        # RFC 9113, 8.2.2: `te` may be there, with this value alone.
+        # RFC 9113, 8.2.2: `te` is allowed with this value only.
         elif name == b"te":
             kind = FieldKind.HIDDEN if value == b"trailers" else FieldKind.MALFORMED
     text = value.decode("latin-1")
@@ -105,7 +98,7 @@ def field(name: bytes, value: bytes) -> Field:
 
 
 def another(known: Field, value: bytes) -> Field:
-    """The field with this name and another value."""
+    """Returns the field with this name and another value."""
     pair, kind, _, name = known
     text = value.decode("latin-1")
     if kind >= _HIDDEN or not text.isprintable():

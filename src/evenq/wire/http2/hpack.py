@@ -1,33 +1,28 @@
-"""HPACK (RFC 7541): a `Decoder` with the tables, and stateless encoding for what a server answers.
+"""HPACK (RFC 7541): a `Decoder` with the tables, and stateless encoding for answers.
 
-Answers use the static table and literals only, so their blocks are constants that no connection's state changes. A
-block that is all references is decoded once for as long as the dynamic table stands as it is; where a peer has no such
-table, what blocks share that differ by a deadline is decoded once at all (`patterns`).
-Always true: after a block that decoded, the dynamic table is the peer's, also if the list was too large to be kept;
-every other input is an HpackFault, and work and memory are bounded by the bytes of the block.
+Answers use only the static table and literals, so their blocks are constants for all connections. A repeated block of
+references is decoded once per state of the dynamic table. Without such a table, blocks that differ in a deadline share
+their decoded part (`Pattern`).
+Always true: after each decoded block the dynamic table equals the peer's, also if the list is too large to be kept;
+all other input raises HpackFault; work and memory are bounded by the bytes of the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from evenq.wire.http2 import huffman
 from evenq.wire.http2.codes import HpackFault
 from evenq.wire.http2.fields import Field, FieldKind, HeaderBlock, another, field
-from evenq.wire.http2.patterns import CHANGING, Pattern, common_fields
-
-__all__ = ["TABLE_BYTES", "Decoder", "encode", "integer", "literal"]
 
 TABLE_BYTES = 4_096
-"""Size of the dynamic table, bytes; HTTP/2's default, which needs no SETTINGS."""
+"""Size of the dynamic table, bytes; the default of HTTP/2, which needs no SETTINGS."""
 INTEGER_BYTES_MAX = 5
 STRING_CACHE_MAX = 1_024
 STRING_BYTES_CACHED = 256
 BLOCK_CACHE_MAX = 64
 BLOCK_BYTES_CACHED = 1_024
-PATTERNS_MAX = 8
-"""Of one connection: a client makes few calls often. The one that was used last is looked at first."""
-
+PATTERNS_MAX = 8  # patterns of one connection; the most recently used one is tried first
 _STATIC_TEXT = """:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https|:status 200|\
 :status 204|:status 206|:status 304|:status 400|:status 404|:status 500|accept-charset|accept-encoding gzip, deflate|\
 accept-language|accept-ranges|accept|access-control-allow-origin|age|allow|authorization|cache-control|\
@@ -43,44 +38,43 @@ _STATIC = (None, *(field(name, value) for name, value in STATIC_PAIRS))
 _STATIC_MAX = len(STATIC_PAIRS)
 _STATIC_INDEX = {pair: index for index, pair in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
 _STATIC_NAME = {name: index for index, (name, _) in reversed(list(enumerate(STATIC_PAIRS, start=1)))}
-
 _CONTENT_LENGTH = int(FieldKind.CONTENT_LENGTH)
-
 _strings: dict[bytes, bytes] = {}
-"""Huffman strings that came before, decoded: most clients send the same few. One table for all connections."""
+"""Decoded Huffman strings: most clients repeat the same few. One table for all connections."""
+CHANGING = frozenset({b"grpc-timeout", b"x-mq-request-id"})
+"""Names of fields whose values SDKs change with each call: a `grpc-timeout`, or metadata."""
+_OTHERS = frozenset(map(int, (FieldKind.TIMEOUT, FieldKind.CONTENT_LENGTH, FieldKind.MALFORMED)))
+_PSEUDO = frozenset(map(int, (FieldKind.METHOD, FieldKind.SCHEME, FieldKind.PATH, FieldKind.AUTHORITY)))
+_LONG = 0x7F
 
 
 class Decoder:
-    """The peer's side of header compression, of one connection."""
+    """The decoding side of one connection."""
 
     def __init__(self, table_bytes_max: int = TABLE_BYTES) -> None:
         self.bytes_allowed = table_bytes_max
-        """What our SETTINGS allow the peer to choose from, once it has acknowledged them."""
+        """Largest table that the peer may choose, by our SETTINGS after their acknowledgement."""
         self._bytes_max = table_bytes_max
         self._bytes = 0
-        self._dynamic: list[Field] = []
-        """Newest last: index 62 is at -1."""
-        self.knows_length = False
-        """True: a field `content-length` came, which requests of gRPC do not have."""
+        self._dynamic: list[Field] = []  # newest last: index 62 is at -1
+        self.knows_length = False  # True: a field `content-length` arrived, which requests of gRPC do not have
         self.changes = False
-        """True: fields that change with each call (`CHANGING`) entered the table, so it is of no use."""
+        """True: fields that change with each call (`CHANGING`) entered the table, so it is useless."""
         self._patterns: list[Pattern] = []
-        self._spans: list[int] = []
-        """Begin and end of the values in `CHANGING` fields of the block that is read now."""
+        self._spans: list[int] = []  # begin and end of the values of `CHANGING` fields in the current block
         self._blocks: dict[bytes, HeaderBlock] = {}
-        """Blocks that read the table and did not change it, since it was changed last."""
+        """Blocks that did not change the table, since its last change."""
 
     @property
     def table_bytes(self) -> int:
-        """Size of the dynamic table as the RFC counts it."""
         return self._bytes
 
     def repeated(self, block: bytes) -> HeaderBlock | None:
-        """The fields of a block that came before and still says the same; None: it is for `decode`."""
+        """Returns the fields of a repeated block whose meaning is the same; None: call `decode`."""
         return self._blocks.get(block)
 
     def usual(self, block: bytes) -> HeaderBlock | None:
-        """The fields of a block that differs by few values from one before; None: it is for `decode`."""
+        """Returns the fields of a block that differs from a previous one by few values; None: call `decode`."""
         if self._bytes_max:
             return None
         patterns = self._patterns
@@ -97,7 +91,7 @@ class Decoder:
         made = HeaderBlock(common.fields, common.size)
         for known, value in zip(pattern.fields, values, strict=True):
             new = another(known, _short_string(value))
-            if new.kind != known.kind:  # it is malformed: that is for `decode`
+            if new.kind != known.kind:  # it is malformed: `decode` reads it
                 return None
             made.size += new.size
             made.changing.append(new)
@@ -105,7 +99,7 @@ class Decoder:
         return made
 
     def decode(self, block: bytes) -> HeaderBlock:
-        """The fields of a whole block. Raises HpackFault."""
+        """Returns the fields of a whole block. Raises HpackFault."""
         known = self._blocks.get(block) or self.usual(block)
         if known is not None:
             return known
@@ -143,14 +137,14 @@ class Decoder:
                     index = byte & 0x7F
                     if index == 0x7F:
                         index, position = _read_integer(block, position, 0x7F)
-                    # A place beyond the table raises IndexError, and so does the end of the block: no bounds are
-                    # checked on the way, the one `except` below makes the fault.
+                    # An index beyond the table, or the end of the block, raises IndexError; the `except` below makes
+                    # it an HpackFault, so no bounds are checked here.
                     field = _STATIC[index] if index <= _STATIC_MAX else dynamic[_STATIC_MAX - index]
                     if field is None:
-                        raise HpackFault("index 0 stands for no field")
+                        raise HpackFault("index 0 is not a field")
                 elif byte >= 0x40:
                     field, position = self._read_literal(block, position, 0x3F)
-                    if self._bytes_max:  # else it leaves the table empty, as it is
+                    if self._bytes_max:  # otherwise the table stays empty
                         self._insert(field)
                         changed = True
                 elif byte >= 0x20:
@@ -166,7 +160,7 @@ class Decoder:
         except IndexError:
             raise HpackFault("the block ends early, or names a field that is in no table") from None
         decoded = HeaderBlock(fields, size)
-        # A block with a deadline differs each time: remembering it would push out those that repeat.
+        # A block with a deadline differs each time: caching it would evict blocks that repeat.
         if not changed and not self._spans and end <= BLOCK_BYTES_CACHED:
             if len(self._blocks) >= BLOCK_CACHE_MAX:
                 self._blocks.clear()
@@ -222,7 +216,7 @@ class Decoder:
 
 
 def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
-    """The rest of an integer whose prefix is full; `position` is behind the prefix."""
+    """Reads the rest of an integer whose prefix is full; `position` is after the prefix."""
     value, shift = mask, 0
     for count in range(INTEGER_BYTES_MAX):
         byte = block[position + count]
@@ -249,7 +243,7 @@ def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
     if text is None:
         text = huffman.decode(data)
         if length <= STRING_BYTES_CACHED:
-            # Cleared instead of kept by age: strangers choose the strings, and an LRU would cost each look-up.
+            # Cleared, not evicted by age: peers choose the strings, and an LRU would slow each look-up.
             if len(_strings) >= STRING_CACHE_MAX:
                 _strings.clear()
             _strings[data] = text
@@ -257,12 +251,12 @@ def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _short_string(encoded: bytes) -> bytes:
-    """A string of less than 127 bytes that is expected to come once."""
+    """Decodes a string of less than 127 bytes that is not expected to repeat."""
     return encoded[1:] if encoded[0] < 0x80 else huffman.decode(encoded[1:])
 
 
 def integer(value: int, mask: int, flags: int) -> bytes:
-    """`value` with a prefix of the bits of `mask`, beside `flags`."""
+    """Encodes `value` with a prefix of the bits of `mask`, beside `flags`."""
     if value < mask:
         return bytes((flags | value,))
     out, value = bytearray((flags | mask,)), value - mask
@@ -274,7 +268,7 @@ def integer(value: int, mask: int, flags: int) -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """One field without any state: a reference to the static table, or a literal that enters no table."""
+    """Encodes one field without state: a reference to the static table, or a literal that enters no table."""
     whole = _STATIC_INDEX.get((name, value))
     if whole is not None:
         return integer(whole, 0x7F, 0x80)
@@ -284,5 +278,56 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 def encode(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A header block without any state."""
+    """Encodes a header block without state."""
     return b"".join(literal(name, value) for name, value in pairs)
+
+
+class Pattern:
+    """The constant bytes of header blocks that differ only in the deadline or the request's id: before, between and
+    after these values.
+
+    Without a dynamic table a block means the same whatever preceded it. A client that repeats calls of one method
+    writes the same bytes around these two values.
+    """
+
+    __slots__ = ("_before", "_behind", "common", "fields")
+
+    def __init__(self, common: HeaderBlock, fields: list[Field], parts: Sequence[bytes]) -> None:
+        self.common = common  # all fields except those that change
+        self.fields = fields  # the fields that change, with the values of the first block
+        *self._before, self._behind = parts
+
+    def values(self, block: bytes) -> list[bytes] | None:
+        """Returns the values of the changing fields, each after its length byte; None: the block does not match."""
+        at = 0
+        values: list[bytes] = []
+        for part in self._before:
+            if not block.startswith(part, at):
+                return None
+            at += len(part)
+            length = block[at] & 0x7F
+            # 127 or more has further bytes of length; `decode` reads such a block.
+            if length == _LONG:
+                return None
+            end = at + 1 + length
+            values.append(block[at:end])
+            at = end
+        return values if block[at:] == self._behind else None
+
+
+def common_fields(fields: Sequence[Field]) -> list[Field] | None:
+    """Returns the fields that do not change; None if blocks like this one cannot be read by a pattern.
+
+    Each changing field must occur once, and no pseudo-header may follow it: that would make the request malformed.
+    """
+    common = [one for one in fields if one.name not in CHANGING]
+    names = [one.name for one in fields if one.name in CHANGING]
+    first = next((at for at, one in enumerate(fields) if one.name in CHANGING), len(fields))
+    if (
+        len(set(names)) < len(names)
+        or any(one.kind in _OTHERS for one in common)
+        or any(one.kind == FieldKind.MALFORMED for one in fields)
+        or any(one.kind in _PSEUDO for one in fields[first:])
+    ):
+        return None
+    return common

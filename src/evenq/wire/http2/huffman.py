@@ -1,10 +1,10 @@
 """Huffman decoding of HPACK strings (RFC 7541, section 5.2 and appendix B), a byte of input at a time.
 
-The code is canonical: the lengths below give the codes, shorter ones first and in order of the symbols. A `_State` is
-a place inside the code tree; looking up a byte in it gives the symbols that the eight bits complete and the next state.
-States and their entries are made when they are first needed, at most 256 x 256 of them.
-Always true: what decodes is exactly what a bit-by-bit reading of the RFC decodes; EOS inside a string, padding of
-more than seven bits, or padding that is not all ones is an HpackFault.
+The code is canonical: the lengths below define the codes, shorter ones first and in order of the symbols. A `_State` is
+a position in the code tree; its entry for a byte has the symbols that the eight bits complete and the next state.
+States and entries are made when they are first needed, at most 256 x 256.
+Always true: the result equals a bit-by-bit reading by the RFC; EOS inside a string, padding of more than seven bits, or
+padding that is not all ones raises HpackFault.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from evenq.wire.http2.codes import HpackFault
-
-__all__ = ["CODES", "CODE_LENGTHS", "decode"]
 
 _LENGTHS = """
 13 23 28 28 28 28 28 28 28 24 30 28 28 30 28 28 28 28 28 28 28 28 30 28 28 28 28 28 28 28 28 28 6 10 10 12 13 6
@@ -39,8 +37,7 @@ def _canonical() -> tuple[int, ...]:
     return tuple(codes)
 
 
-CODES = _canonical()
-"""Code of each symbol, in its lowest bits."""
+CODES = _canonical()  # code of each symbol, in its lowest bits
 
 _SYMBOL = {(CODE_LENGTHS[symbol], code): symbol for symbol, code in enumerate(CODES)}
 _BYTES = tuple(bytes((symbol,)) for symbol in range(256))
@@ -49,7 +46,7 @@ _Entry: TypeAlias = "tuple[bytes, _State]"
 
 
 class _State(dict[int, _Entry]):
-    """Bits read since the last whole symbol: by next byte, what they complete and where that leads."""
+    """Bits read since the last whole symbol. Maps the next byte to the completed symbols and the next state."""
 
     __slots__ = ("bits", "length")
 
@@ -65,7 +62,7 @@ class _State(dict[int, _Entry]):
             symbol = _SYMBOL.get((length, bits))
             if symbol is not None:
                 if symbol == EOS:
-                    raise HpackFault("a Huffman string holds EOS")
+                    raise HpackFault("a Huffman string contains EOS")
                 symbols += _BYTES[symbol]
                 length = bits = 0
         entry = self[byte] = symbols, _state(length, bits)
@@ -86,7 +83,7 @@ _START = _state(0, 0)
 
 
 def decode(data: bytes) -> bytes:
-    """The string. Raises HpackFault."""
+    """Returns the decoded string. Raises HpackFault."""
     state = _START
     parts: list[bytes] = []
     append = parts.append

@@ -1,11 +1,10 @@
-"""One HTTP/2 connection of a client that takes answers of many messages, without I/O and without a clock.
+"""One HTTP/2 connection of a client that receives answers of many messages, without I/O and without a clock.
 
-`Calling` with one thing more: `room` says where the next bytes of the server belong, and `received` how many were put
-there. So the bytes of a message go from the socket into the message and nowhere else; `feed` does it for bytes that are
-somewhere already, as those that were encrypted. `messages` holds those that are complete. Used by
-`evenq.wire.blocking_stream`.
-Always true: no byte is asked for beyond the frame that is being read, but the next frame's header within a message; a
-message lies in memory that no other call looks at, and which is used again when its reader is done with it.
+`UnaryConnection` with one addition: `room` returns the memory for the server's next bytes, and `received` reports how
+many were written there. So a message is received without a copy. `feed` does the same for bytes that already are in
+memory, such as decrypted ones. `messages` holds the complete ones. Used by `evenq.wire.blocking_stream`.
+Always true: within a message at most the next frame's header is requested beyond the current frame; the memory of a
+message is used again only when no view of it exists.
 """
 
 from __future__ import annotations
@@ -14,41 +13,33 @@ from collections import deque
 
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.answers import AnswerHead
-from evenq.wire.http2.calling import PREFIX_BYTES, Calling, CallLimits
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode, Status
+from evenq.wire.http2.unary import PREFIX_BYTES, CallLimits, UnaryConnection
 
-__all__ = ["Streaming"]
-
-ROOMS_MAX = 3
-"""Pieces of memory that are kept for further messages."""
-ROOM_BYTES_MAX = 4 << 20
-"""Longer messages have memory of their own."""
+ROOMS_MAX = 3  # buffers that are kept for further messages
+ROOM_BYTES_MAX = 4 << 20  # longer messages get memory that is not used again
 
 
-class Streaming(Calling):
+class StreamConnection(UnaryConnection):
     """The client's side. While `running`, read into `room()`."""
 
     def __init__(self, limits: CallLimits | None = None) -> None:
         super().__init__(limits or CallLimits())
-        self.messages: deque[memoryview] = deque()
-        """Complete ones that were not taken yet."""
+        self.messages: deque[memoryview] = deque()  # complete messages that were not taken
         self._header = memoryview(bytearray(f.HEADER_BYTES))
         self._prefix = memoryview(bytearray(PREFIX_BYTES))
         self._small: memoryview | None = None
-        """A whole frame that is no plain DATA of our call, as far as it came."""
-        self._have = 0
-        """Bytes of the header, or of `_small`, that came."""
-        self._data_left = 0
-        """Of a DATA frame."""
+        """A whole frame other than plain DATA of our call, as far as it arrived."""
+        self._have = 0  # received bytes of the header, or of `_small`
+        self._data_left = 0  # missing bytes of a DATA frame
         self._data_ends = False
         self._prefix_have = 0
-        self._message: memoryview | None = None
-        """The message that is being read, with room for all of it."""
+        self._message: memoryview | None = None  # the message that is being read, at its full length
         self._message_have = 0
         self._rooms: list[bytearray] = []
 
     def begin(self, headers: f.EncodedHeaders, message: bytes) -> bytes:
-        """Open a call; what must be written for it now."""
+        """Opens a call; returns its first output."""
         self.messages.clear()
         self._message, self._prefix_have = None, 0
         output = super().begin(headers, message)
@@ -61,19 +52,19 @@ class Streaming(Calling):
     # ------------------------------------------------------------------------------------------------------- input
 
     def room(self) -> list[memoryview]:
-        """Where the next bytes of the server belong, at least one."""
+        """Returns the buffers for the server's next bytes, at least one."""
         left, message = self._data_left, self._message
         if not left:
             return [(self._header if self._small is None else self._small)[self._have :]]
         if message is None:
             return [self._prefix[self._prefix_have : self._prefix_have + left]]
         part = message[self._message_have : self._message_have + left]
-        if left < len(message) - self._message_have:  # the message goes on, so another frame must follow
+        if left < len(message) - self._message_have:  # the message continues, so another frame must follow
             return [part, self._header]
         return [part]
 
     def received(self, size: int) -> bool:
-        """`size` bytes were put into `room()`; True: the call is over. Raises ConnectionFault."""
+        """Reports `size` bytes written into `room()`; True: the call has ended. Raises ConnectionFault."""
         left, message = self._data_left, self._message
         if left:
             missing = PREFIX_BYTES - self._prefix_have if message is None else len(message) - self._message_have
@@ -99,7 +90,7 @@ class Streaming(Calling):
         return not self.running
 
     def feed(self, data: bytes) -> bool:
-        """As `received`, with bytes that are elsewhere."""
+        """Works as `received`, for bytes that are elsewhere in memory."""
         view, position = memoryview(data), 0
         while position < len(view):
             if not self.running:
@@ -142,9 +133,9 @@ class Streaming(Calling):
             return
         flag, size = self._prefix[0], int.from_bytes(self._prefix[1:], "big")
         if flag:
-            self._stop(Status.INTERNAL, f"the answer has the flag {flag}; nothing compressed was asked for")
+            self._stop(Status.INTERNAL, f"the answer has the flag {flag}; compression was not requested")
         elif size > self.limits.answer_bytes_max:
-            words = f"a message has {size} bytes, more than the {self.limits.answer_bytes_max} that are read"
+            words = f"a message has {size} bytes, more than the {self.limits.answer_bytes_max} that are allowed"
             self._stop(Status.INTERNAL, words)
         else:
             self._message, self._message_have = self._memory(size), 0
@@ -162,18 +153,18 @@ class Streaming(Calling):
         for room in self._rooms:
             if len(room) >= size:
                 try:
-                    room.append(0)  # refused while anybody looks at it
+                    room.append(0)  # raises BufferError while a view exists
                 except BufferError:
                     continue
                 room.pop()
                 return memoryview(room)[:size]
         made = bytearray(min(size + (size >> 3), ROOM_BYTES_MAX))
-        # An eighth more: the next block of a scan is seldom exactly as long, and fits then.
+        # An eighth more: the next block of a scan is seldom exactly as long, and then fits.
         self._rooms = [*self._rooms[-ROOMS_MAX + 1 :], made]
         return memoryview(made)[:size]
 
     def _look_at_body(self) -> None:
-        """DATA that came as a small frame, padded."""
+        """Reads DATA that arrived as a small, padded frame."""
         data, self._body = memoryview(self._body), b""
         while data and self.running:
             if self._message is None:
@@ -202,6 +193,6 @@ class Streaming(Calling):
 
     def _end(self) -> None:
         super()._end()
-        if self._data_left or self._have:  # the rest of a frame is not read
+        if self._data_left or self._have:  # the rest of a frame remains unread
             self.leaving = True
         self._data_left, self._message, self._small = 0, None, None

@@ -19,8 +19,6 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.reflection import GeneratedProtocolMessageType
 
-__all__ = ["POOL", "Duration", "Timestamp", "load"]
-
 POOL = descriptor_pool.DescriptorPool()
 
 

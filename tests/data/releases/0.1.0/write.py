@@ -30,8 +30,8 @@ from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.settings import Settings, StoreSettings
 
 from evenq.model import MessageQueue, MessageType, StartFrom
-from evenq.store.log import lock
 from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log import lock
 from evenq.store.timers import loading, pending
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -123,7 +123,9 @@ class Writer:
         assert answer.status.code == v2.OK, (method, answer)
         return answer
 
-    async def receive(self, group: str, topic: str, count: int, *, client: str = "c", hidden_ms: int = 2 * MINUTE_MS) -> Any:
+    async def receive(
+        self, group: str, topic: str, count: int, *, client: str = "c", hidden_ms: int = 2 * MINUTE_MS
+    ) -> Any:
         request = s.ReceiveMessageRequest(batch_size=count)
         request.group.name, request.message_queue.topic.name, request.message_queue.id = group, topic, -1
         request.message_queue.broker.name = NAME
@@ -287,7 +289,7 @@ class Writer:
         await self.stage.call(staged.BEGIN, begin, staging_pb2.BeginResponse, NAME)
         for batch, token in ((0, "a"), (1, "b")):
             block = staged.block([f"row {batch}.{row}" for row in range(3)], tags=["t"] * 3)
-            asked = staged.stage(block, topic="rows", batch=batch, token=token, coordinator=NAME)
+            asked = staged.stage_rows(block, topic="rows", batch=batch, token=token, coordinator=NAME)
             await self.stage.call(staged.STAGE, asked, staging_pb2.StageResponse, NAME)
         decision = staged.decide({"a": [NAME]}, batch=0, topics=("rows",))
         await self.stage.call(staged.DECIDE, decision, staging_pb2.DecideResponse, NAME)

@@ -7,8 +7,6 @@ again.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +16,7 @@ from evenq_proofs.group_faults.campaign import FaultRun
 from evenq_proofs.group_faults.kills import GroupKills
 from evenq_proofs.group_faults.places import RECORDS
 from evenq_proofs.group_faults.shapes import SHAPES
-
-__all__ = ["main"]
+from evenq_proofs.ledgers import append_row, commit, say, today
 
 LEDGER_HEAD = """# Broken links and kills of groups of copies that were run
 
@@ -76,28 +73,17 @@ def made(chosen: argparse.Namespace, folder: Path) -> FaultRun | GroupKills:
     return GroupKills(folder, chosen.cycles, seed=chosen.seed, mode=chosen.mode, record=chosen.record, say=say)
 
 
-def say(text: str) -> None:
-    """What happens now."""
-    sys.stderr.write(f"{dt.datetime.now(tz=dt.UTC):%H:%M:%S} {text}\n")
-    sys.stderr.flush()
-
-
 def append_line(path: Path, run: FaultRun | GroupKills, minutes: float) -> None:
     """Add one line to the ledger, which is begun if it is not there."""
-    if not path.exists():
-        path.write_text(LEDGER_HEAD, encoding="utf-8")
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     links = isinstance(run, FaultRun)
     applied = run.applied if isinstance(run, FaultRun) else run.killed
     cells = [
-        dt.datetime.now(tz=dt.UTC).date().isoformat(), commit, "links" if links else "kills", run.mode, run.record,
+        today(), commit(), "links" if links else "kills", run.mode, run.record,
         f"{sum(applied.values())} of {len(applied)} kinds", f"{run.promises:,}", str(run.elections),
         f"{run.slowest_ms} ms", f"{minutes:.1f}", str(run.seed),
         f"{len(run.problems)} wrong" if run.problems else "clean",
     ]  # fmt: skip
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"| {' | '.join(cells)} |\n")
+    append_row(path, LEDGER_HEAD, cells)
 
 
 if __name__ == "__main__":

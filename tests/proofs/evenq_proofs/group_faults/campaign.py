@@ -19,13 +19,11 @@ from typing import Final
 from evenq.errors import Error
 from evenq.testing.checker import Tolerances, check
 from evenq.testing.history import HistoryAction, Op, Recorder, read_history
-from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.group_faults.clients import GroupClients, acks_of_deposed
 from evenq_proofs.group_faults.shapes import SHAPES
 from evenq_proofs.group_faults.stage import GROUP, Stage
 from evenq_proofs.kill_loop.clients import GROUPS, TOPIC, Clients
-
-__all__ = ["ALL_OF_IT", "FaultRun", "drained", "equal_logs", "subscribe"]
+from evenq_proofs.waiting import until
 
 RECOVERY_MS_MAX: Final = 30_000
 ALL_OF_IT: Final = "all of it"
@@ -177,4 +175,4 @@ def _log_of(folder: Path) -> dict[str, Path]:
 def _until_more(clients: GroupClients, count: int) -> None:
     """The group answers again."""
     goal = clients.acknowledged + count
-    wait_for(lambda: clients.acknowledged >= goal, f"{count} more answers", seconds=90)
+    until(lambda: clients.acknowledged >= goal, f"{count} more answers", seconds=90)

@@ -20,8 +20,6 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Recorder
 from evenq_proofs.kill_loop.clients import Clients
 
-__all__ = ["Acknowledged", "ClientsAtBroker", "GroupAnswers", "GroupClients", "GroupPuller", "acks_of_deposed"]
-
 PAUSE_MS: Final = 60
 """After a call that failed: most brokers do not serve."""
 PACE_MS: Final = 10

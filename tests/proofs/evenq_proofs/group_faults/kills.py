@@ -20,14 +20,12 @@ from typing import Final
 from evenq.runtime.failpoints import COUNTS_VARIABLE, POINTS, VARIABLE, read_counts
 from evenq.testing.checker import Tolerances, check
 from evenq.testing.history import Recorder, read_history
-from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.group_faults.campaign import ALL_OF_IT, drained, equal_logs, subscribe
 from evenq_proofs.group_faults.clients import GroupClients, acks_of_deposed
 from evenq_proofs.group_faults.places import MEMBERS
 from evenq_proofs.group_faults.stage import BROKERS, GROUP, Stage
 from evenq_proofs.kill_loop.campaign import SINK_ONLY
-
-__all__ = ["KINDS", "GroupKills"]
+from evenq_proofs.waiting import until
 
 KINDS: Final[Mapping[str, int]] = {
     "leader": 6, "leader with its disk": 2, "follower": 3, "follower with its disk": 1, "place": 2, "leader and place": 2,
@@ -206,7 +204,7 @@ class _Round:
             self._back(arm=False)
             return clients.acknowledged >= goal
 
-        wait_for(answers, f"{count} more answers; {self.stage.state()}", seconds=AGAIN_S)
+        until(answers, f"{count} more answers; {self.stage.state()}", seconds=AGAIN_S)
 
     def _disarm(self) -> None:
         """A process that may still die at a failpoint dies now: the drain is to be in peace."""

@@ -28,8 +28,6 @@ from evenq_proofs.etcd import Etcd
 from evenq_proofs.group_faults.proxy import FaultProxy, ProxyLoop
 from evenq_proofs.lease_api import kubeconfig_of, writes_of
 
-__all__ = ["MEMBERS", "RECORDS", "Election", "EtcdPlace", "LeasePlace", "Place", "elections_of_logs", "place_of"]
-
 RECORDS: Final = ("lease", "etcd")
 ANNOTATION: Final = "evenq.io/group-record"
 PACKAGES: Final = str(Path(__file__).resolve().parents[2])

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from evenq.runtime.closing import Closing
 
-__all__ = ["OPEN", "FaultProxy", "Flow", "ProxyLoop"]
-
 CHUNK_BYTES: Final = 65_536
 HELD_MAX: Final = 256
 """Chunks of one direction that are on their way, when they are late."""

@@ -14,8 +14,6 @@ from evenq_proofs.group_faults.places import MEMBERS, RECORDS
 from evenq_proofs.group_faults.proxy import Flow
 from evenq_proofs.group_faults.stage import BROKERS, Stage
 
-__all__ = ["SHAPES", "SHORT", "Shape"]
-
 HELD: Final = Flow(held=True)
 LATE: Final = Flow(late_ms=300, jitter_ms=50)
 TORN: Final = Flow(bytes_max=200_000)

@@ -16,11 +16,9 @@ from evenq.runtime.closing import Closing
 from evenq.testing import LocalCluster
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
-from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.group_faults.places import Election, place_of
 from evenq_proofs.group_faults.proxy import FaultProxy, ProxyLoop
-
-__all__ = ["BROKERS", "GROUP", "GroupState", "Stage"]
+from evenq_proofs.waiting import until
 
 BROKERS: Final = range(3)
 GROUP: Final = "broker-a"
@@ -127,7 +125,7 @@ class Stage(Closing):
     def wait_in_sync(self, *, within_s: float = 90.0) -> None:
         """Until the group is whole. Raises AssertionError with the ends of their logs."""
         try:
-            wait_for(self.is_whole, "all copies in sync", seconds=within_s)
+            until(self.is_whole, "all copies in sync", seconds=within_s)
         except AssertionError as error:
             logs = "\n".join(f"--- {node.name}\n{node.log_text()[-3_000:]}" for node in self.brokers)
             raise AssertionError(f"{error}; {self.state()}\n{logs}") from error

@@ -14,8 +14,6 @@ from pathlib import Path
 from evenq_proofs.kill_loop.ledger import append_line
 from evenq_proofs.kill_loop.loop import KillLoop, Progress
 
-__all__ = ["main"]
-
 
 def show(progress: Progress) -> None:
     """One line that grows."""

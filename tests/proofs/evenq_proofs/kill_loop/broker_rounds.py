@@ -26,8 +26,6 @@ from evenq_proofs.kill_loop.store_rounds import forget, tear
 from evenq_proofs.kill_loop.verifying import verified
 from evenq_proofs.tolerance import tolerances
 
-__all__ = ["BrokerRound"]
-
 KILL_MS: Final = (30, 400)
 SETTINGS: Final = {
     "HOST": "127.0.0.1", "BROKER_NAME": BROKER, "STORE__SEGMENT_BYTES": str(1 << 16), "STORE__CACHE_BYTES": "65536",

@@ -16,8 +16,6 @@ from typing import Final
 
 from evenq.runtime.failpoints import POINTS, read_counts
 
-__all__ = ["BROKER_ONLY", "SINK_ONLY", "Campaign", "Cycle", "Ending", "Needs", "broker_points", "needs_of"]
-
 BROKER_ONLY: Final = ("journal.", "opening.")
 SINK_ONLY: Final = ("staging.",)
 """No writer of batches runs in the loop; `tests/integration/test_spark_sink.py` ends brokers there."""

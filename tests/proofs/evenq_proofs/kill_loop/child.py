@@ -23,8 +23,6 @@ from evenq.runtime.tasks import spawn
 from evenq.store import FlushMode, MessageStore, StoreOptions
 from evenq.store.log.messages import Append, StoredMessage, TimerAppend
 
-__all__ = ["QUEUES", "SEGMENT_BYTES", "body_of", "name_of"]
-
 QUEUES: Final = ((1, 0), (1, 1), (1, 2), (2, 0), (2, 7))
 """(topic id, queue id)."""
 SEGMENT_BYTES: Final = 16 << 10

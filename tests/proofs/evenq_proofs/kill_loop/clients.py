@@ -11,12 +11,10 @@ from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.testing.history import Delivery, HistoryAction, Op, Recorder
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
-
-__all__ = ["BROKER", "GROUPS", "TOPIC", "Clients"]
+from evenq_proofs.v2_requests import ack_request, messages_of, receive_frames, receive_request, v2_message
 
 BROKER: Final = "broker-a"
 TOPIC: Final = "flights"
@@ -116,10 +114,12 @@ class Clients:
     def _made(self) -> tuple[str, definition_pb2.Message]:
         self._count += 1
         body = f"{self._name}-{self._count}"
-        made = definition_pb2.Message(body=f"{body}|{'x' * self._rng.choice((0, 10, 500, 8_000))}".encode())
-        made.topic.name = TOPIC
-        made.system_properties.message_id = f"01{self._rng.getrandbits(128):032X}"
-        made.system_properties.message_type = definition_pb2.NORMAL
+        made = v2_message(
+            TOPIC,
+            f"01{self._rng.getrandbits(128):032X}",
+            f"{body}|{'x' * self._rng.choice((0, 10, 500, 8_000))}".encode(),
+            message_type=definition_pb2.NORMAL,
+        )
         return body, made
 
     def _sending(self, bodies: list[str]) -> list[int]:
@@ -156,18 +156,14 @@ class Clients:
         await self._receive_once(wait_ms=20)
 
     async def _receive_once(self, *, wait_ms: int) -> bool:
-        request = service_pb2.ReceiveMessageRequest(batch_size=16)
-        request.group.name, request.message_queue.topic.name, request.message_queue.id = "pop", TOPIC, -1
-        request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, "*"
-        set_duration_ms(request.long_polling_timeout, wait_ms)
-        set_duration_ms(request.invisible_duration, INVISIBLE_MS)
+        request = receive_request(
+            "pop", TOPIC, queue=-1, poll_ms=wait_ms, invisible_ms=INVISIBLE_MS, tags="*", batch_size=16
+        )
         number = self._recorder.invoke(Op.RECEIVE, process="pop", group="pop", topic=TOPIC, invisible_ms=INVISIBLE_MS)
-        stream = self._net.stream(
-            self._address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=TIMEOUT_MS,
-            metadata={"x-mq-client-id": "kills"},
-        )  # fmt: skip
-        frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        messages = [frame.message for frame in frames if frame.HasField("message")]
+        frames = await receive_frames(
+            self._net, self._address, request, timeout_ms=TIMEOUT_MS, metadata={"x-mq-client-id": "kills"}
+        )
+        messages = messages_of(frames)
         if messages:
             self._recorder.ok(number, messages=[_delivery(message) for message in messages])
             await self._ack(messages)
@@ -183,8 +179,7 @@ class Clients:
             self._recorder.invoke(Op.ACK, process="pop", group="pop", queue=one.queue, offset=one.offset, body=one.body)
             for one in map(_delivery, messages)
         ]
-        request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = "pop", TOPIC
+        request = ack_request("pop", TOPIC)
         for message in messages:
             properties = message.system_properties
             request.entries.add(message_id=properties.message_id, receipt_handle=properties.receipt_handle)

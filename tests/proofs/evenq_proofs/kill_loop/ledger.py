@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Result", "append_line"]
+from evenq_proofs.ledgers import append_row, commit, today
 
 HEAD = """# Kill loops that were run
 
@@ -65,15 +63,9 @@ class Result:
 
 def append_line(path: Path, result: Result) -> None:
     """Add one line to the ledger, which is begun if it is not there."""
-    if not path.exists():
-        path.write_text(HEAD, encoding="utf-8")
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    day = dt.datetime.now(tz=dt.UTC).date().isoformat()
     cells = [
-        day, commit, result.flush, f"{result.store_cycles} + {result.broker_cycles}", result.kills,
+        today(), commit(), result.flush, f"{result.store_cycles} + {result.broker_cycles}", result.kills,
         f"{result.start_ms_max} ms", f"{result.seconds / 60:.1f}", str(result.seed),
         f"{len(result.problems)} wrong" if result.problems else "clean",
     ]  # fmt: skip
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"| {' | '.join(cells)} |\n")
+    append_row(path, HEAD, cells)

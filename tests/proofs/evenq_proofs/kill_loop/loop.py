@@ -14,8 +14,6 @@ from evenq_proofs.kill_loop.campaign import Campaign
 from evenq_proofs.kill_loop.ledger import Result
 from evenq_proofs.kill_loop.store_rounds import StoreRound
 
-__all__ = ["KillLoop", "Progress"]
-
 STORE_CYCLES: Final = 12
 """Cycles of one folder."""
 BROKER_CYCLES: Final = 6

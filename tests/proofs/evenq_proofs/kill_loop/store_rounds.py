@@ -25,8 +25,6 @@ from evenq_proofs.kill_loop.child import name_of
 from evenq_proofs.kill_loop.verifying import verified
 from evenq_proofs.tolerance import tolerances
 
-__all__ = ["StoreRound"]
-
 GROUP: Final = "g"
 KILL_MS: Final = (2, 90)
 HANG_MS: Final = 20_000

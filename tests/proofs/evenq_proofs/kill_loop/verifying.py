@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["verified"]
-
 
 def verified(data: Path) -> list[str]:
     """What `evenq store verify` finds wrong in a folder; nothing if it is clean."""

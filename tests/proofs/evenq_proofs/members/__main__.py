@@ -6,15 +6,13 @@ Exit code 0: nothing was lost, late or hidden for too long. 1: something was; th
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import sys
 import tempfile
 from pathlib import Path
 
+from evenq_proofs.ledgers import say
 from evenq_proofs.members.campaign import HIDDEN_MS_MAX, Campaign
 from evenq_proofs.members.clients import SDKS
-
-__all__ = ["main"]
 
 
 def main() -> int:
@@ -43,12 +41,6 @@ def main() -> int:
     if run.problems:
         sys.stdout.write(f"everything is in {folder}\n")
     return 1 if run.problems else 0
-
-
-def say(text: str) -> None:
-    """Print what happens now."""
-    sys.stderr.write(f"{dt.datetime.now(tz=dt.UTC):%H:%M:%S} {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

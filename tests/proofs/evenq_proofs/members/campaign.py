@@ -20,8 +20,6 @@ from evenq_proofs.members import judging
 from evenq_proofs.members.clients import Client, Commands, Load, now_us
 from evenq_proofs.members.judging import Delivery, Hidden, HiddenTimes
 
-__all__ = ["HIDDEN_MS_MAX", "Campaign"]
-
 BROKERS: Final = 3
 HIDDEN_MS_MAX: Final = 15_000
 ORDERED, NORMAL = "members-ordered", "members-normal"

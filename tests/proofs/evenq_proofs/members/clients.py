@@ -13,8 +13,6 @@ from evenq_proofs.members.judging import Delivery, End
 from evenq_proofs.official_sdks import go_peer, java_classpath, java_peer, python_peer
 from evenq_proofs.peer import Peer
 
-__all__ = ["SDKS", "Client", "Commands", "Load", "now_us"]
-
 SDKS: Final = ("go", "java", "python")
 START_S: Final = 120.0
 CLOSE_S: Final = 120.0

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Delivery", "End", "Hidden", "HiddenTimes", "hidden_times", "late", "lost", "repeats"]
-
 
 class Delivery(NamedTuple):
     """A listener of a group began to work on a message."""

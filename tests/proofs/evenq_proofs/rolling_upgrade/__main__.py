@@ -6,17 +6,15 @@ Exit code 0: every promise was kept. 1: one was not; then the folder stays.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from evenq_proofs.ledgers import append_row, say, today
 from evenq_proofs.rolling_upgrade.rounds import STALL_MS_MAX, RollingUpgrade
 from evenq_proofs.rolling_upgrade.versions import ROOT, commit_before, this_version, version_of
-
-__all__ = ["main"]
 
 LEDGER_HEAD = """# Rolling upgrades that were run
 
@@ -64,26 +62,17 @@ def main() -> int:
     return 1 if run.problems else 0
 
 
-def say(text: str) -> None:
-    """What happens now."""
-    sys.stderr.write(f"{dt.datetime.now(tz=dt.UTC):%H:%M:%S} {text}\n")
-    sys.stderr.flush()
-
-
 def append_line(path: Path, run: RollingUpgrade, minutes: float) -> None:
     """Add one line to the ledger, which is begun if it is not there."""
-    if not path.exists():
-        path.write_text(LEDGER_HEAD, encoding="utf-8")
     asked = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     stalls = sorted(together for together, _ in run.stalls_ms) or [0]
     cells = [
-        dt.datetime.now(tz=dt.UTC).date().isoformat(), run.old.name, commit, run.mode, str(run.rounds),
+        today(), run.old.name, commit, run.mode, str(run.rounds),
         f"{run.outcome.acknowledged:,}", f"{stalls[len(stalls) // 2]} and {stalls[-1]} ms", f"{minutes:.1f}",
         f"{len(run.problems)} wrong" if run.problems else "clean",
     ]  # fmt: skip
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"| {' | '.join(cells)} |\n")
+    append_row(path, LEDGER_HEAD, cells)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["Acknowledged", "Arrival", "Outcome", "longest_gap_ms", "missing", "reordered", "repeated"]
-
 
 class Acknowledged(NamedTuple):
     """A send that was answered with OK."""

@@ -27,8 +27,6 @@ from evenq_proofs.rolling_upgrade.judging import (
     repeated,
 )
 
-__all__ = ["Load"]
-
 NORMAL, FIFO = "rolled", "rolled-fifo"
 STREAMS: Final = {NORMAL: 3, FIFO: 4}
 GROUPS: Final = {"push": NORMAL, "push-fifo": FIFO, "simple": NORMAL, "simple-fifo": FIFO}

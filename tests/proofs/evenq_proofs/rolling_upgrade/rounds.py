@@ -20,8 +20,6 @@ from evenq_proofs.rolling_upgrade.judging import Outcome
 from evenq_proofs.rolling_upgrade.load import Load
 from evenq_proofs.rolling_upgrade.versions import Version
 
-__all__ = ["PodTurn", "RollingUpgrade"]
-
 COPIES: Final = 3
 GRACE_MS: Final = 30_000
 """The chart's terminationGraceSeconds."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Version", "commit_before", "this_version", "version_of"]
-
 ROOT: Final = Path(__file__).resolve().parents[4]
 SOURCES: Final = ("src", "services/broker", "services/nameserver", "services/rebalancer")
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from evenq_proofs.sim.history import Event, Kind
 
-__all__ = ["Ending", "Problem", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Event", "History", "Kind"]
-
 
 class Kind(StrEnum):
     """What an event is about."""

@@ -5,7 +5,9 @@ life.
 
 - unread: each acknowledged message of a living topic reaches its living group;
 - two listeners: an ordered queue, or a message group, is in the hands of one listener at a time;
-- old retry: a group that was made anew is not given what a group of its name had failed;
+- old retry: a group that was made anew is not given what a group of its name had failed. Its first attempt of a message
+  is at most as high as the number of times that brokers handed the message to members of this group: what a member that
+  was killed had fetched comes as attempt 2, whether its listener had it or not (decision 22);
 - out of order: the first deliveries of a message group come in the order of its sends;
 - again: in a world without kills, what a listener finished does not come again;
 - early: a delayed message does not come before its time;
@@ -19,8 +21,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from evenq_proofs.sim.checks import Problem
-
-__all__ = ["LifecycleEnding", "Run", "Sent", "judge_lifecycles"]
 
 DRAIN_US = 2_900_000
 """A listener that runs longer may lose its queue meanwhile: a broker that stops waits no longer."""
@@ -65,6 +65,8 @@ class Run:
     """`done`, `failed` or `cut`, by the end of its member; empty: it has not ended."""
     excused: bool = False
     """Its member was stopped or died meanwhile."""
+    handed_out: int = 1
+    """Times that brokers handed it to members of this life of the group, this time included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ def _old_retries(runs: list[Run]) -> list[Problem]:
     lives: dict[int, set[int]] = {}
     for run in runs:
         seen = lives.setdefault(run.body, set())
-        if run.attempt > 1 and seen and run.group_life not in seen:
+        if run.attempt > max(1, run.handed_out) and seen and run.group_life not in seen:
             text = f"#{run.body} came to {run.member} as attempt {run.attempt}, the first that this group gets of it"
             problems.append(Problem("old retry", run.start_us, run.queue, text))
         seen.add(run.group_life)

@@ -13,8 +13,6 @@ from asyncio import base_events
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CALLER", "PROCESS", "ProcessClock", "SimProcess", "VirtualLoop", "ended"]
-
 ROUNDS_MAX = 30
 """In which the tasks that are left at the end of a world end, one that waits for another one after it."""
 EPOCH_MS = 1_700_000_000_000

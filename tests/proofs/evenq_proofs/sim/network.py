@@ -20,10 +20,9 @@ from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStr
 from evenq.wire.status import status_of
 from evenq_proofs.sim.loop import CALLER, ProcessClock, SimProcess, VirtualLoop
 
-__all__ = ["LinkFault", "ProcessNet", "Seen", "SimNet"]
-
 Seen = Callable[[SimProcess, str, str, bytes, bytes | None], None]
-"""(server, caller, method, request, answer) of each unary call: once when it comes (answer None), once when it ends."""
+"""(server, caller, method, request, answer): of each unary call when it comes (answer None) and when it ends, and of each
+answer of a server stream."""
 
 
 @dataclass(slots=True)
@@ -259,6 +258,8 @@ class SimNet:
             try:
                 async for answer in answers:
                     for one in each_of(answer):
+                        if isinstance(requests, bytes):
+                            self._seen(host.process, caller, method, requests, one)
                         self._along(call, up=False, deliver=partial(call.frames.put_nowait, one))
             except Error as error:
                 end = _in_status(rpc, error, call, self)

@@ -18,8 +18,6 @@ from evenq.store.io import jobs
 from evenq.store.log.writer import WriteBatch, Writer
 from evenq_proofs.sim.loop import VirtualLoop
 
-__all__ = ["ThreadedLoop", "VirtualPool", "VirtualWriter", "thread_stand_ins"]
-
 
 class ThreadedLoop(VirtualLoop):
     """`busy_ms` says how long the next job takes."""

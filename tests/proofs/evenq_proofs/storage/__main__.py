@@ -17,8 +17,6 @@ from evenq_proofs.storage.campaign import KINDS, Job, jobs, run_job
 from evenq_proofs.storage.judge import Tally
 from evenq_proofs.storage.processes import run_all
 
-__all__ = ["main"]
-
 SHOWN = 20
 
 

@@ -24,8 +24,6 @@ from evenq_proofs.storage.session import OPTIONS, asynchronous
 from evenq_proofs.storage.small_parts import small_parts
 from evenq_proofs.storage.workload import SIZES, Trace, record
 
-__all__ = ["KINDS", "Job", "jobs", "run_job"]
-
 BIG = (0, 30, 200, 1_500, 12_000, 30_000)
 BIG_OPTIONS = replace(OPTIONS, segment_bytes=128 << 10, cache_bytes=60_000, retention_ms=0)
 BIG_OPERATIONS = 110  # a little over 1 MiB

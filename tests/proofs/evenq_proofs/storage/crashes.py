@@ -16,8 +16,6 @@ from evenq_proofs.storage.machine import Image, Machine
 from evenq_proofs.storage.session import Violation
 from evenq_proofs.storage.workload import Trace
 
-__all__ = ["alice", "crash_again", "crash_everywhere"]
-
 GO_ON_EVERY = 4  # of the images of a window, this number of also take appends and a second start
 
 

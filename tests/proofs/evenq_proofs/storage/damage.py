@@ -22,8 +22,6 @@ from evenq_proofs.storage.machine import Image, Machine
 from evenq_proofs.storage.session import Violation
 from evenq_proofs.storage.trace_disk import TraceDisk
 
-__all__ = ["Damage", "damage_all", "flips", "mutations", "truncations"]
-
 LOG = "commitlog/"
 LAST = 64  # records whose every byte-prefix is tried
 ENTRY_BYTES = 20

@@ -22,8 +22,6 @@ from evenq_proofs.storage.session import Session, Violation
 from evenq_proofs.storage.trace_disk import Fault, TraceDisk
 from evenq_proofs.storage.workload import QUEUES, Workload, message
 
-__all__ = ["FAULTS", "count_operations", "fail_each", "fill_each"]
-
 FILLING = ["many", "timer", "burst", "checkpoint", "mixed", "snapshot", "cancel", "many", "time", "clean"] * 4
 
 FAULTS: dict[str, Fault] = {

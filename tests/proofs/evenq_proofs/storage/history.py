@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from evenq.store import Append, TimerAppend
 
-__all__ = ["NEVER", "Group", "History", "Queue", "state_of"]
-
 NEVER = 1 << 60
 Queue = tuple[int, int]
 

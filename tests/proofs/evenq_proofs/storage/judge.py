@@ -21,8 +21,6 @@ from evenq_proofs.storage.session import Session, Violation
 from evenq_proofs.storage.trace_disk import TraceDisk
 from evenq_proofs.storage.workload import QUEUES, message
 
-__all__ = ["Case", "Tally", "append_everywhere", "chosen", "judge", "judge_again"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = ["FOLDER", "Image", "Inode", "Machine", "Op", "Unit"]
-
 Image = dict[str, bytes]
 """Files by path."""
 

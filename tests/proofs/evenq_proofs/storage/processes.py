@@ -11,8 +11,6 @@ from evenq.runtime.clock import SystemClock
 from evenq_proofs.storage.campaign import Job, run_job
 from evenq_proofs.storage.judge import Tally
 
-__all__ = ["run_all"]
-
 PROGRESS_MS = 5_000
 
 

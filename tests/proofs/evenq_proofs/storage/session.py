@@ -16,8 +16,6 @@ from evenq.store import Append, FlushMode, MessageStore, StoredMessage, StoreOpt
 from evenq_proofs.storage.history import NEVER, Group, History, Queue, state_of
 from evenq_proofs.storage.trace_disk import TraceDisk
 
-__all__ = ["OPTIONS", "Session", "Violation"]
-
 OPTIONS = StoreOptions(
     segment_bytes=8192, flush=FlushMode.SYNC, cache_bytes=6_000, retention_ms=20_000, retention_hour=-1
 )

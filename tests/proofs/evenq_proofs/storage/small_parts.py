@@ -15,8 +15,6 @@ from evenq.store import inspection
 from evenq.store.timers import pending, runs
 from evenq.store.timers.keys import KEY_BYTES
 
-__all__ = ["small_parts"]
-
 BLOCK_ENTRIES = 4
 SIZES = {
     "FILE_ENTRIES": 16, "FILE_BYTES": 320, "PIECE_BYTES": 3_000, "SEARCH_BYTES": 700, "FILING_ENTRIES": 30,

@@ -16,8 +16,6 @@ from evenq_proofs.storage.history import History, Queue
 from evenq_proofs.storage.session import OPTIONS, READ_MAX, TIMER_QUEUE, Session, Violation, keys_of
 from evenq_proofs.storage.trace_disk import TraceDisk
 
-__all__ = ["USUAL_MS", "Kept", "ReadStory", "StorySession", "same"]
-
 USUAL_MS = 20_000
 STORY_OPTIONS = replace(
     OPTIONS, retention_ms=USUAL_MS, snapshot_log_bytes=24_000, snapshot_interval_ms=1_000, disk_used_max_ratio=1e-6,

@@ -13,8 +13,6 @@ from evenq_proofs.storage.history import NEVER
 from evenq_proofs.storage.session import READ_MAX, TIMER_QUEUE, Violation
 from evenq_proofs.storage.story_reads import USUAL_MS, Kept, ReadStory, same
 
-__all__ = ["TimerStory"]
-
 
 class TimerStory(ReadStory):
     """A story's timers."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from evenq.store.io.disk import File, Room, Usage
 from evenq_proofs.storage.machine import FOLDER, Inode, Machine, Op
 
-__all__ = ["Fault", "TraceDisk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

@@ -20,8 +20,6 @@ from evenq_proofs.storage.machine import Op
 from evenq_proofs.storage.session import OPTIONS, TIMER_QUEUE, Session, Violation
 from evenq_proofs.storage.trace_disk import Fault, TraceDisk
 
-__all__ = ["QUEUES", "Trace", "Workload", "message", "record"]
-
 QUEUES: tuple[Queue, ...] = ((1, 0), (1, 1), (2, 0), (7, 3))
 SIZES = (0, 1, 30, 30, 200, 200, 420, 600, 1500)
 STEPS = {

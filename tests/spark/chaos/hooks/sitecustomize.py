@@ -125,11 +125,11 @@ def sink_writer(module: Any) -> None:
 
 PATCHES: dict[str, Callable[[Any], None]] = {
     "evenq.runtime.failpoints": failpoints,
-    "pyspark_evenq.stream": stream,
-    "pyspark_evenq.cluster": cluster,
-    "pyspark_evenq.scanning": scanning,
-    "pyspark_evenq.sink_cluster": sink_cluster,
-    "pyspark_evenq.sink_writer": sink_writer,
+    "pyspark_evenq.source.stream": stream,
+    "pyspark_evenq.brokers.cluster": cluster,
+    "pyspark_evenq.source.scanning": scanning,
+    "pyspark_evenq.sink.cluster": sink_cluster,
+    "pyspark_evenq.sink.writer": sink_writer,
 }
 
 

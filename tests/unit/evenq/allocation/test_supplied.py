@@ -135,7 +135,7 @@ def test_odd_names_and_names_beyond_the_limit_are_not_known(install) -> None:
 def test_no_package_can_offer_the_name_that_takes_a_strategy_away(install, name: str) -> None:
     install("evenq_test_ours", {name: "Reversed"})
     assert name not in known_names()
-    with pytest.raises(BadRequest, match="is no strategy: the name takes a group's own away"):
+    with pytest.raises(BadRequest, match="is not a strategy: it removes that of a group"):
         by_name(name)
     with pytest.raises(BadRequest):
         by_name(f"MACHINE_ROOM_NEARBY-{name}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import os
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -41,6 +45,20 @@ class ScriptNet:
         """Nothing to end."""
 
 
+@pytest.fixture(autouse=True)
+def config_of_its_own(tmp_path: Path) -> Iterator[Path]:
+    """No test reads or changes the contexts of the person who runs it. Yields the folder of the configuration.
+
+    Commands put keys and TLS files into the environment, which must not reach the tests after them.
+    """
+    folder = tmp_path / "config"
+    with mock.patch.dict(os.environ, {"XDG_CONFIG_HOME": str(folder)}):
+        for variable in list(os.environ):
+            if variable.startswith("EVENQ_") and not variable.startswith("EVENQ_TEST"):
+                del os.environ[variable]
+        yield folder
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, ...]]:
     """Runs a command against answers; gives exit code, output, errors and the calls that it made."""
@@ -48,7 +66,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def go(line: str, **answers: Any) -> tuple[Any, ...]:
         net = ScriptNet({"ListBrokers": admin_pb2.ListBrokersResponse(), **answers})  # none is missing
         monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
-        code = main(line.split())
+        code = main(shlex.split(line))
         out = capsys.readouterr()
         return code, out.out, out.err, net.calls
 

@@ -27,8 +27,13 @@ def raising(error):
         (ConnectionFailed("no server answers at x:1"), 1, "evenq: no server answers at x:1\n"),
         (PortInUse("port 8081 is in use"), 2, "evenq: port 8081 is in use\n"),
         (BadRequest("two\n  lines"), 2, "evenq: two lines\n"),
+        (
+            OSError(28, "No space left on device", "out.jsonl"),
+            1,
+            "evenq: [Errno 28] No space left on device: 'out.jsonl'\n",
+        ),
         (ExceptionGroup("", [ExceptionGroup("", [BadRequest("inner")])]), 2, "evenq: inner\n"),
-        (FileNotFoundError(2, "No such file", "orders.txt"), 1, "evenq: [Errno 2] No such file: 'orders.txt'\n"),
+        (FileNotFoundError(2, "No such file", "orders.txt"), 2, "evenq: [Errno 2] No such file: 'orders.txt'\n"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, text):
@@ -108,7 +113,7 @@ def test_one_address_may_be_said_twice(monkeypatch, capsys):
 @pytest.mark.parametrize("endpoint", ["evenq://127.0.0.1:9", "127.0.0.1:8,evenq://127.0.0.1:9"])
 def test_an_option_of_tls_never_goes_with_plain_text(endpoint, capsys):
     assert cli.main(["topic", "list", "--tls", "--endpoint", endpoint]) == 2
-    assert "is plain text, an option of TLS asks for TLS" in capsys.readouterr().err
+    assert "is plain text, but a TLS option was given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("noun", ["topic", "group"])

@@ -7,10 +7,10 @@ import pytest
 
 from evenq.cli.__main__ import main
 from evenq.cli.admin import on_every_broker
-from evenq.cli.topics import create_topic
-from evenq.cli.up_ready import wait_served
+from evenq.cli.topic.commands import create_topic
+from evenq.cli.up.ready import wait_served
 from evenq.client.async_admin import Admin
-from evenq.client.rpc.calls import AccessPointSilent
+from evenq.client.rpc.transport import AccessPointSilent
 from evenq.client.wiring import ClientContext
 from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
 from evenq.runtime.clock import FakeClock

@@ -1,6 +1,5 @@
 """How `evenq consume` shows a message."""
 
-import json
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -8,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from evenq.cli.__main__ import main
-from evenq.cli.consume import message_as_json, message_as_text, print_and_ack
+from evenq.cli.consume import message_as_text, message_fields, print_and_ack
+from evenq.cli.output import print_lines
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 
 
@@ -38,8 +38,8 @@ def test_a_line_for_people_has_place_marks_and_body():
 
 def test_a_message_of_a_lite_topic_names_it():
     assert "[ann] hello" in message_as_text(message(tag=None, keys=(), lite_topic="ann"))
-    assert json.loads(message_as_json(message(lite_topic="ann")))["lite_topic"] == "ann"
-    assert json.loads(message_as_json(message()))["lite_topic"] is None
+    assert message_fields(message(lite_topic="ann"))["lite_topic"] == "ann"
+    assert message_fields(message())["lite_topic"] is None
 
 
 def test_a_repeat_is_marked():
@@ -52,9 +52,9 @@ def test_control_codes_never_reach_the_terminal():
 
 
 def test_json_holds_everything_and_bytes_in_base64():
-    fields = json.loads(message_as_json(message()))
+    fields = message_fields(message())
     assert (fields["body"], fields["queue"], fields["offset"], fields["keys"]) == ("hello", 3, 17, ["k1"])
-    assert json.loads(message_as_json(message(body=b"\xff")))["body_base64"] == "/w=="
+    assert message_fields(message(body=b"\xff"))["body_base64"] == "/w=="
 
 
 class Consumer:
@@ -96,7 +96,7 @@ def shown(monkeypatch):
         consumer, counted, raised = Consumer(output, interrupt=interrupt), Counter(), None
         messages = [replace(message(), message_id=name) for name in "abc"]
         try:
-            print_and_ack(consumer, messages, lambda one: one.message_id, counted)
+            print_and_ack(consumer, messages, lambda one: print_lines(one.message_id), counted)
         except (KeyboardInterrupt, BrokenPipeError) as error:
             raised = type(error)
         return consumer, counted["received"], raised
@@ -153,5 +153,5 @@ def test_it_says_once_that_it_waits_for_new_messages(monkeypatch, capsys, line, 
     monkeypatch.setattr("evenq.cli.consume._consumer", lambda _: silent)
     assert main(f"consume orders --group billing {line}".split()) == 0
     err = " ".join(capsys.readouterr().err.split())
-    assert err.count("a group that has not read a topic begins at its end (LAST)") == said
+    assert err.count("a group that has not read a topic starts at its end (LAST)") == said
     assert silent.waits[0] < silent.waits[1], "a person is told soon"

@@ -6,7 +6,7 @@ import pytest
 
 from evenq import errors
 from evenq.cli.exit_codes import ExitCode, NotConfirmed, exit_code
-from evenq.client.rpc.calls import AccessPointSilent
+from evenq.client.rpc.transport import AccessPointSilent
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "cli.md"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenq.cli import output
+from evenq.cli.formats import Output
 from evenq.cli.output import Column, Listing, Page, complain, print_lines, print_page, progress_console
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, dead_letters_pb2
 
@@ -15,7 +16,7 @@ ROWS = [("or[der]s", 1234567, 0), ("jobs", 2, 1_700_000_000_000)]
 
 
 def printed(page, capsys, *, as_json):
-    print_page(page, as_json=as_json)
+    print_page(page, Output.JSON if as_json else Output.TABLE)
     return capsys.readouterr().out
 
 

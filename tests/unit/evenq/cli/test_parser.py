@@ -17,14 +17,6 @@ def test_a_quick_start_needs_no_options():
     assert (options.port, options.data, options.brokers, options.processes, options.topic) == (8081, None, 1, False, [])
 
 
-def test_the_endpoint_comes_from_the_flag_then_the_environment_then_the_default(monkeypatch):
-    monkeypatch.delenv("EVENQ_ENDPOINT", raising=False)
-    assert parse("topic", "list").endpoint == "127.0.0.1:8081"
-    monkeypatch.setenv("EVENQ_ENDPOINT", "broker:9")
-    assert parse("topic", "list").endpoint == "broker:9"
-    assert parse("topic", "list", "--endpoint", "other:1").endpoint == "other:1"
-
-
 def test_a_topic_has_a_type_and_queues():
     options = parse("topic", "create", "orders", "--queues", "8", "--type", "fifo")
     assert (options.name, options.queues, options.type) == ("orders", 8, "FIFO")
@@ -89,7 +81,7 @@ def test_a_topic_can_keep_its_messages_for_a_time_of_its_own(text, ms):
 def test_a_retention_that_is_no_time_names_what_is(text, capsys):
     with pytest.raises(SystemExit):
         parse("topic", "create", "orders", f"--retention={text}")
-    assert "write 90m, 24h, 7d, forever or default" in capsys.readouterr().err
+    assert "write 30s, 90m, 24h, 7d, forever or default" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -97,7 +89,7 @@ def test_a_retention_that_is_no_time_names_what_is(text, capsys):
     [
         (["topci", "list"], "no command `evenq topci`; did you mean `evenq topic`?"),
         (["topic", "lits"], "no command `evenq topic lits`; did you mean `evenq topic list`?"),
-        (["xyzzy"], "no command `evenq xyzzy`; it is one of up, topic, group,"),
+        (["xyzzy"], "no command `evenq xyzzy`; it is one of up, console, context,"),
     ],
 )
 def test_a_mistyped_command_names_the_nearest(words, output, capsys):
@@ -105,3 +97,22 @@ def test_a_mistyped_command_names_the_nearest(words, output, capsys):
         make_parser().parse_args(words)
     assert ended.value.code == 2
     assert output in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["message", "find", "t", "--limit", "x"], "--limit: 'x' is not a whole number"),
+        (["message", "find", "t", "--limit", "1001"], "--limit: 1001 is above 1000"),
+        (["message", "get", "--topic", "t", "--offset", "first"], "--offset: 'first' is not a whole number"),
+        (["offset", "reset", "g", "--to-offset", "-1"], "--to-offset: -1 is below 0"),
+        (["up", "--port", "x"], "--port: 'x' is not a whole number"),
+        (["up", "--metrics-port", "70000"], "--metrics-port: 70000 is above 65535"),
+    ],
+)
+def test_a_number_that_is_not_valid_is_named_with_its_range(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(words)
+    assert text in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_offsets_are_shown_with_the_age_of_what_comes_next(run):
     output = json.loads(out)
     assert (output["lag"], output["queues"][0]["committed"], output["queues"][0]["next_store_ms"]) == (4, 5, 1_000)
     _, out, _, _ = run("offset show billing --topic other", DescribeGroup=response)
-    assert "Nothing was read yet" in out
+    assert "The group has read nothing yet" in out
 
 
 def found(body=b"hello", size=5, **system):

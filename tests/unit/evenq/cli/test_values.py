@@ -82,5 +82,5 @@ def test_an_empty_place_is_refused_and_nothing_is_written(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert f"{option}: it is empty; name a folder" in capsys.readouterr().err
+    assert f"{option}: it is empty; give a folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -5,25 +5,20 @@ cut, so a test's own thread may block as a user's does.
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
-from evenq_broker.broker import Broker
-from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.sync_broker import SyncBroker
 
 import evenq
-from evenq.client.loops.clients.background import Background
-from evenq.client.wiring import ClientContext
 from evenq.errors import RequestTimeout
-from evenq.model import BrokerAddress
 from evenq.runtime.clock import SystemClock
 
 Result = TypeVar("Result")
@@ -84,36 +79,12 @@ class HeldNet(LoopNet):
             raise RequestTimeout(f"{method} was held for {timeout_ms} ms") from None
 
 
-class SyncWorld:
-    """One broker at `a:8081`, and the clients of one test."""
+class SyncWorld(SyncBroker):
+    """On a net that can be held or cut."""
 
     def __init__(self) -> None:
-        self.background = Background.shared()
         self.net = HeldNet()
-        settings = BrokerSettings(broker_name="a", duplicates_window_ms=0, default_start_from="FIRST")
-        self.broker = Broker(settings, clock=SystemClock(), rng=random.Random(1), net=self.net)
-        self.run(self._start())
-        self._clients: list[Any] = []
-
-    async def _start(self) -> None:
-        await self.broker.open()
-        self.net.serve("a:8081", self.broker.rpcs())
-        await self.broker.start([BrokerAddress("default", "a", 8081)])
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Work of the broker's loop."""
-        return self.background.run(work, timeout_ms=WAIT_S * 1_000)
-
-    def make(self, kind: Callable[..., Result], **arguments: Any) -> Result:
-        """A client, closed when the test ends."""
-        context = ClientContext(clock=SystemClock(), rng=random.Random(len(self._clients)), net=self.net)
-        made = kind(endpoint="a:8081", context=context, **arguments)
-        self._clients.append(made)
-        return made
-
-    def create(self, topic: str, queues: int = 1, message_type: str = "NORMAL") -> None:
-        """One topic."""
-        self.make(evenq.Admin).create_topic(topic, queues=queues, message_type=message_type)
+        super().__init__(self.net)
 
     def publish(self, topic: str, *bodies: bytes) -> None:
         """Store messages, in this order where the topic has one queue."""
@@ -131,20 +102,6 @@ class SyncWorld:
             while messages := consumer.poll(1_000, wait_ms=100):
                 found += [message.body for message in messages]
         return sorted(found)
-
-    def until(self, state: Callable[[], object]) -> None:
-        """Wait for a state that other threads bring. Raises AssertionError if it does not come."""
-
-        async def wait() -> bool:
-            clock = SystemClock()
-            end_ms = clock.monotonic_ms() + WAIT_S * 1_000
-            while not state():
-                if clock.monotonic_ms() > end_ms:
-                    return False
-                await clock.sleep_ms(2)
-            return True
-
-        assert asyncio.run(wait()), "the state did not come"
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
@@ -175,11 +132,8 @@ class SyncWorld:
         thread.join(WAIT_S)
 
     def close(self) -> None:
-        """Clients, then the broker."""
         self.run(self.net.let_go())
-        for client in self._clients:
-            client.close()
-        self.run(self.broker.close())
+        super().close()
 
 
 def waits_in_the_sdk(thread: int) -> bool:

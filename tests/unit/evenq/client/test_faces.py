@@ -31,11 +31,17 @@ CLIENTS = (
 )
 AT_ONCE = {("SimpleConsumer", "start"), ("LiteSimpleConsumer", "start")}
 """Only the asyncio ones are started: a constructor can wait in a thread, not in a loop."""
-APART = {("Producer", "end_with_process")}
-"""Called when the process ends, and the loop of an asyncio client before it."""
+APART = {("Producer", "end_with_process"), ("SimpleConsumer", "messages"), ("Producer", "answer_with")}
+"""The first one is called when the process ends, and the loop of an asyncio client before it. The others return an
+iterator and a listener of their own face."""
 RETURNS = {
     ("Producer", "send_async"): ("Future[SendResult]", "asyncio.Future[SendResult]"),
     ("Producer", "begin_transaction"): ("Transaction", "AsyncTransaction"),
+    ("Producer", "answer_with"): (
+        "Callable[[list[ReceivedMessage]], object]",
+        "Callable[[list[ReceivedMessage]], Coroutine[Any, Any, object]]",
+    ),
+    ("SimpleConsumer", "messages"): ("MessageIterator", "AsyncMessageIterator"),
 }
 """Results of another type, each of its own face."""
 PAIRS = [
@@ -150,7 +156,7 @@ def test_a_sync_call_in_the_loop_thread_is_refused_instead_of_waiting_for_itself
     one._run(inside())
 
 
-def test_an_asyncio_flush_that_takes_too_long_says_how_many_are_left(world: Any) -> None:
+def test_an_asyncio_flush_or_close_that_takes_too_long_says_how_many_are_left(world: Any) -> None:
     world.create("t")
     world.net.hold("Publish", "SendMessage")
     context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=world.net)
@@ -162,5 +168,11 @@ def test_an_asyncio_flush_that_takes_too_long_says_how_many_are_left(world: Any)
                 await producer.flush(30)
             await world.net.let_go()
             await asyncio.wait_for(producer.flush(), 60)
+            world.net.hold("Publish", "SendMessage")
+            last = await producer.send_async(evenq.Message(topic="t", body=b"2"))
+            with pytest.raises(evenq.errors.RequestTimeout, match="1 messages are not acknowledged after 20 ms"):
+                await producer.close(20)
+            with pytest.raises(evenq.errors.Error):
+                await asyncio.wait_for(last, 60)
 
     world.run(story())

@@ -17,7 +17,7 @@ def test_a_value_outside_its_bounds_is_refused_by_name() -> None:
         PushOptions(retry="never")
     with pytest.raises(BadRequest, match=r"PushOptions\.zone is .*; give at most 255 printable"):
         PullOptions(zone="a\tb")
-    with pytest.raises(BadRequest, match=r"PushOptions\.capacity is 0, it is above 0"):
+    with pytest.raises(BadRequest, match=r"PushOptions\.capacity is 0, it must be above 0"):
         PushOptions(capacity=0)
 
 

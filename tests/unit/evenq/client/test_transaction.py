@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from evenq.client.core.transactions.half_messages import HalfMessage
@@ -95,15 +93,12 @@ async def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_to
     assert open_still.resolution is None
 
 
-def test_a_checker_says_a_resolution_at_once_or_later_and_nothing_else() -> None:
+async def test_a_checker_says_a_resolution_at_once_or_later_and_nothing_else() -> None:
     async def later() -> TransactionResolution:
         return ROLLBACK
 
-    async def story() -> None:
-        assert await resolution_of(UNKNOWN) is UNKNOWN
-        assert await resolution_of(later()) is ROLLBACK
-        for wrong in (None, True, "COMMIT"):
-            with pytest.raises(BadRequest, match="TransactionResolution"):
-                await resolution_of(wrong)
-
-    asyncio.run(story())
+    assert await resolution_of(UNKNOWN) is UNKNOWN
+    assert await resolution_of(later()) is ROLLBACK
+    for wrong in (None, True, "COMMIT"):
+        with pytest.raises(BadRequest, match="TransactionResolution"):
+            await resolution_of(wrong)

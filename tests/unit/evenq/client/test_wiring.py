@@ -11,7 +11,7 @@ from evenq_proofs.loop_net import LoopNet
 
 import evenq
 import evenq.aio
-from evenq.client.loops.admin.scale_in import scale_in_checked
+from evenq.client.loops.admin.resizing import scale_in_checked
 from evenq.client.options import PushOptions
 from evenq.client.wiring import ClientContext, new_client_id, placed
 from evenq.errors import BadRequest
@@ -77,5 +77,5 @@ def test_what_is_something_else_is_refused_with_what_to_give(face: Any, given: d
 
 def test_brokers_given_as_a_text_are_refused() -> None:
     calls: Any = None
-    with pytest.raises(BadRequest, match="a broker for each letter"):
+    with pytest.raises(BadRequest, match="give a list of broker names"):
         asyncio.run(scale_in_checked(calls, "broker-a", allow_unread=False))

@@ -39,7 +39,7 @@ def refusal(expression: str) -> str:
         ("a IN (b)", 7, ["found 'b'"]),
         ("a BETWEEN 1", 12, ["expected AND"]),
         ("a > TRUE", 9, ["no order", "= and <> can"]),
-        ("1x > 2", 1, ["no number"]),
+        ("1x > 2", 1, ["not a number"]),
         ("a > 1" + "0" * 64, 5, ["65 characters", "limit is 64"]),
         ("\n\n a = ;", 8, ["';' is not known"]),
         ("*", 1, ["TAG expression '*'"]),

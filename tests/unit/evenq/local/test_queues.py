@@ -425,7 +425,7 @@ def test_wrong_calls_are_refused_with_a_sentence(tmp_path):
         consumer = queues.consumer("a", group="g", name="me")
         with pytest.raises(PreconditionFailed, match="has an open consumer 'me'"):
             queues.consumer("a", group="g", name="me")
-        with pytest.raises(BadRequest, match="at least one message"):
+        with pytest.raises(BadRequest, match="count is 0; it must be at least 1"):
             consumer.poll(count=0)
         message = queues.producer("a").send(b"x")
         with pytest.raises(PreconditionFailed, match="does not hold"):

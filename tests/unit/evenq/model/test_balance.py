@@ -16,7 +16,7 @@ def test_nothing_told_is_even_without_limits_and_holds():
         ({"moves_max": -1}, "moves_max is -1, the range is 0 .no limit. to 1000000"),
         ({"hold_ms": 3_600_001}, "a hold of 3600001 ms is outside 0 .none. to 3600000 ms"),
         ({"hold_ms": 1, "hold_lag_max": -5}, "hold_lag_max is -5 messages"),
-        ({"hold_lag_max": 7}, "hold_lag_max 7 breaks a hold, but hold_ms is 0"),
+        ({"hold_lag_max": 7}, "hold_lag_max 7 limits a hold, but hold_ms is 0"),
     ],
 )
 def test_numbers_have_bounds(result, sentence):

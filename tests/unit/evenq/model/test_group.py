@@ -12,7 +12,7 @@ def test_the_default_is_16_retries_and_what_comes_from_now_on():
 
 @pytest.mark.parametrize("attempts", [0, 1001, -5])
 def test_attempts_have_bounds(attempts):
-    with pytest.raises(ValueError, match=f"asks for {attempts} attempts, the range is 1 to 1000"):
+    with pytest.raises(ValueError, match=f"has {attempts} max_attempts, the range is 1 to 1000"):
         GroupConfig(name="g", group_id=1, max_attempts=attempts)
 
 

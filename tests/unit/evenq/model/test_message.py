@@ -1,6 +1,7 @@
 """What a producer writes and a consumer gets cannot be changed behind its back."""
 
 import dataclasses
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -31,6 +32,18 @@ def test_two_messages_do_not_share_their_properties():
     one, other = Message(topic="t", body=b"x"), Message(topic="t", body=b"x")
     one.properties["a"] = "1"  # a plain dict at heart
     assert other.properties == {}
+
+
+def test_a_message_with_more_properties_is_otherwise_the_same() -> None:
+    given = Message(topic="t", body=b"b", keys=["k"], properties={"a": "1", "b": "2"}, delay_level=3, message_id="id")
+    more = given.with_properties({"b": "3", "c": "4"})
+    assert more == replace(given, properties={"a": "1", "b": "3", "c": "4"})
+    assert given.properties == {"a": "1", "b": "2"}
+
+    class Order(Message):
+        """A subclass of a user."""
+
+    assert isinstance(Order(topic="t", body=b"b").with_properties({"c": "4"}), Order)
 
 
 def test_what_is_right_passes() -> None:

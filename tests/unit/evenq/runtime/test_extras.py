@@ -18,7 +18,9 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 
 def names(extra: str) -> set[str]:
     """As they are imported."""
-    return {re.split(r"[>=; \[]", one)[0].replace("-", "_") for one in EXTRAS[extra]}
+    imported = {"opentelemetry-api": "opentelemetry"}
+    packages = [re.split(r"[>=; \[]", one)[0] for one in EXTRAS[extra]]
+    return {imported.get(package, package.replace("-", "_")) for package in packages}
 
 
 def test_the_table_is_that_of_the_package() -> None:

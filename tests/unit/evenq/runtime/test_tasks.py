@@ -1,15 +1,19 @@
 """A loop that goes on after errors of the network and ends with a mistake of ours."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import itertools
 import random
+import sys
+import threading
 
 import pytest
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import FakeClock
-from evenq.runtime.tasks import forever, outlasting, spawn
+from evenq.runtime.tasks import forever, let_threads_run, outlasting, spawn
 
 
 async def test_each_failure_waits_longer_and_a_success_starts_over():
@@ -52,63 +56,87 @@ async def test_a_task_has_the_name_it_was_given():
     [
         (None, []),
         (ConnectionFailed("no server answers"), []),
-        (ValueError("a slip"), ["the work failed after its caller was broken off"]),
+        (ValueError("a slip"), ["the work failed after its caller was cancelled"]),
     ],
 )
-def test_a_task_outlasts_its_callers_and_only_a_mistake_of_ours_is_logged_then(caplog, error, lines):
-    async def story():
-        reports, held, ended = [], asyncio.Event(), []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+async def test_a_task_outlasts_its_callers_and_only_a_mistake_of_ours_is_logged_then(caplog, error, lines):
+    reports, held, ended = [], asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
 
-        async def work():
-            await held.wait()
-            ended.append(True)
-            if error is not None:
-                raise error
-            return 7
+    async def work():
+        await held.wait()
+        ended.append(True)
+        if error is not None:
+            raise error
+        return 7
 
-        task = spawn(work(), name="the work")
-        callers = [spawn(outlasting(task), name=f"caller {number}") for number in range(2)]
-        await asyncio.sleep(0)
-        callers[0].cancel()
-        await asyncio.wait({callers[0]})
-        assert callers[0].cancelled()
-        held.set()
-        await asyncio.wait({task, callers[1]})
-        assert ended == [True]
-        if error is None:
-            assert callers[1].result() == 7
-        else:
-            assert callers[1].exception() is error
-        del task, callers
-        await asyncio.sleep(0)
-        gc.collect()
-        assert reports == []
-
-    asyncio.run(story())
+    task = spawn(work(), name="the work")
+    callers = [spawn(outlasting(task), name=f"caller {number}") for number in range(2)]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    await asyncio.wait({callers[0]})
+    assert callers[0].cancelled()
+    held.set()
+    await asyncio.wait({task, callers[1]})
+    assert ended == [True]
+    if error is None:
+        assert callers[1].result() == 7
+    else:
+        assert callers[1].exception() is error
+    del task, callers
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reports == []
     assert [record.message for record in caplog.records] == lines
 
 
-def test_what_nobody_waits_for_any_more_leaves_no_report_of_asyncio(caplog):
-    async def story():
-        reports, held = [], asyncio.Event()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+async def test_what_nobody_waits_for_any_more_leaves_no_report_of_asyncio(caplog):
+    reports, held = [], asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
 
-        async def work():
-            await held.wait()
-            raise ConnectionFailed("no server answers")
+    async def work():
+        await held.wait()
+        raise ConnectionFailed("no server answers")
 
-        task = spawn(work(), name="the work")
-        caller = spawn(outlasting(task), name="caller")
-        await asyncio.sleep(0)
-        caller.cancel()
-        await asyncio.wait({caller})
-        held.set()
-        await asyncio.wait({task})
-        del task, caller
-        await asyncio.sleep(0)
-        gc.collect()
-        assert reports == []
-
-    asyncio.run(story())
+    task = spawn(work(), name="the work")
+    caller = spawn(outlasting(task), name="caller")
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+    held.set()
+    await asyncio.wait({task})
+    del task, caller
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reports == []
     assert not caplog.records
+
+
+@pytest.fixture
+def nobody_is_made_to_stop():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_thread_that_waits_gets_the_interpreter(nobody_is_made_to_stop: None) -> None:
+    """Else it would wait for a minute and more: the test's own thread never stops working by itself."""
+    begin, ran = threading.Lock(), threading.Lock()
+    begin.acquire()
+    ran.acquire()
+
+    def work() -> None:
+        begin.acquire()
+        ran.release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begin.release()
+    rests = 0
+    while ran.locked():
+        sum(range(1_000))
+        let_threads_run()
+        rests += 1
+        assert rests < 100_000, "it never runs"
+    thread.join()

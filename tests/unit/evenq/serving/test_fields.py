@@ -38,7 +38,7 @@ def test_fixed_width_fields_are_skipped():
     [
         (b"\x08", "ends too early"),
         (b"\x08" + b"\xff" * 11, "too long"),
-        (b"\x0a\x05abc", "says 5 bytes, 3 follow"),
+        (b"\x0a\x05abc", "has a length of 5 bytes, but 3 follow"),
         (b"\x0b", "wire type 3"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_value_out_of_its_range_is_refused_with_the_range(name: str) -> None:
         ({"stream-unread-bytes": 1 << 25}, "is above front_limits.connection_unread_bytes = 16777216"),
         ({"connection-unread-bytes": 1 << 28}, "is above front_limits.connection_unread_bytes_max = 134217728"),
         ({"unread-bytes": 1 << 26}, "connection_unread_bytes_max = 134217728 is above front_limits.unread_bytes = 67108864"),
-        ({"streams-per-connection-max": 10_000}, "is above front_limits.resets_burst = 8192: a client that gives up all"),
+        ({"streams-per-connection-max": 10_000}, "is above front_limits.resets_burst = 8192: a client that cancels all"),
         ({"stall-ms": 1_000}, "pressed_stall_ms = 5000 is above front_limits.stall_ms = 1000"),
     ],
 )  # fmt: skip

@@ -4,7 +4,6 @@ byte for byte.
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -32,37 +31,33 @@ def derived(disk):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_all_derived_bytes_come_back(seed, monkeypatch):
+async def test_all_derived_bytes_come_back(seed, monkeypatch):
     monkeypatch.setattr("evenq.store.log.consume_queue.FILE_ENTRIES", 64)
-
-    async def scenario():
-        rng = random.Random(seed)
-        disk = FaultDisk()
-        store = await opened(disk)
-        for number in range(300):
-            entries = [
-                Append(rng.randint(1, 3), rng.randint(0, 2), rng.getrandbits(60), number, b"%04d" % number * 20, b"s")
-                for _ in range(rng.randint(1, 5))
-            ]
-            await store.append(entries, state=b"progress" if rng.random() < 0.3 else b"")
-            if rng.random() < 0.02:
-                await store.save_snapshot(b"state")
-            if rng.random() < 0.05:
-                await store.checkpoint()
-        await store.find(1, b"0001")
-        await store.close()
-        wanted = derived(disk)
-        image = disk.crash(Keep.ALL, rng)
-        for path in DERIVED:
-            image.remove(path)
-        again = await opened(image)
-        assert again.stats.recovered_records > 300
-        await again.find(1, b"0001")
-        await again.close()
-        assert derived(image) == wanted
-        assert len([path for path in wanted if path.startswith("consumequeue/")]) > 9
-
-    asyncio.run(scenario())
+    rng = random.Random(seed)
+    disk = FaultDisk()
+    store = await opened(disk)
+    for number in range(300):
+        entries = [
+            Append(rng.randint(1, 3), rng.randint(0, 2), rng.getrandbits(60), number, b"%04d" % number * 20, b"s")
+            for _ in range(rng.randint(1, 5))
+        ]
+        await store.append(entries, state=b"progress" if rng.random() < 0.3 else b"")
+        if rng.random() < 0.02:
+            await store.save_snapshot(b"state")
+        if rng.random() < 0.05:
+            await store.checkpoint()
+    await store.find(1, b"0001")
+    await store.close()
+    wanted = derived(disk)
+    image = disk.crash(Keep.ALL, rng)
+    for path in DERIVED:
+        image.remove(path)
+    again = await opened(image)
+    assert again.stats.recovered_records > 300
+    await again.find(1, b"0001")
+    await again.close()
+    assert derived(image) == wanted
+    assert len([path for path in wanted if path.startswith("consumequeue/")]) > 9
 
 
 async def test_after_retention_they_come_back_from_the_minimum_on():

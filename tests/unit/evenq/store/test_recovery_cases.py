@@ -9,7 +9,7 @@ import random
 import re
 
 import pytest
-from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, image_of
 
 from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.runtime.clock import FakeClock
@@ -41,12 +41,6 @@ async def filled(open_store, message, *, clean, clock=None, **options):
     image = image_of(disk)
     if not clean:
         await opened.store.close()
-    return image
-
-
-def image_of(disk):
-    image = disk.crash(Keep.ALL, random.Random(0))
-    disk.dead = False
     return image
 
 

@@ -17,5 +17,5 @@ def test_all_kinds_unless_told():
     [{"seconds": 0}, {"rate": 10_001}, {"body_bytes": 8}, {"kinds": ()}, {"delay_min_ms": 9_000}, {"seconds": 604_800}],
 )
 def test_a_plan_that_cannot_be_is_refused_with_its_limit(wrong):
-    with pytest.raises(BadRequest, match=r"range|chosen|above|at most 10,000,000"):
+    with pytest.raises(BadRequest, match=r"range|chosen|above|the limit is 10,000,000"):
         Plan(endpoint="a:1", **wrong)

@@ -97,7 +97,7 @@ def test_of_two_stored_copies_neither_may_come_after_its_ack():
     for place in ("a/0:0", "b/0:0"):
         tally.arrived(came(number, at=place, now_ms=20_000))
     assert tally.result().repeats == {Repeat.RESENT: 1, Repeat.AFTER_ACK: 2}
-    assert tally.result().problems[0] == f"{number} came again at a/0:0 (after_ack)"
+    assert tally.result().problems[0] == f"{number} was redelivered at a/0:0 (after_ack)"
 
 
 def test_an_older_message_of_a_stream_after_a_younger_one_is_out_of_order_and_a_repeat_is_not():

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.net import BlockingCalls
 from evenq.serving.front.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority, CertificatePair
 from evenq.wire.blocking_grpc import GrpcBlockingNet
@@ -35,10 +37,7 @@ async def echo(request: bytes, context: RpcContext) -> bytes:
     return f"{context.listener.name} {context.listener.tls}".encode()
 
 
-RPC = Rpc(
-    method=METHOD, kind=CallKind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
-    access=Access(Resource.NONE, Action.DESCRIBE),
-)  # fmt: skip
+RPC = fake_rpc(METHOD, echo, registry_pb2.RegistryHeartbeatResponse)
 
 
 @pytest.fixture(params=["sockets", "grpcio"], autouse=True)
@@ -98,16 +97,14 @@ def version_at(net: BlockingCalls, address: str) -> int:
             return max(versions)
 
 
-def played(story: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60):
-            await story()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def bounded() -> AsyncIterator[None]:
+    async with asyncio.timeout(60):
+        yield
 
 
-def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authority, front: Front) -> None:
-    async def story() -> None:
+async def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authority, front: Front) -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
         trusting, plain = GrpcNet(tls=Tls(ca=authority.ca)).blocking(), GrpcNet().blocking()
         plain_port, tls_port = doors.port, doors.port_of("tls")
@@ -126,13 +123,11 @@ def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authori
             plain.close()
             await doors.stop()
 
-    played(story)
 
-
-def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(
+async def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(
     authority: Authority, front: Front
 ) -> None:
-    async def story() -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=["broker.example"]), front)
         for tls in (Tls(ca=authority.ca, server_name="broker.example"), Tls(insecure=True)):
             net = GrpcNet(tls=tls).blocking()
@@ -140,10 +135,8 @@ def test_a_name_of_the_clients_choice_and_a_certificate_that_is_pinned_get_in(
             net.close()
         await doors.stop()
 
-    played(story)
 
-
-def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_each_call(
+async def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_each_call(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     probes: list[str] = []
@@ -154,8 +147,7 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
 
     module = "blocking_net" if carrier == "sockets" else "blocking_grpc"
     monkeypatch.setattr(f"evenq.wire.{module}.explain", counted)
-
-    async def story() -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
         stranger = Authority(tmp_path / "stranger")
         for tls, address, words in (
@@ -178,17 +170,14 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
             await asyncio.to_thread(said, GrpcNet(tls=Tls(ca=authority.ca)).blocking(), f"127.0.0.1:{doors.port}")
         assert not isinstance(gone.value, errors.TlsFailed)
 
-    played(story)
-
 
 @pytest.mark.slow
-def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_channel(
+async def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_channel(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     """A new authority of the cluster and a new certificate of the client's, under calls of four threads."""
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 50)
-
-    async def story() -> None:
+    async with bounded():
         server, client = authority.sign("server", hosts=HERE), authority.sign("client")
         both = tmp_path / "both.pem"
         both.write_bytes(authority.ca.read_bytes())
@@ -233,18 +222,14 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
             said(net, address)
         await doors.stop()
 
-    played(story)
 
-
-def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
+async def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 0)
     now_ms = 1_000_000
     monkeypatch.setattr("evenq.wire.blocking_grpc._monotonic_ms", lambda: now_ms)
-
-    async def story() -> None:
-        nonlocal now_ms
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=HERE), front)
         own = authority.sign("client")
         net = GrpcNet(tls=Tls(ca=authority.ca, certificate=own.certificate, key=own.key)).blocking()
@@ -261,11 +246,9 @@ def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
         net.close()
         await doors.stop()
 
-    played(story)
 
-
-def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Authority, front: Front) -> None:
-    async def story() -> None:
+async def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Authority, front: Front) -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=HERE), front)
         net, port, failed = GrpcNet(tls=Tls(insecure=True)).blocking(), doors.port, 0
         assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
@@ -290,11 +273,9 @@ def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Autho
         net.close()
         await doors.stop()
 
-    played(story)
 
-
-def test_addresses_are_bounded_and_a_closed_net_says_so(carrier: str) -> None:
-    async def story() -> None:
+async def test_addresses_are_bounded_and_a_closed_net_says_so(carrier: str) -> None:
+    async with bounded():
         net = GrpcNet(channels_max=1).blocking()
         if not isinstance(net, GrpcBlockingNet):  # tests/unit/evenq/wire/test_blocking_socket.py
             return
@@ -312,11 +293,9 @@ def test_addresses_are_bounded_and_a_closed_net_says_so(carrier: str) -> None:
             with pytest.raises(errors.ConnectionFailed, match="shutting down"):
                 said(net, address)
 
-    played(story)
 
-
-def test_a_server_at_an_ipv6_address_is_called(authority: Authority, front: Front) -> None:
-    async def story() -> None:
+async def test_a_server_at_an_ipv6_address_is_called(authority: Authority, front: Front) -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=("::1",)), front, port=0, host="::1")
         for tls, name in ((None, "default"), (Tls(ca=authority.ca), "tls")):
             net = GrpcNet(tls=tls).blocking()
@@ -324,13 +303,11 @@ def test_a_server_at_an_ipv6_address_is_called(authority: Authority, front: Fron
             net.close()
         await doors.stop()
 
-    played(story)
 
-
-def test_a_server_with_connections_that_nobody_uses_stops_at_once_if_they_are_looked_after(
+async def test_a_server_with_connections_that_nobody_uses_stops_at_once_if_they_are_looked_after(
     authority: Authority, front: Front
 ) -> None:
-    async def story() -> None:
+    async with bounded():
         doors = await opened(authority.sign("server", hosts=HERE), front, port=0)
         net = GrpcNet(tls=Tls(ca=authority.ca)).blocking()
         addresses = [f"evenq://127.0.0.1:{doors.port}", f"127.0.0.1:{doors.port_of('tls')}"]
@@ -342,8 +319,6 @@ def test_a_server_with_connections_that_nobody_uses_stops_at_once_if_they_are_lo
                 await asyncio.sleep(0.1)
                 net.look_after()
         net.close()
-
-    played(story)
 
 
 def test_options_for_channels_of_grpc_have_them_used(carrier: str) -> None:

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.runtime.clock import SystemClock
 from evenq.serving.front.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
-from evenq.serving.rpc import Access, Action, CallKind, Frames, MessagePieces, Resource, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Frames, MessagePieces, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority
 from evenq.wire.blocking_stream import StreamSocket
@@ -35,15 +36,12 @@ async def pour(request: bytes, _context: RpcContext) -> AsyncIterator[Frames]:
         yield MessagePieces([body[:7], memoryview(body)[7:], b""]) if number % 2 else body
 
 
-RPC = Rpc(
-    method=METHOD, kind=CallKind.SERVER_STREAM, handler=pour, response=registry_pb2.RouteEvent,
-    access=Access(Resource.NONE, Action.DESCRIBE),
-)  # fmt: skip
+RPC = fake_rpc(METHOD, pour, registry_pb2.RouteEvent, kind=CallKind.SERVER_STREAM)
 
 
 @pytest.mark.parametrize("front", ["http2", "grpcio"])
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
-def test_messages_come_as_they_were_sent_and_streams_end_as_they_should(
+async def test_messages_come_as_they_were_sent_and_streams_end_as_they_should(
     front: Front, encrypted: bool, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -78,15 +76,12 @@ def test_messages_come_as_they_were_sent_and_streams_end_as_they_should(
         headers = request_headers(METHOD, scheme="http", authority=target, timeout_ms=timeout_ms, metadata=[])
         return connection.messages(headers, request, timeout_ms=timeout_ms, until_ms=now_ms() + timeout_ms)
 
-    async def story() -> None:
-        tls = TlsSettings(port=0, certificate=pair.certificate, key=pair.key)
-        options = GrpcServerOptions(front=front)
-        servers = await open_grpc_servers(
-            [RPC], usual_addresses("127.0.0.1", 0, tls), tls, clock=SystemClock(), options=options
-        )
-        try:
-            await asyncio.to_thread(calls, servers.port_of((TLS_LISTENER if encrypted else PLAIN_LISTENER).name))
-        finally:
-            await servers.stop()
-
-    asyncio.run(story())
+    tls = TlsSettings(port=0, certificate=pair.certificate, key=pair.key)
+    options = GrpcServerOptions(front=front)
+    servers = await open_grpc_servers(
+        [RPC], usual_addresses("127.0.0.1", 0, tls), tls, clock=SystemClock(), options=options
+    )
+    try:
+        await asyncio.to_thread(calls, servers.port_of((TLS_LISTENER if encrypted else PLAIN_LISTENER).name))
+    finally:
+        await servers.stop()

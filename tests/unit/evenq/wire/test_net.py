@@ -2,15 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
 
 import pytest
+from evenq_proofs.nets import open_net
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.serving.front.grpc_server import GrpcServer, open_grpc_server
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, RpcContext
 from evenq.wire.net import GrpcNet
 
 ECHO = "/evenq.v1.Data/Echo"
@@ -40,24 +42,19 @@ async def chat(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIte
 async def server(port: int = 0) -> GrpcServer:
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     rpcs = [
-        Rpc(method=ECHO, kind=CallKind.UNARY, handler=echo, response=bytes, access=access),
-        Rpc(method=PEER, kind=CallKind.UNARY, handler=peer, response=bytes, access=access),
-        Rpc(method=SILENT, kind=CallKind.UNARY, handler=silent, response=bytes, access=access),
-        Rpc(method=CHAT, kind=CallKind.BIDI, handler=chat, response=bytes, access=access),
+        fake_rpc(ECHO, echo, bytes, access=access),
+        fake_rpc(PEER, peer, bytes, access=access),
+        fake_rpc(SILENT, silent, bytes, access=access),
+        fake_rpc(CHAT, chat, bytes, kind=CallKind.BIDI, access=access),
     ]
     return await open_grpc_server(rpcs, host="127.0.0.1", port=port, clock=SystemClock())
 
 
-def run(test: Callable[[GrpcNet], Awaitable[None]], *, channels_max: int = 256) -> None:
-    async def main() -> None:
-        net = GrpcNet(channels_max=channels_max)
-        try:
-            async with asyncio.timeout(60):
-                await test(net)
-        finally:
-            await net.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def a_net(*, channels_max: int = 256) -> AsyncIterator[GrpcNet]:
+    async with open_net(channels_max=channels_max) as net:
+        async with asyncio.timeout(60):
+            yield net
 
 
 def free_port() -> int:
@@ -67,8 +64,8 @@ def free_port() -> int:
         return port
 
 
-def test_nobody_there_is_connection_failed_with_the_address() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_nobody_there_is_connection_failed_with_the_address() -> None:
+    async with a_net() as net:
         address = f"127.0.0.1:{free_port()}"
         with pytest.raises(errors.ConnectionFailed, match=address):
             await net.unary(address, ECHO, b"", timeout_ms=5_000)
@@ -76,21 +73,17 @@ def test_nobody_there_is_connection_failed_with_the_address() -> None:
             async with aclosing(net.stream(address, CHAT, b"", timeout_ms=5_000)) as frames:
                 await anext(frames)
 
-    run(test)
 
-
-def test_silence_is_request_timeout_with_the_time() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_silence_is_request_timeout_with_the_time() -> None:
+    async with a_net() as net:
         door = await server()
         with pytest.raises(errors.RequestTimeout, match="100 ms"):
             await net.unary(f"127.0.0.1:{door.port}", SILENT, b"", timeout_ms=100)
         await door.stop()
 
-    run(test)
 
-
-def test_a_server_that_comes_back_is_found_soon() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_a_server_that_comes_back_is_found_soon() -> None:
+    async with a_net() as net:
         door = await server()
         port, clock = door.port, SystemClock()
         assert await net.unary(f"127.0.0.1:{port}", ECHO, b"1", timeout_ms=5_000) == b"1"
@@ -108,11 +101,9 @@ def test_a_server_that_comes_back_is_found_soon() -> None:
         assert clock.monotonic_ms() - started < 5_000
         await door.stop()
 
-    run(test)
 
-
-def test_a_renewed_address_gets_a_connection_of_its_own_and_running_calls_end_on_the_old_one() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_a_renewed_address_gets_a_connection_of_its_own_and_running_calls_end_on_the_old_one() -> None:
+    async with a_net() as net:
         door = await server()
         address = f"127.0.0.1:{door.port}"
         more = asyncio.Event()
@@ -137,20 +128,16 @@ def test_a_renewed_address_gets_a_connection_of_its_own_and_running_calls_end_on
         assert await net.unary(address, PEER, b"", timeout_ms=5_000) == after
         await door.stop()
 
-    run(test)
-
 
 @pytest.mark.parametrize("address", ["", "localhost", "no-port"])
-def test_an_address_without_port_is_refused(address: str) -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_an_address_without_port_is_refused(address: str) -> None:
+    async with a_net() as net:
         with pytest.raises(errors.IllegalAccessPoint, match="host:port"):
             await net.unary(address, ECHO, b"", timeout_ms=1_000)
 
-    run(test)
 
-
-def test_channels_are_bounded_and_the_oldest_idle_one_makes_room() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_channels_are_bounded_and_the_oldest_idle_one_makes_room() -> None:
+    async with a_net(channels_max=2) as net:
         doors = [await server() for _ in range(3)]
         for door in [*doors, doors[0]]:
             assert await net.unary(f"127.0.0.1:{door.port}", ECHO, b"x", timeout_ms=5_000) == b"x"
@@ -169,11 +156,10 @@ def test_channels_are_bounded_and_the_oldest_idle_one_makes_room() -> None:
         for door in doors:
             await door.stop()
 
-    run(test, channels_max=2)
 
+async def test_a_request_iterator_that_fails_does_not_look_like_our_own_cancellation() -> None:
+    async with a_net() as net:
 
-def test_a_request_iterator_that_fails_does_not_look_like_our_own_cancellation() -> None:
-    async def test(net: GrpcNet) -> None:
         async def requests() -> AsyncIterator[bytes]:
             yield b"one"
             raise KeyError("mistake")
@@ -184,11 +170,10 @@ def test_a_request_iterator_that_fails_does_not_look_like_our_own_cancellation()
                 pass
         await door.stop()
 
-    run(test)
 
+async def test_many_requests_and_many_answers_in_order() -> None:
+    async with a_net() as net:
 
-def test_many_requests_and_many_answers_in_order() -> None:
-    async def test(net: GrpcNet) -> None:
         async def requests() -> AsyncIterator[bytes]:
             for number in range(100):
                 yield b"%d" % number
@@ -198,23 +183,18 @@ def test_many_requests_and_many_answers_in_order() -> None:
         assert frames == [b"%d" % number for number in range(100)]
         await door.stop()
 
-    run(test)
 
-
-def test_after_close_calls_fail_at_once() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_after_close_calls_fail_at_once() -> None:
+    async with a_net() as net:
         await net.close()
         with pytest.raises(errors.ConnectionFailed, match="shutting down"):
             await net.unary("127.0.0.1:1", ECHO, b"", timeout_ms=1_000)
 
-    run(test)
-
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
-def test_a_closed_net_connects_no_more_whoever_keeps_its_errors(kind: str) -> None:
+async def test_a_closed_net_connects_no_more_whoever_keeps_its_errors(kind: str) -> None:
     """A program that keeps the exception of a wrong certificate had handshakes in its log for ever."""
-
-    async def test(net: GrpcNet) -> None:
+    async with a_net() as net:
         connections, kept = 0, []
 
         async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -242,11 +222,9 @@ def test_a_closed_net_connects_no_more_whoever_keeps_its_errors(kind: str) -> No
             await SystemClock().sleep_ms(1_000)
             assert connections == before, "gRPC tries five times a second"
 
-    run(test)
 
-
-def test_a_call_that_runs_when_the_net_is_closed_fails_and_its_task_goes_on() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_a_call_that_runs_when_the_net_is_closed_fails_and_its_task_goes_on() -> None:
+    async with a_net() as net:
         door = await server()
         address = f"127.0.0.1:{door.port}"
         await net.unary(address, ECHO, b"", timeout_ms=5_000)
@@ -257,11 +235,9 @@ def test_a_call_that_runs_when_the_net_is_closed_fails_and_its_task_goes_on() ->
             await call
         await door.stop()
 
-    run(test)
 
-
-def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
-    async def test(net: GrpcNet) -> None:
+async def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
+    async with a_net() as net:
         door = await server()
         call = asyncio.ensure_future(net.unary(f"127.0.0.1:{door.port}", SILENT, b"", timeout_ms=20_000))
         await asyncio.sleep(0)
@@ -269,8 +245,6 @@ def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         await door.stop()
-
-    run(test)
 
 
 async def test_an_option_that_is_given_stands_for_the_usual_one() -> None:
@@ -286,18 +260,15 @@ async def test_an_option_that_is_given_stands_for_the_usual_one() -> None:
         await there.stop()
 
 
-def test_what_a_status_means_is_said_by_the_nets_table() -> None:
+async def test_what_a_status_means_is_said_by_the_nets_table() -> None:
     def theirs(
         code: int, _details: str, _trailers: object, /, *, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
         return errors.NotFound(f"{code} {address} {method} {timeout_ms}")
 
-    async def main() -> None:
-        net, address = GrpcNet(error_table=theirs), f"127.0.0.1:{free_port()}"
-        try:
-            with pytest.raises(errors.NotFound, match=f"14 {address} {ECHO} 5000"):
-                await net.unary(address, ECHO, b"", timeout_ms=5_000)
-        finally:
-            await net.close()
-
-    asyncio.run(main())
+    net, address = GrpcNet(error_table=theirs), f"127.0.0.1:{free_port()}"
+    try:
+        with pytest.raises(errors.NotFound, match=f"14 {address} {ECHO} 5000"):
+            await net.unary(address, ECHO, b"", timeout_ms=5_000)
+    finally:
+        await net.close()

@@ -1,6 +1,5 @@
 """Every call of a signed net carries headers that the guard's reading of them accepts."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from evenq.runtime.clock import FakeClock
@@ -56,19 +55,16 @@ async def test_calls_and_streams_are_signed_and_keep_their_own_headers() -> None
     assert below.closed
 
 
-def test_the_net_below_is_told_to_connect_anew() -> None:
+async def test_the_net_below_is_told_to_connect_anew() -> None:
     class Renewable(Recorder):
         renewed = ""
 
         async def renew(self, address: str) -> None:
             self.renewed = address
 
-    async def test() -> None:
-        below = Renewable()
-        await SignedNet(below, Signer("orders", SECRET, clock=FakeClock())).renew("a:1")
-        assert below.renewed == "a:1"
-
-    asyncio.run(test())
+    below = Renewable()
+    await SignedNet(below, Signer("orders", SECRET, clock=FakeClock())).renew("a:1")
+    assert below.renewed == "a:1"
 
 
 async def test_one_signature_serves_a_second_and_a_changed_secret_the_next_call() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,35 +10,23 @@ from evenq_broker.core.dead_letters.delayed_retries import SEEN_MAX, DelayedRetr
 from evenq_broker.loops.diagnosis.watching import look_once
 from evenq_broker.metrics.backlog_metrics import backlog_metrics, retries_waiting, single_queue_metrics
 from evenq_broker.stats import AGE_BOUNDS_MS, SIZE_BOUNDS, GroupTopicStats, TopicStats
+from evenq_proofs.v2_requests import ack_request, nack_request, receive_request, v2_message
 
 from evenq.errors import Error, StoreFull
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.serving.program.metrics import Distribution
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def read(broker: Any, name: str) -> dict[tuple[str, ...], Any]:
     """Labels -> value of one metric."""
     for metric in (
         *backlog_metrics(
-            broker.runtime,
-            broker.catalog,
-            broker.ledger,
-            lite=broker.lite,
-            delayed_retries=broker.delayed_retries,
-            backlog=broker.backlog,
+            broker.kernel, lite=broker.lite, delayed_retries=broker.delayed_retries, backlog=broker.backlog
         ),
         *single_queue_metrics(
-            broker.runtime,
-            broker.catalog,
-            broker.ledger,
-            lite=broker.lite,
-            delayed_retries=broker.delayed_retries,
-            backlog=broker.backlog,
+            broker.kernel, lite=broker.lite, delayed_retries=broker.delayed_retries, backlog=broker.backlog
         ),
     ):
         if metric.name == name:
@@ -51,28 +38,19 @@ async def filled(stage: Any, count: int, **group: Any) -> Any:
     broker = await stage.broker(default_queues=1, client_silence_ms=10_000_000, client_lost_ms=10_000_000)
     await stage.during(broker.catalog.create_topic("t", queues=1))
     await stage.during(broker.catalog.create_group("g", start_from="FIRST", **group))
-    send = service_pb2.SendMessageRequest()
-    for number in range(count):
-        message = send.messages.add(body=b"x")
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{number}") for number in range(count)])
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     return broker
 
 
 async def receive(stage: Any, *, renews: bool = False, invisible_ms: int = 10_000) -> list[str]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=9, auto_renew=renews)
-    request.group.name, request.message_queue.topic.name = "g", "t"
-    set_duration_ms(request.invisible_duration, invisible_ms)
-    set_duration_ms(request.long_polling_timeout, 1)
+    request = receive_request("g", "t", poll_ms=1, invisible_ms=invisible_ms, batch_size=9, auto_renew=renews)
     frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
     return [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
 
 
 async def change(stage: Any, handle: str, ms: int, *, suspend: bool = False) -> None:
-    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handle, suspend=suspend)
-    request.group.name, request.topic.name = "g", "t"
-    set_duration_ms(request.invisible_duration, ms)
+    request = nack_request("g", "t", handle, ms, suspend=suspend)
     answer = await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
     assert answer.status.code == definition_pb2.OK
 
@@ -82,15 +60,11 @@ async def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(stage: Any
     first, _ = await receive(stage)
     assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
     await change(stage, first, 0)
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
     assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
     await receive(stage)
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
 
 
@@ -100,9 +74,7 @@ async def test_a_delivery_that_is_put_off_is_no_failure(stage: Any) -> None:
     await change(stage, handle, 20_000, suspend=True)
     await stage.clock.advance(20_001)
     broker.ledger.progress.expire(broker.runtime.now_ms())
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
         assert read(broker, name) == {("g", "t"): 0}
     assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
@@ -112,16 +84,12 @@ async def test_more_time_for_a_simple_consumer_is_no_failure_and_a_lapse_is_one(
     broker = await filled(stage, 1)
     (handle,) = await receive(stage, invisible_ms=10_000)
     await change(stage, handle, 20_000)
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
     assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
     await stage.clock.advance(20_001)
     broker.ledger.progress.expire(broker.runtime.now_ms())
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "evenq_broker_timed_out_total") == {("g", "t"): 1}
     assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
 
@@ -174,20 +142,13 @@ async def test_the_age_is_that_of_the_oldest_unfinished_message(stage: Any) -> N
     broker = await filled(stage, 2)
     handles = await receive(stage)
     await stage.clock.advance(7_000)
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "rocketmq_consumer_lag_latency")["g", "t"] >= 7_000
     assert read(broker, "evenq_queue_lag_seconds")["g", "t", "0"] >= 7
     assert read(broker, "evenq_queue_lag_messages")["g", "t", "0"] == 2
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
-    for handle in handles:
-        ack.entries.add(receipt_handle=handle)
+    ack = ack_request("g", "t", *handles)
     await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
-    await look_once(
-        broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
-    )
+    await look_once(broker.kernel, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog)
     assert read(broker, "rocketmq_consumer_lag_latency") == {("g", "t"): 0}
     assert read(broker, "evenq_queue_lag_messages") == {("g", "t", "0"): 0}
 

@@ -1,19 +1,22 @@
 """What Prometheus reads of a broker: every listed metric with its labels, and series that end with what they count."""
 
-from collections.abc import Awaitable, Callable
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import BrokerKnown, ChangeKind
 from evenq_broker.loops.resizing.resizing import scale
-from evenq_broker.metrics.broker_metrics import broker_metrics, constant_labels
+from evenq_broker.metrics.broker_metrics import broker_metrics, constant_labels, staging_metrics, transaction_metrics
+from evenq_proofs.v2_requests import ack_request, receive_request, v2_message
 
 from evenq.model import FilterExpression, Generation, MessageQueue, MessageType, Subscription
 from evenq.serving.program.metrics import MetricKind, exposition
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from tests.unit.evenq_broker.staged import DECIDE, STAGE, block, decide, stage_rows
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 CONSTANT = 'cluster="evenq",node_id="a",node_type="broker"'
 
 
@@ -37,20 +40,12 @@ async def busy(stage: Any) -> Any:
     broker = await stage.broker()
     await stage.during(broker.catalog.create_topic("t", queues=1))
     await stage.during(broker.catalog.create_group("g", start_from="FIRST"))
-    send = service_pb2.SendMessageRequest()
-    for number in range(4):
-        message = send.messages.add(body=b"12345")
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{number}", b"12345") for number in range(4)])
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
-    receive = service_pb2.ReceiveMessageRequest(batch_size=2)
-    receive.group.name, receive.message_queue.topic.name = "g", "t"
-    receive.invisible_duration.seconds = 10
+    receive = receive_request("g", "t", invisible_ms=10_000, batch_size=2)
     frames = await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
     handles = [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
-    ack.entries.add(receipt_handle=handles[0])
+    ack = ack_request("g", "t", handles[0])
     answer = await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
     assert answer.status.code == definition_pb2.OK
     return broker
@@ -117,8 +112,8 @@ async def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_name
     broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0))
     differ(broker)
     broker.sessions.duplicates["g"] = 1
-    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
-    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership))
+    await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
+    await stage.during(scale(broker.kernel, "t", 1, membership=broker.membership))
     await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
     await stage.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
     broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
@@ -139,3 +134,43 @@ async def test_the_series_of_a_deleted_topic_and_group_are_gone(stage: Any) -> N
     await stage.during(broker.catalog.delete_group("g"))
     stage_left = [s for s in page(broker) if 'consumer_group="g"' in s and "connections" not in s]
     assert stage_left == []
+
+
+async def test_rows_wait_are_published_and_dropped(stage: Any) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+
+    def read() -> dict[str, Any]:
+        return {
+            metric.name.removeprefix("evenq_broker_"): dict(metric.read())
+            for metric in staging_metrics(staging=broker.staging)
+        }
+
+    await stage.call(STAGE, stage_rows(block(["a", "b"])), staging_pb2.StageResponse)
+    await stage.call(STAGE, stage_rows(block(["c"]), token="lost"), staging_pb2.StageResponse)
+    found = read()
+    assert found["staged_rows"] == {(): 3}
+    assert found["staged_bytes"][()] > 0
+    await stage.call(DECIDE, decide({"a": ["a"]}), staging_pb2.DecideResponse)
+    found = read()
+    assert (found["staged_rows"], found["staged_bytes"]) == ({(): 0}, {(): 0})
+    assert found["staged_rows_total"] == {("staged",): 3, ("published",): 2, ("dropped",): 1}
+    assert found["stagings_dropped_total"] == found["staging_decisions_total"] == {(): 1}
+    assert found["staging_decisions_open"] == {(): 0}
+
+
+async def test_open_and_ended_transactions_are_told_by_topic(stage: Any) -> None:
+    broker = await stage.broker()
+    topic = await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
+    await stage.during(broker.catalog.create_topic("plain"))
+    broker.transactions.table.begin(5, topic.topic_id, first_ms=0, due_ms=1)
+    broker.transactions.stats.committed[topic.topic_id] = 3
+    broker.transactions.stats.missed = 2
+    found = {
+        metric.name: list(metric.read())
+        for metric in transaction_metrics(broker.catalog, transactions=broker.transactions)
+    }
+    assert found["rocketmq_half_messages"] == [(("payments",), 1)]
+    assert found["rocketmq_commit_messages_total"] == [(("payments",), 3)]
+    assert found["rocketmq_rollback_messages_total"] == [(("payments",), 0)]
+    assert found["evenq_broker_transaction_checks_total"] == [(("sent",), 0), (("relayed",), 0), (("missed",), 2)]

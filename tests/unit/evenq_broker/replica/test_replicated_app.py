@@ -18,9 +18,10 @@ import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.broker import Broker
 from evenq_broker.loops.replication import record_repair, replica_driver
-from evenq_broker.replica import replicated_app
+from evenq_broker.replica import client_access
 from evenq_broker.replica.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
+from evenq_proofs.v2_requests import receive_frames
 from evenq_proofs.waiting import until_async
 from pydantic import ValidationError
 
@@ -75,8 +76,14 @@ async def answered(net: GrpcNet, address: str) -> None:
             return
 
 
+def client_port(app: ReplicatedApp) -> int:
+    """Returns the port of its broker for clients; 0 while it follows."""
+    term = app.parts.term.app
+    return 0 if term is None else term.port
+
+
 def in_sync(apps: list[ReplicatedApp]) -> bool:
-    return all(one.driver.in_sync or one.port for one in apps) and any(one.port for one in apps)
+    return all(one.parts.driver.in_sync or client_port(one) for one in apps) and any(client_port(one) for one in apps)
 
 
 @dataclass
@@ -97,7 +104,7 @@ class Group:
     @property
     def leader(self) -> ReplicatedApp:
         """The only copy that serves clients."""
-        (leader,) = [one for one in self.apps if one.port]
+        (leader,) = [one for one in self.apps if client_port(one)]
         return leader
 
 
@@ -126,8 +133,8 @@ async def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
         for host in HOSTS:
             for each in (group.port, group.port + 1):
                 await answered(group.net, f"{host}:{each}")
-        await leader._control.hand_over(None)
-        await until_async(lambda: in_sync(group.apps) and not leader.port)
+        await leader.parts.control.hand_over(None)
+        await until_async(lambda: in_sync(group.apps) and not client_port(leader))
         for host in HOSTS:
             await answered(group.net, f"{host}:{group.port + 1}")
 
@@ -152,17 +159,17 @@ async def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> 
 
     async with three_copies(tmp_path) as group:
         leader = group.leader
-        assert leader._log is not None
-        assert leader._log._store is not None
-        commit_log = leader._log._store._log
+        store = leader.parts.log.writer._store
+        assert store is not None
+        commit_log = store._log
         sync = commit_log.sync
         commit_log.sync = lambda: (time.sleep(0.1), sync())[1]  # type: ignore[method-assign]
         address = f"{leader.settings.host}:{group.port}"
         senders = [asyncio.ensure_future(send(group.net, address)) for _ in range(32)]
         try:
             await until_async(lambda: codes[20000] > 200)
-            await leader._control.hand_over(None)
-            await until_async(lambda: not leader.port)
+            await leader.parts.control.hand_over(None)
+            await until_async(lambda: not client_port(leader))
         finally:
             over.set()
         await asyncio.gather(*senders)
@@ -172,57 +179,48 @@ async def test_a_planned_hand_over_leaves_no_sender_in_doubt(tmp_path: Path) -> 
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(tmp_path: Path) -> None:
+async def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(tmp_path: Path) -> None:
     """Official SDKs say what they want every 30 s, and for no other reason: a leader that did not know it would give them
     nothing for that long.
     """
     headers = {"x-mq-client-id": "phone"}
+    async with three_copies(tmp_path, auto_create_groups=True, default_start_from="FIRST") as group:
+        net, address = group.net, f"{HOSTS[1]}:{group.port}"  # whichever leads
 
-    async def story() -> None:
-        async with three_copies(tmp_path, auto_create_groups=True, default_start_from="FIRST") as group:
-            net, address = group.net, f"{HOSTS[1]}:{group.port}"  # whichever leads
+        async def call(method: str, request: Any, response: Any) -> None:
+            await answered(net, address)
+            data = await net.unary(address, method, request.SerializeToString(), timeout_ms=30_000, metadata=headers)
+            assert (status := response.FromString(data).status).code == definition_pb2.OK, status
 
-            async def call(method: str, request: Any, response: Any) -> None:
-                await answered(net, address)
-                data = await net.unary(
-                    address, method, request.SerializeToString(), timeout_ms=30_000, metadata=headers
-                )
-                assert (status := response.FromString(data).status).code == definition_pb2.OK, status
+        async def read() -> list[str]:
+            topic, group = definition_pb2.Resource(name="chats"), definition_pb2.Resource(name="phones")
+            request = service_pb2.ReceiveMessageRequest(group=group, batch_size=8)
+            request.message_queue.topic.CopyFrom(topic)
+            request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 20
+            parsed = await receive_frames(net, address, request, metadata=headers)
+            return [frame.message.body.decode() for frame in parsed if frame.HasField("message")]
 
-            async def read() -> list[str]:
-                topic, group = definition_pb2.Resource(name="chats"), definition_pb2.Resource(name="phones")
-                request = service_pb2.ReceiveMessageRequest(group=group, batch_size=8)
-                request.message_queue.topic.CopyFrom(topic)
-                request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 20
-                frames = net.stream(
-                    address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
-                )
-                parsed = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in frames]
-                return [frame.message.body.decode() for frame in parsed if frame.HasField("message")]
+        async def send(body: str) -> None:
+            request = service_pb2.SendMessageRequest()
+            message = request.messages.add(topic=definition_pb2.Resource(name="chats"), body=body.encode())
+            message.system_properties.message_id = message.system_properties.lite_topic = body
+            await call(V2 + "SendMessage", request, service_pb2.SendMessageResponse)
 
-            async def send(body: str) -> None:
-                request = service_pb2.SendMessageRequest()
-                message = request.messages.add(topic=definition_pb2.Resource(name="chats"), body=body.encode())
-                message.system_properties.message_id = message.system_properties.lite_topic = body
-                await call(V2 + "SendMessage", request, service_pb2.SendMessageResponse)
-
-            leader = group.leader
-            wish = service_pb2.SyncLiteSubscriptionRequest(
-                action=definition_pb2.COMPLETE_ADD, lite_topic_set=["first", "second"]
-            )
-            wish.topic.name, wish.group.name = "chats", "phones"
-            made = admin_pb2.CreateTopicRequest(topic="chats", queues=1, message_type=definition_pb2.LITE)
-            await call("/evenq.v1.Admin/CreateTopic", made, admin_pb2.CreateTopicResponse)
-            await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
-            await send("first")
-            assert await read() == ["first"]
-            await until_async(lambda: all(one._lite_sets.newest() for one in group.apps if one is not leader))
-            await leader._control.hand_over(None)
-            await until_async(lambda: in_sync(group.apps) and not leader.port)
-            await send("second")
-            assert await read() == ["second"]
-
-    asyncio.run(story())
+        leader = group.leader
+        wish = service_pb2.SyncLiteSubscriptionRequest(
+            action=definition_pb2.COMPLETE_ADD, lite_topic_set=["first", "second"]
+        )
+        wish.topic.name, wish.group.name = "chats", "phones"
+        made = admin_pb2.CreateTopicRequest(topic="chats", queues=1, message_type=definition_pb2.LITE)
+        await call("/evenq.v1.Admin/CreateTopic", made, admin_pb2.CreateTopicResponse)
+        await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
+        await send("first")
+        assert await read() == ["first"]
+        await until_async(lambda: all(one.parts.lite_sets.newest() for one in group.apps if one is not leader))
+        await leader.parts.control.hand_over(None)
+        await until_async(lambda: in_sync(group.apps) and not client_port(leader))
+        await send("second")
+        assert await read() == ["second"]
 
 
 class Knocker:
@@ -256,13 +254,13 @@ class Knocker:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
+async def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hand-over, with brokers that take 3 s to open and to close; then a leader that stops: it is left first."""
     slow_ms = 3_000
     leave_ms = 4 * slow_ms
-    monkeypatch.setattr(replicated_app, "LEAVE_MS", leave_ms)
+    monkeypatch.setattr(client_access, "LEAVE_MS", leave_ms)
     for name in ("open", "close"):
         quick = getattr(Broker, name)
 
@@ -271,30 +269,26 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
             await quick(broker)
 
         monkeypatch.setattr(Broker, name, slowly)
-
-    async def story() -> None:
-        async with three_copies(tmp_path) as group:
-            leader = group.leader
-            knocker = Knocker(*((host, group.port) for host in HOSTS))
-            try:
-                await leader._control.hand_over(None)
-                await until_async(lambda: in_sync(group.apps) and not leader.port)
-                assert max(knocker.longest_ms.values()) < slow_ms * 0.8
-                await answered(group.net, f"{HOSTS[0]}:{group.port}")
-                stopped = group.leader
-                began_ms = SystemClock().monotonic_ms()
-                ending = asyncio.ensure_future(stopped.close())
-                await until_async(lambda: not stopped.driver.leads)
-                assert stopped._why_not_ready() == "it stops"
-                await answered(group.net, f"{stopped.settings.host}:{group.port}")
-                assert not ending.done()
-                await ending
-                assert SystemClock().monotonic_ms() - began_ms >= leave_ms
-            finally:
-                await knocker.end()
-        await SystemClock().sleep_ms(200)  # connections that were aborted are gone
-
-    asyncio.run(story())
+    async with three_copies(tmp_path) as group:
+        leader = group.leader
+        knocker = Knocker(*((host, group.port) for host in HOSTS))
+        try:
+            await leader.parts.control.hand_over(None)
+            await until_async(lambda: in_sync(group.apps) and not client_port(leader))
+            assert max(knocker.longest_ms.values()) < slow_ms * 0.8
+            await answered(group.net, f"{HOSTS[0]}:{group.port}")
+            stopped = group.leader
+            began_ms = SystemClock().monotonic_ms()
+            ending = asyncio.ensure_future(stopped.close())
+            await until_async(lambda: not stopped.parts.driver.leads)
+            assert stopped.parts.readiness.why_not() == "it stops"
+            await answered(group.net, f"{stopped.settings.host}:{group.port}")
+            assert not ending.done()
+            await ending
+            assert SystemClock().monotonic_ms() - began_ms >= leave_ms
+        finally:
+            await knocker.end()
+    await SystemClock().sleep_ms(200)  # connections that were aborted are gone
     gc.collect()  # it warns here, not in another test
 
 
@@ -319,11 +313,11 @@ async def test_copies_that_are_to_join_one_copy_lead_clients_to_it_before_it_fou
             await alone.start()
             for one in joining:
                 await one.start()
-                assert one._why_not_ready() == ""
+                assert one.parts.readiness.why_not() == ""
                 await answered(net, f"{one.settings.host}:{port}")
             await joining[1].close()
             await late.start()
-            assert late._why_not_ready() == "it is not in sync with its group", "it is to join nobody"
+            assert late.parts.readiness.why_not() == "it is not in sync with its group", "it is to join nobody"
         finally:
             for each in (alone, *joining, late):
                 await each.close()
@@ -334,30 +328,30 @@ async def test_copies_that_are_to_join_one_copy_lead_clients_to_it_before_it_fou
 async def test_a_copy_that_stops_waits_for_clients_only_while_it_reaches_a_leader(tmp_path: Path) -> None:
     """Where all stop at once there is none to lead clients to, and each moment delays the next start."""
     async with three_copies(tmp_path) as group:
-        follower = next(one for one in group.apps if not one.driver.leads)
+        follower = next(one for one in group.apps if not one.parts.driver.leads)
         began_ms = SystemClock().monotonic_ms()
         await follower.close()
-        assert SystemClock().monotonic_ms() - began_ms >= replicated_app.LEAVE_MS, "one leads: clients find it"
+        assert SystemClock().monotonic_ms() - began_ms >= client_access.LEAVE_MS, "one leads: clients find it"
         rest = [one for one in group.apps if one is not follower]
         began_ms = SystemClock().monotonic_ms()
         await asyncio.gather(*(one.close() for one in rest))
-        assert SystemClock().monotonic_ms() - began_ms < replicated_app.LEAVE_MS
+        assert SystemClock().monotonic_ms() - began_ms < client_access.LEAVE_MS
 
 
 @pytest.mark.timeout(300)
 async def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in_sync(tmp_path: Path) -> None:
     """A rolling restart goes on to the next copy when this one is ready."""
     async with three_copies(tmp_path) as group:
-        follower = next(one for one in group.apps if not one.port)
+        follower = next(one for one in group.apps if not client_port(one))
         await follower.close()
         number = group.apps.index(follower)
         back = group.apps[number] = group.made(number)
         early: list[str] = []
 
         async def look() -> None:
-            while back._driver is None or not back.driver.in_sync:
-                if back._driver is not None and not back._why_not_ready():
-                    early.append(f"ready, {back.driver.replica.role}")
+            while back._parts is None or not back.parts.driver.in_sync:
+                if back._parts is not None and not back.parts.readiness.why_not():
+                    early.append(f"ready, {back.parts.driver.replica.role}")
                 await asyncio.sleep(0)
 
         looking = asyncio.create_task(look())
@@ -373,16 +367,16 @@ async def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_no
     """All copies of a group ended, and one is back: clients wait there for the leader, and are not refused."""
     async with three_copies(tmp_path) as group:
         await asyncio.gather(*(one.close() for one in group.apps))
-        records = [record for one in group.apps if (record := one.driver.replica.record) is not None]
+        records = [record for one in group.apps if (record := one.parts.driver.replica.record) is not None]
         first, second = sorted(max(records, key=lambda record: record.version).isr)[:2]  # one may have left it
         group.apps = [back := group.made(first.broker_id)]
         await back.start()
-        await until_async(lambda: back._why_not_ready() == "")
+        await until_async(lambda: back.parts.readiness.why_not() == "")
         end_ms = SystemClock().monotonic_ms() + 2_000
         while SystemClock().monotonic_ms() < end_ms:
-            assert back._why_not_ready() == ""
+            assert back.parts.readiness.why_not() == ""
             await SystemClock().sleep_ms(20)
-        assert not back.port, "a second copy is needed"
+        assert not client_port(back), "a second copy is needed"
         reader, writer = await asyncio.open_connection(back.settings.host, group.port)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.5)
@@ -395,38 +389,34 @@ async def test_a_copy_that_may_lead_is_ready_for_clients_while_none_leads_and_no
         await back.close()
         group.apps = [alone := group.made(first.broker_id)]
         await alone.start()
-        await until_async(lambda: alone.driver.replica.record is not None)
-        assert alone._why_not_ready() in {"it is not in sync with its group", "it begins to lead"}
+        await until_async(lambda: alone.parts.driver.replica.record is not None)
+        assert alone.parts.readiness.why_not() in {"it is not in sync with its group", "it begins to lead"}
 
 
-def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(
+async def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_repair, "START_MS", 0)
-
-    async def story() -> None:
-        net = GrpcNet()
-        with FreePorts() as ports:
-            port, links = ports.take(2), ports.take()
-            app = copy(0, tmp_path, port, links, net)
-            await app.start()
-            await until_async(lambda: app.driver.replica.end > 0)
-            await app.close()
-            file = tmp_path / "0" / "commitlog" / f"{0:020d}"
-            damaged = bytearray(file.read_bytes())
-            damaged[60] ^= 1
-            file.write_bytes(damaged)
-            with pytest.raises(StoreCorrupted) as caught:
-                await copy(0, tmp_path, port, links, net).start()
-        said = caught.value.message
-        assert "byte 0 (log offset 0) is damaged" in said
-        assert "it could not be repaired: copy 1: " in said
-        assert "; copy 2: " in said
-        await net.close()
-
-    asyncio.run(story())
+    net = GrpcNet()
+    with FreePorts() as ports:
+        port, links = ports.take(2), ports.take()
+        app = copy(0, tmp_path, port, links, net)
+        await app.start()
+        await until_async(lambda: app.parts.driver.replica.log.end > 0)
+        await app.close()
+        file = tmp_path / "0" / "commitlog" / f"{0:020d}"
+        damaged = bytearray(file.read_bytes())
+        damaged[60] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(StoreCorrupted) as caught:
+            await copy(0, tmp_path, port, links, net).start()
+    said = caught.value.message
+    assert "byte 0 (log offset 0) is damaged" in said
+    assert "it could not be repaired: copy 1: " in said
+    assert "; copy 2: " in said
+    await net.close()
 
 
 def test_forwarding_needs_ports_that_are_the_same_at_all_copies(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="port 0 is another one at each copy"):
+    with pytest.raises(ValidationError, match="port 0 differs at each"):
         copy(0, tmp_path, 0, 1, GrpcNet())

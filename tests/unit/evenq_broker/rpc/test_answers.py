@@ -37,7 +37,7 @@ def test_equal_codes_are_equal_bytes_whatever_the_sentence() -> None:
 
 
 def test_bytes_that_are_no_message_are_told_with_their_number_and_the_message_meant() -> None:
-    with pytest.raises(BadRequest, match="request of 3 bytes is no AckMessageRequest"):
+    with pytest.raises(BadRequest, match="request of 3 bytes is not a valid AckMessageRequest"):
         parsed(service_pb2.AckMessageRequest, b"\xff\xff\xff")
 
 

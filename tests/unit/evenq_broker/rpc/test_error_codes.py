@@ -6,7 +6,6 @@ test_transactions.py; those of the pull path by test_offsets.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, BAD_REQUEST, FORBIDDEN = 20000, 40000, 40300
 ACCESS_POINT, TOPIC, GROUP, TAG, KEY, MESSAGE_GROUP, PROPERTY = 40001, 40002, 40003, 40004, 40005, 40006, 40007
 TRANSACTION, MESSAGE_ID, FILTER, INVISIBLE, DELIVERY_TIME, HANDLE = 40008, 40009, 40010, 40011, 40012, 40013

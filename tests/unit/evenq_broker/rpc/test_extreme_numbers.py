@@ -6,10 +6,11 @@ as a usual caller writes it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import send_request
 from google.protobuf.descriptor import FieldDescriptor as Fd
 from google.protobuf.message_factory import GetMessageClass
 
@@ -18,8 +19,6 @@ from evenq.serving.rpc import CallKind, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as own_admin_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2, dead_letters_pb2, diagnosis_pb2, groups_pb2, staging_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 _WIDE = {Fd.TYPE_INT64, Fd.TYPE_SINT64, Fd.TYPE_SFIXED64}
 _NARROW = {Fd.TYPE_INT32, Fd.TYPE_SINT32, Fd.TYPE_SFIXED32}
@@ -90,10 +89,7 @@ def extremes(request: Any) -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("method", sorted(calls()))
 async def test_an_extreme_number_is_refused_or_taken(stage: Any, method: str) -> None:
     broker = await stage.broker(default_start_from="FIRST", default_queues=2)
-    send = service_pb2.SendMessageRequest()
-    message = send.messages.add(body=b"x")
-    message.topic.name, message.system_properties.message_id = "t", "id"
-    message.system_properties.message_type = definition_pb2.NORMAL
+    send = send_request("t", "id", message_type=definition_pb2.NORMAL)
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     await stage.during(broker.catalog.ensure_group("g"))
     rpcs = {one.method: one for one in broker.rpcs()}

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.access import ACCESS
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.request_texts import KEPT, TEXTS_BYTES_MAX, TEXTS_MAX
 
 from evenq.errors import BadRequest
+from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import Action
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -21,6 +21,8 @@ from evenq.wire.stubs.evenq.v1 import (
     groups_pb2,
     staging_pb2,
 )
+
+ACCESS = {method: call.access for method, call in CALLS.items()}
 
 MESSAGE = "a message's: core/sending/validation.py bounds each and all of them together"
 LOOKED_UP = "looked up among what exists, and not kept"

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.polls.interest import Want
-from evenq_broker.loops.dead_letters.letters import bury
+from evenq_broker.loops.dead_letters.mover import bury
 from evenq_broker.loops.dead_letters.retries import retry_later
 from evenq_proofs.blocks import block, place
 from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.v2_requests import consumer_settings, receive_request, v2_message
 
 from evenq.errors import MessageNotFound, PreconditionFailed, TooManyRequests
 from evenq.model import MessageType
@@ -33,7 +34,6 @@ from evenq.wire.stubs.evenq.v1 import (
 from tests.unit.evenq_broker import staged
 from tests.unit.evenq_broker.conftest import users_of
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 Way = Callable[[Any, str], Awaitable[Any]]
 TENANTS = users_of(a="topic:a-* publish,consume,create;group:a-* *", b="topic:b-* publish,consume,create;group:b-* *")
 ADMIN = "/evenq.v1.Admin/"
@@ -51,8 +51,7 @@ async def asked(stage: Any, method: str, request: Any, response: Any) -> None:
 
 
 async def send(stage: Any, name: str) -> None:
-    message = definition_pb2.Message(body=b"x")
-    message.topic.name, message.system_properties.message_id = name, "id"
+    message = v2_message(name, "id")
     request = service_pb2.SendMessageRequest(messages=[message])
     await asked(stage, "SendMessage", request, service_pb2.SendMessageResponse)
 
@@ -62,7 +61,7 @@ async def publish(stage: Any, name: str) -> None:
 
 
 async def stage_rows(stage: Any, name: str) -> None:
-    await stage.call(staged.STAGE, staged.stage(staged.block(["x"]), topic=name), staging_pb2.StageResponse)
+    await stage.call(staged.STAGE, staged.stage_rows(staged.block(["x"]), topic=name), staging_pb2.StageResponse)
 
 
 async def create_topic(stage: Any, name: str) -> None:
@@ -111,7 +110,7 @@ async def test_retries_and_dead_letters_of_a_tenant_leave_topics_to_others(stage
 
     async def fail(name: str) -> None:
         group = await broker.catalog.create_group(name)
-        parts = (broker.runtime, broker.catalog, broker.ledger, group, source, 0, 0)
+        parts = (broker.kernel, group, source, 0, 0)
         if prefix == "%DLQ%":
             await bury(*parts)
         else:
@@ -130,11 +129,7 @@ async def test_retries_and_dead_letters_of_a_tenant_leave_topics_to_others(stage
 
 
 async def receive(stage: Any, name: str) -> None:
-    request = service_pb2.ReceiveMessageRequest(batch_size=1)
-    request.group.name, request.message_queue.topic.name = name, "t"
-    request.message_queue.id = -1
-    request.long_polling_timeout.seconds = 0
-    request.invisible_duration.seconds = 30
+    request = receive_request(name, "t", queue=-1, poll_ms=0, invisible_ms=30_000, batch_size=1)
     for frame in await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse):
         if frame.HasField("status") and frame.status.code != definition_pb2.MESSAGE_NOT_FOUND:
             check(frame.status)
@@ -229,15 +224,12 @@ async def test_a_tenant_leaves_groups_to_others_whatever_makes_them(stage: Any, 
     assert broker.catalog.groups.get("b-0") is not None
 
 
-def test_settings_of_a_consumer_make_no_group_beyond_the_share(run: Run) -> None:
+async def test_settings_of_a_consumer_make_no_group_beyond_the_share(stage: Any) -> None:
     """Telemetry is answered all the same; the receives that follow are refused."""
 
     async def settings(stage: Any, name: str) -> None:
         async def requests() -> AsyncIterator[bytes]:
-            command = service_pb2.TelemetryCommand()
-            command.settings.client_type = definition_pb2.PUSH_CONSUMER
-            command.settings.subscription.group.name = name
-            command.settings.subscription.subscriptions.add().topic.name = "t"
+            command = consumer_settings(definition_pb2.PUSH_CONSUMER, name, "t")
             yield command.SerializeToString()
             await asyncio.Event().wait()
 
@@ -247,16 +239,13 @@ def test_settings_of_a_consumer_make_no_group_beyond_the_share(run: Run) -> None
         check(service_pb2.TelemetryCommand.FromString(await stage.during(anext(frames))).status)
         await stage.during(frames.aclose())
 
-    async def story(stage: Any) -> None:
-        stage.users = lambda: TENANTS
-        broker = await stage.broker(groups_max=8)
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        for name in [*(f"a-{number}" for number in range(7)), "b-0"]:
-            await settings(stage, name)
-        names = [group.name for group in broker.catalog.groups.all()]
-        assert names == [*(f"a-{number}" for number in range(6)), "b-0"]
-
-    run(story)
+    stage.users = lambda: TENANTS
+    broker = await stage.broker(groups_max=8)
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    for name in [*(f"a-{number}" for number in range(7)), "b-0"]:
+        await settings(stage, name)
+    names = [group.name for group in broker.catalog.groups.all()]
+    assert names == [*(f"a-{number}" for number in range(6)), "b-0"]
 
 
 async def test_a_look_at_a_groups_members_makes_no_group(stage: Any) -> None:
@@ -272,18 +261,15 @@ async def test_a_look_at_a_groups_members_makes_no_group(stage: Any) -> None:
 
 
 async def begin(stage: Any, topic: str) -> None:
-    message = definition_pb2.Message(body=b"x")
-    message.topic.name, message.system_properties.message_id = topic, "id"
-    message.system_properties.message_type = definition_pb2.TRANSACTION
+    message = v2_message(topic, "id", message_type=definition_pb2.TRANSACTION)
     request = service_pb2.SendMessageRequest(messages=[message])
     await asked(stage, "SendMessage", request, service_pb2.SendMessageResponse)
 
 
 async def new_lite_topic(stage: Any, topic: str) -> None:
-    message = definition_pb2.Message(body=b"x")
-    message.topic.name, message.system_properties.message_id = topic, "id"
-    message.system_properties.message_type = definition_pb2.LITE
-    message.system_properties.lite_topic = f"lite-{len(stage.brokers[0].lite.topics)}"
+    message = v2_message(
+        topic, "id", message_type=definition_pb2.LITE, lite_topic=f"lite-{len(stage.brokers[0].lite.topics)}"
+    )
     request = service_pb2.SendMessageRequest(messages=[message])
     await asked(stage, "SendMessage", request, service_pb2.SendMessageResponse)
 
@@ -322,8 +308,7 @@ async def test_a_tenant_leaves_what_names_hold_to_others(stage: Any, way: Way, k
 
 
 def long_receive() -> tuple[str, bytes]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=1)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+    request = receive_request("g", "t", queue=-1, batch_size=1)
     request.long_polling_timeout.seconds = request.invisible_duration.seconds = 30
     return "/apache.rocketmq.v2.MessagingService/ReceiveMessage", request.SerializeToString()
 

@@ -37,8 +37,8 @@ def test_an_address_is_held_by_its_network(text: str, host: str, held: bool) -> 
     [
         ("", "give 1 to"),
         (" , ", "give 1 to"),
-        ("broker-a", "'broker-a' is no address; write 10.0.0.7"),
-        ("10.0.0.0/33", "is no address"),
+        ("broker-a", "'broker-a' is not an address; write 10.0.0.7"),
+        ("10.0.0.0/33", "is not an address"),
         (",".join(["10.0.0.1"] * (NETWORKS_MAX + 1)), f"give 1 to {NETWORKS_MAX}"),
     ],
 )

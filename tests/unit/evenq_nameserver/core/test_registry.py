@@ -1,7 +1,7 @@
 """The table of live brokers: who holds a name, versions, expiry, bounds; and its invariants under any history."""
 
 import pytest
-from evenq_nameserver.core.registry import BrokerEntry, Registry, TopicEntry
+from evenq_nameserver.core.registry import LEFT_MAX, LEFT_MS, BrokerEntry, Registry, TopicEntry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,11 +133,35 @@ def test_time_in_which_this_process_did_not_run_is_nobodys_silence() -> None:
 def test_only_the_holder_of_a_name_can_leave() -> None:
     table = registry()
     table.register(entry(incarnation="new", start_ms=2), 0)
-    assert table.unregister("a", "old") is None
-    assert table.unregister("b", "new") is None
-    change = table.unregister("a", "new")
+    assert table.unregister("a", "old", 0) is None
+    assert table.unregister("b", "new", 0) is None
+    change = table.unregister("a", "new", 0)
     assert change is not None
     assert change.removed == "a"
+
+
+def test_a_broker_that_left_is_remembered_for_a_while_or_until_it_is_back() -> None:
+    table = registry()
+    for name in ("a", "b"):
+        table.register(entry(name, {"t": 1}), 0)
+    table.unregister("b", "i1", 50)
+    assert [change.removed for change in table.expire(EXPIRY_MS)] == ["a"]
+    assert [(one.name, list(one.topics), ago_ms) for one, ago_ms in table.left(EXPIRY_MS)] == [
+        ("b", ["t"], EXPIRY_MS - 50),
+        ("a", ["t"], 0),
+    ]
+    table.register(entry("a"), 200)
+    assert [one.name for one, _ in table.left(LEFT_MS + 49)] == ["b"]
+    assert table.left(LEFT_MS + 50) == []
+
+
+def test_no_more_than_a_hundred_brokers_that_left_are_remembered() -> None:
+    table = registry(brokers_max=1)
+    for number in range(LEFT_MAX + 2):
+        table.register(entry(f"b{number}"), 0)
+        table.unregister(f"b{number}", "i1", 0)
+        table.check()
+    assert [one.name for one, _ in table.left(0)] == [f"b{number}" for number in range(2, LEFT_MAX + 2)]
 
 
 def test_the_table_is_bounded_and_known_brokers_go_on() -> None:
@@ -183,7 +207,7 @@ def test_any_history_keeps_the_invariants_and_a_watcher_that_follows_the_changes
             case "heartbeat", str():
                 table.heartbeat(what, "i1", 1, now_ms)
             case "unregister", str():
-                changes = [table.unregister(what, "i1")]
+                changes = [table.unregister(what, "i1", now_ms)]
             case "wait", int():
                 now_ms += what
                 changes = [*table.expire(now_ms)]

@@ -88,7 +88,7 @@ def test_with_signatures_brokers_may_come_from_anywhere_unless_the_operator_says
     assert not narrow.allowed_brokers().hold("192.0.2.7")
 
 
-def test_refused_callers_leave_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_callers_leave_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
 
@@ -96,15 +96,12 @@ def test_refused_callers_leave_one_line_a_minute(caplog: pytest.LogCaptureFixtur
         with pytest.raises(errors.Forbidden):
             await nameserver.heartbeat(b"", RpcContext("", (), "10.1.2.3:1", None))
 
-    async def main() -> None:
-        for _ in range(100):
-            await refused()
-        assert caplog.text.count("was refused") == 1
-        await clock.advance(60_000)
+    for _ in range(100):
         await refused()
-        assert caplog.text.count("was refused") == 2
-
-    asyncio.run(main())
+    assert caplog.text.count("was refused") == 1
+    await clock.advance(60_000)
+    await refused()
+    assert caplog.text.count("was refused") == 2
 
 
 def test_each_call_has_its_row_of_the_access_table_and_registering_is_internal() -> None:
@@ -172,6 +169,22 @@ async def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_
         await nameserver.unregister(leave, CONTEXT)
         await nameserver.register(request("b"), CONTEXT)
         assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]
+
+
+async def test_a_watch_begins_with_the_brokers_that_left_lately_and_how_long_ago() -> None:
+    nameserver = service()
+    await nameserver.register(request(), CONTEXT)
+    leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
+    await nameserver.unregister(leave, CONTEXT)
+    await nameserver.register(request("b"), CONTEXT)
+    for passed_ms in (0, 4_000):
+        await nameserver._clock.advance(passed_ms)  # type: ignore[attr-defined]  # a FakeClock
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as watch:
+            first = await event(watch)
+        assert [broker.broker.name for broker in first.brokers] == ["b"]
+        [left] = first.left
+        assert (left.state.broker.name, [topic.name for topic in left.state.topics]) == ("a", ["t0"])
+        assert left.ago_ms == passed_ms, "also where watches share the table"
 
 
 async def test_a_slow_watcher_is_cut_off_with_a_reason() -> None:

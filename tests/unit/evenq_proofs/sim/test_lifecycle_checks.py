@@ -68,6 +68,12 @@ def test_an_attempt_that_its_group_has_not_begun_is_an_old_retry() -> None:
     )
 
 
+def test_an_attempt_after_a_killed_member_had_fetched_the_message_is_not_an_old_retry() -> None:
+    before = run(1, 12)
+    assert found([sent(1)], [before, run(1, 20, group_life=2, attempt=2, handed_out=2)]) == []
+    assert found([sent(1)], [before, run(1, 20, group_life=2, attempt=3, handed_out=2)]) == ["old retry"]
+
+
 def test_a_message_group_out_of_order_is_found_at_first_deliveries() -> None:
     messages = [sent(1, message_group="g"), sent(2, message_group="g")]
     assert found(messages, [run(2, 12), run(1, 22)]) == ["out of order"]

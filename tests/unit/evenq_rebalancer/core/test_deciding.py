@@ -217,7 +217,7 @@ def test_a_budget_of_moves_spreads_a_change_over_time_and_then_rests() -> None:
     for size in (6, 8):
         (decision,) = world.wait(AGAIN_MS)
         assert world.sizes[0] == size
-        assert decision.reason == "balancing goes on, some queues at a time"
+        assert decision.reason == "balancing continues, some queues at a time"
     assert world.wait(AGAIN_MS) == []
     assert world.engine.next_event_ms() is None
 
@@ -240,7 +240,7 @@ def test_uneven_lags_move_queues_small_ones_do_not() -> None:
     lags = [9_000 if queue in first else 0 for queue in sorted(world.owners)]
     (decision,) = world.lag(*lags)
     assert 0 < decision.moves <= 2
-    assert "more waits" in decision.reason
+    assert "more lag" in decision.reason
 
 
 def test_lags_that_go_up_and_down_do_not_move_queues_for_ever() -> None:

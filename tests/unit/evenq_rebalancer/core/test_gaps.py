@@ -29,7 +29,7 @@ def decision(strategy: str, *ids: str, queues: tuple[MessageQueue, ...] = ROOMS,
 def test_al_20_rooms_that_nobody_covers_are_named() -> None:
     result = gaps(decision("MACHINE_ROOM", "c1", "c2"))
     assert result.startswith("MACHINE_ROOM gives 4 of 8 queues to no member (r2@b/0, r2@b/1, r2@b/2, r2@b/3)")
-    assert "all of rooms r2 among them; evenq group doctor g" in result
+    assert "all of rooms r2 among them; run evenq group doctor g" in result
 
 
 def test_many_queues_are_counted() -> None:

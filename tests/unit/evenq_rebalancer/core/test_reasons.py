@@ -33,7 +33,7 @@ def inputs(ids: str = "ab", queues=QUEUES, strategy: str = "AVG", zones=(), **re
         (inputs(balance=BalancePolicy(moves_max=1)), "the group's balance policy was set"),
         (inputs(zones=[("a", "z1")]), "zones changed"),
         (inputs(held={QUEUES[0]: HOLD}), "queues held for successors of c"),
-        (inputs(), "asked again"),
+        (inputs(), "computed again"),
     ],
 )
 def test_a_difference_is_one_phrase(now: Inputs, words: str) -> None:

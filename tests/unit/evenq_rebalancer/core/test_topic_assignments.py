@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, AssignmentQuestion, EngineLimits
-from evenq_rebalancer.core.decisions import HoldingState
+from evenq_rebalancer.core.decisions import OwnershipState
 from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.reports import (
     BrokerReport,
@@ -110,10 +110,10 @@ def test_the_queues_of_a_member_that_is_replaced_wait_and_nobody_else_moves(stra
     lost = world.share("web-1.1")
     world.tell("web-0.1", "web-2.1")
     states = world.states()
-    assert [number for number, state in states.items() if state is HoldingState.HELD] == lost
+    assert [number for number, state in states.items() if state is OwnershipState.HELD] == lost
     assert world.decision.owner_of() == {q: own for q, own in before.items() if own != "web-1.1"}
     assert (world.decision.held, world.decision.unowned, world.decision.moves) == (len(lost), 0, 0)
-    row = next(holding for holding in world.decision.holdings if holding.state is HoldingState.HELD)
+    row = next(holding for holding in world.decision.holdings if holding.state is OwnershipState.HELD)
     assert (row.owner, row.previous_owner) == ("", "web-1.1")
     assert row.reason == (
         "web-1.1 left and instance web-1 is being refilled: held for its successor until 1970-01-01T00:16:45.000+00:00"
@@ -129,7 +129,7 @@ def test_the_successor_takes_them_over_one_to_one() -> None:
     assert world.decision.owner_of() == {q: own.replace("web-1.1", "web-1.2") for q, own in before.items()}
     moved = [row for row in world.decision.holdings if row.owner == "web-1.2"]
     assert {row.previous_owner for row in moved} == {"web-1.1"}
-    assert {row.state for row in world.decision.holdings} == {HoldingState.OWNED}
+    assert {row.state for row in world.decision.holdings} == {OwnershipState.OWNED}
     assert world.engine.next_event_ms() is None
 
 
@@ -183,7 +183,7 @@ def test_a_queue_in_which_too_much_waits_is_given_away_at_once_and_only_that() -
     assert world.lag(lost[0], 1_000) == []
     (decision,) = world.lag(lost[0], 1_001)
     assert (decision.held, decision.unowned) == (len(lost) - 1, 0)
-    assert world.states()[lost[0]] is HoldingState.OWNED
+    assert world.states()[lost[0]] is OwnershipState.OWNED
 
 
 def test_a_queue_in_which_too_much_waits_already_is_not_held() -> None:
@@ -191,7 +191,7 @@ def test_a_queue_in_which_too_much_waits_already_is_not_held() -> None:
     lost = world.share("web-1.1")
     world.lag(lost[0], 5_000)
     world.tell("web-0.1", "web-2.1")
-    assert world.states()[lost[0]] is HoldingState.OWNED
+    assert world.states()[lost[0]] is OwnershipState.OWNED
     assert world.decision.held == len(lost) - 1
 
 
@@ -257,7 +257,7 @@ def test_a_hold_survives_a_change_of_the_leader_and_its_successor_gets_exactly_i
     assert after.decision.owner_of() == world.decision.owner_of()
     assert after.states() == world.states(), "HELD"
     assert after.decision.inputs.held.keys() == world.decision.inputs.held.keys()
-    row = next(holding for holding in after.decision.holdings if holding.state is HoldingState.HELD)
+    row = next(holding for holding in after.decision.holdings if holding.state is OwnershipState.HELD)
     assert row.previous_owner == "web-1.1"
     assert row.reason.startswith("web-1.1 left and instance web-1 is being refilled: held")
     assert row.reason.endswith("until 1970-01-01T00:16:45.000+00:00"), "the same time as before"

@@ -119,7 +119,7 @@ async def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_
 
 
 @pytest.mark.spec("AL-9", "AL-20")
-def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
     def zoned(broker: str, zone: str, *ids: str) -> BrokerReport:
@@ -136,28 +136,25 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
         caplog.clear()
         return found
 
-    async def story() -> None:
-        clock = FakeClock()
-        engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
-        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=lambda _: None)
-        task = spawn(debouncer.run(), name="run")
+    clock = FakeClock()
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
+    debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=lambda _: None)
+    task = spawn(debouncer.run(), name="run")
 
-        async def report(*ids: str) -> list[str]:
-            for number, broker in enumerate(("a", "b"), 1):
-                engine.reported(number, zoned(broker, f"z{number}", *ids), now_ms=clock.monotonic_ms())
-            debouncer.poke()
-            await clock.advance(20)
-            return lines()
+    async def report(*ids: str) -> list[str]:
+        for number, broker in enumerate(("a", "b"), 1):
+            engine.reported(number, zoned(broker, f"z{number}", *ids), now_ms=clock.monotonic_ms())
+        debouncer.poke()
+        await clock.advance(20)
+        return lines()
 
-        engine.facts.opened("a", 1)
-        engine.facts.opened("b", 2)
-        (line,) = await report("m1")
-        assert "MACHINE_ROOM gives 2 of 4 queues to no member (b/0, b/1), all of rooms z2" in line
-        assert await report("m1", "n1") == [], "the same again"
-        assert await report("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
-        assert await report("m1", "n1") == []
-        assert await report("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(story())
+    engine.facts.opened("a", 1)
+    engine.facts.opened("b", 2)
+    (line,) = await report("m1")
+    assert "MACHINE_ROOM gives 2 of 4 queues to no member (b/0, b/1), all of rooms z2" in line
+    assert await report("m1", "n1") == [], "the same again"
+    assert await report("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
+    assert await report("m1", "n1") == []
+    assert await report("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

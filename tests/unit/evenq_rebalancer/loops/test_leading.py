@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
+import pytest
 from evenq_rebalancer.core.election import LeaseTiming, Record, SeenRecord
 from evenq_rebalancer.loops.leading import UNKNOWN, LeaseCandidate, identity_of
 
@@ -64,40 +66,35 @@ class Stage:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-def run(story) -> None:
-    async def whole() -> None:
-        stage = Stage()
-        try:
-            await story(stage)
-        finally:
-            await stage.end()
-
-    asyncio.run(whole())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        await stage.end()
 
 
-def test_the_first_leads_the_second_knows_where_and_follows_at_once_when_it_resigns() -> None:
-    async def story(stage: Stage) -> None:
-        a = stage.candidate("a")
-        await stage.clock.advance(100)
-        b = stage.candidate("b")
-        await stage.clock.advance(10_000)
-        assert (a.leads(), b.leads()) == (True, False)
-        assert a.leader() == b.leader() == "a:1"
-        await a.resign()
-        assert stage.story[1:] == ["a ended"]
-        assert a.leader() == UNKNOWN
-        await stage.clock.advance(2_000)
-        assert b.leads()
-        assert a.leader() == b.leader() == "b:1"
-        await stage.clock.advance(20_000)
-        assert len(stage.story) == 3
-        assert a.transitions == b.transitions == 1
-
-    run(story)
+async def test_the_first_leads_the_second_knows_where_and_follows_at_once_when_it_resigns(stage: Stage) -> None:
+    a = stage.candidate("a")
+    await stage.clock.advance(100)
+    b = stage.candidate("b")
+    await stage.clock.advance(10_000)
+    assert (a.leads(), b.leads()) == (True, False)
+    assert a.leader() == b.leader() == "a:1"
+    await a.resign()
+    assert stage.story[1:] == ["a ended"]
+    assert a.leader() == UNKNOWN
+    await stage.clock.advance(2_000)
+    assert b.leads()
+    assert a.leader() == b.leader() == "b:1"
+    await stage.clock.advance(20_000)
+    assert len(stage.story) == 3
+    assert a.transitions == b.transitions == 1
 
 
-def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(caplog) -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(stage: Stage, caplog) -> None:
+    with caplog.at_level(logging.INFO):
         a = stage.candidate("a")
         await stage.clock.advance(100)
         stage.lease.away = True
@@ -111,37 +108,28 @@ def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(c
         assert a.leads()
         first, second = (int(line.split()[-1]) for line in stage.story if "began" in line)
         assert second > first
-
-    with caplog.at_level(logging.INFO):
-        run(story)
     assert sum(record.message.startswith("the lease cannot be read or written: ") for record in caplog.records) == 1
     assert [record.message for record in caplog.records].count("the lease can be read and written again") == 1
 
 
-def test_a_call_that_hangs_does_not_keep_a_leader_leading_nor_does_its_late_success() -> None:
-    async def story(stage: Stage) -> None:
-        a = stage.candidate("a")
-        await stage.clock.advance(100)
-        stage.lease.hang = asyncio.Event()
-        await stage.clock.advance(5_000)
-        assert stage.story[-1] == "a ended"
-        stage.lease.hang.set()
-        await stage.clock.advance(10)
-        assert not a.leads()
-        await stage.clock.advance(2_000)
-        assert a.leads()
-        assert len(stage.story) == 3
-
-    run(story)
+async def test_a_call_that_hangs_does_not_keep_a_leader_leading_nor_does_its_late_success(stage: Stage) -> None:
+    a = stage.candidate("a")
+    await stage.clock.advance(100)
+    stage.lease.hang = asyncio.Event()
+    await stage.clock.advance(5_000)
+    assert stage.story[-1] == "a ended"
+    stage.lease.hang.set()
+    await stage.clock.advance(10)
+    assert not a.leads()
+    await stage.clock.advance(2_000)
+    assert a.leads()
+    assert len(stage.story) == 3
 
 
-def test_nobody_is_named_while_nobody_leads() -> None:
-    async def story(stage: Stage) -> None:
-        stage.lease.away = True
-        a = stage.candidate("a")
-        await stage.clock.advance(3_000)
-        assert a.leader() == UNKNOWN
-        await a.resign()
-        assert stage.story == []
-
-    run(story)
+async def test_nobody_is_named_while_nobody_leads(stage: Stage) -> None:
+    stage.lease.away = True
+    a = stage.candidate("a")
+    await stage.clock.advance(3_000)
+    assert a.leader() == UNKNOWN
+    await a.resign()
+    assert stage.story == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -76,57 +76,50 @@ class Stage:
                 await asyncio.sleep(0.01)
 
 
-def run(story) -> None:
-    async def whole() -> None:
-        stage = Stage()
-        try:
-            await story(stage)
-        finally:
-            stage.watch.stop()
-            for events in stage.api.events.values():
-                events.put(None)
-
-    asyncio.run(whole())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        stage.watch.stop()
+        for events in stage.api.events.values():
+            events.put(None)
 
 
-def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of_the_addresses() -> None:
-    async def story(stage: Stage) -> None:
-        stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
-        stage.watch.start()
-        await stage.until(lambda: stage.watch.zone_of("x") == "north")
-        assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=False)
-        stage.api.events["pods"].put(("MODIFIED", pod("a", "x", leaving=True, version="11")))
-        await stage.until(lambda: stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True))
-        stage.api.events["pods"].put(("BOOKMARK", {"metadata": {"resourceVersion": "12"}}))
-        stage.api.events["pods"].put(None)  # the watch ends by itself and goes on from where it was
-        await stage.until(lambda: stage.api.versions == ["10", "12"])
-        stage.api.events["nodes"].put(("DELETED", node("n1", "north")))
-        await stage.until(lambda: stage.watch.zone_of("x") == "")
-        stage.api.events["pods"].put(("DELETED", pod("a", "x")))
-        await stage.until(lambda: len(stage.changed) >= 4)
-        assert set(stage.changed) == {frozenset({"x"})}
-        assert stage.api.listed_count["pods"] == 1
-
-    run(story)
+async def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of_the_addresses(stage: Stage) -> None:
+    stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
+    stage.watch.start()
+    await stage.until(lambda: stage.watch.zone_of("x") == "north")
+    assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=False)
+    stage.api.events["pods"].put(("MODIFIED", pod("a", "x", leaving=True, version="11")))
+    await stage.until(lambda: stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True))
+    stage.api.events["pods"].put(("BOOKMARK", {"metadata": {"resourceVersion": "12"}}))
+    stage.api.events["pods"].put(None)  # the watch ends by itself and goes on from where it was
+    await stage.until(lambda: stage.api.versions == ["10", "12"])
+    stage.api.events["nodes"].put(("DELETED", node("n1", "north")))
+    await stage.until(lambda: stage.watch.zone_of("x") == "")
+    stage.api.events["pods"].put(("DELETED", pod("a", "x")))
+    await stage.until(lambda: len(stage.changed) >= 4)
+    assert set(stage.changed) == {frozenset({"x"})}
+    assert stage.api.listed_count["pods"] == 1
 
 
-def test_a_watch_that_is_too_far_behind_lists_again() -> None:
-    async def story(stage: Stage) -> None:
-        stage.api.lists["pods"] = [pod("a", "x")]
-        stage.watch.start()
-        await stage.until(lambda: stage.watch.place_of("x") is not None)
-        stage.api.lists["pods"] = [pod("b", "y")]
-        stage.api.events["pods"].put(Expired("410"))
-        await stage.until(lambda: stage.watch.place_of("y") is not None)
-        assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True)
-
-    run(story)
+async def test_a_watch_that_is_too_far_behind_lists_again(stage: Stage) -> None:
+    stage.api.lists["pods"] = [pod("a", "x")]
+    stage.watch.start()
+    await stage.until(lambda: stage.watch.place_of("x") is not None)
+    stage.api.lists["pods"] = [pod("b", "y")]
+    stage.api.events["pods"].put(Expired("410"))
+    await stage.until(lambda: stage.watch.place_of("y") is not None)
+    assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True)
 
 
-def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(caplog, monkeypatch) -> None:
+async def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(
+    stage: Stage, caplog, monkeypatch
+) -> None:
     monkeypatch.setattr(module, "FORBIDDEN_RETRY_S", 0.01)
-
-    async def story(stage: Stage) -> None:
+    with caplog.at_level(logging.INFO):
         stage.api.lists = {"pods": Forbidden("no role"), "nodes": Forbidden("no role")}
         stage.watch.start()
         await stage.until(lambda: stage.api.listed_count["pods"] > 3 and stage.api.listed_count["nodes"] > 3)
@@ -134,20 +127,14 @@ def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(caplog,
         assert stage.watch.place_of("x") is None
         stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
         await stage.until(lambda: stage.watch.zone_of("x") == "north")
-
-    with caplog.at_level(logging.INFO):
-        run(story)
     messages = [record.message for record in caplog.records]
     assert sum("cannot be watched" in message for message in messages) == 2, "one for pods, one for nodes"
 
 
 @pytest.mark.parametrize("given", [{}, {"metadata": None}, {"metadata": {"uid": 5}}])
-def test_objects_that_make_no_sense_are_passed_over(given: dict[str, Any]) -> None:
-    async def story(stage: Stage) -> None:
-        stage.api.lists["pods"] = [given]
-        stage.watch.start()
-        stage.api.events["pods"].put(("ADDED", given))
-        stage.api.events["pods"].put(("ADDED", pod("a", "x")))
-        await stage.until(lambda: stage.watch.place_of("x") is not None)
-
-    run(story)
+async def test_objects_that_make_no_sense_are_passed_over(stage: Stage, given: dict[str, Any]) -> None:
+    stage.api.lists["pods"] = [given]
+    stage.watch.start()
+    stage.api.events["pods"].put(("ADDED", given))
+    stage.api.events["pods"].put(("ADDED", pod("a", "x")))
+    await stage.until(lambda: stage.watch.place_of("x") is not None)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 from evenq_rebalancer.rpc.leader_gate import BEAT, LeaderGate
 
 from evenq.errors import ConnectionFailed
@@ -26,12 +27,8 @@ def term(end: asyncio.Event) -> dict[str, Rpc]:
         await end.wait()
 
     return {
-        "ask": Rpc(
-            method="ask", kind=CallKind.UNARY, handler=ask, response=assignment_pb2.ExplainResponse, access=ACCESS
-        ),
-        "report": Rpc(
-            method="report", kind=CallKind.BIDI, handler=report, response=assignment_pb2.Decision, access=ACCESS
-        ),
+        "ask": fake_rpc("ask", ask, assignment_pb2.ExplainResponse, access=ACCESS),
+        "report": fake_rpc("report", report, assignment_pb2.Decision, kind=CallKind.BIDI, access=ACCESS),
     }
 
 

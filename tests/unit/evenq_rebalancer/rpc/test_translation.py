@@ -79,7 +79,7 @@ def test_a_report_with_anything_illegal_is_refused_whole(report, error) -> None:
 
 
 def test_bytes_that_are_no_message_are_a_bad_request() -> None:
-    with pytest.raises(BadRequest, match="the 3 bytes of the request are no AssignmentRequest"):
+    with pytest.raises(BadRequest, match="the 3 bytes of the request are not a valid AssignmentRequest"):
         to.parse(assignment_pb2.AssignmentRequest, b"\xff\xff\xff")
 
 

@@ -1,1 +1,1 @@
-"""Who should read what, computed here; which rebalancer to ask."""
+"""Local computation of assignments, and the search for the leading rebalancer."""

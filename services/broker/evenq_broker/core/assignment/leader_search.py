@@ -1,24 +1,20 @@
-"""Which rebalancer to try next: the configured addresses in turn, and where those who do not lead send us.
+"""Search for the leading rebalancer: the configured addresses in turn, and the leaders that they name.
 
-Called by `loops/assignment/rebalancer_link.py`. Pure. Always true: after at most `HOPS_MAX` redirects in a row, and
-after each failure, the caller waits before it goes on; a leader that was named and does not answer is forgotten, and
-the next configured address is tried.
+Called by `loops/assignment/rebalancer_link.py`. Pure. Always true: the caller waits after each failure, and after at
+most `HOPS_MAX` redirects in a row. A named leader that does not answer is forgotten, and the configured address that
+led to it is tried again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["NO_LEADER", "LeaderSearch"]
-
 HOPS_MAX = 3
 NO_LEADER = "?"
-"""What a rebalancer answers that knows no leader."""
+"""Answer of a rebalancer that does not know the leader."""
 
 
 class LeaderSearch:
-    """See the module."""
-
     def __init__(self, addresses: Sequence[str]) -> None:
         """`addresses`: at least one `host:port`; one of them may stand for several rebalancers (a Service)."""
         if not addresses:
@@ -30,11 +26,11 @@ class LeaderSearch:
 
     @property
     def target(self) -> str:
-        """Where to report now."""
+        """Address to report to now."""
         return self._named or self._addresses[self._index]
 
     def redirected(self, leader: str) -> bool:
-        """The target does not lead and named `leader`; True: go there at once, False: wait a little first."""
+        """Follows a redirect of the target. Returns True to connect immediately, False to wait first."""
         if leader in {"", NO_LEADER, self.target}:
             self._next()
             return False
@@ -46,16 +42,16 @@ class LeaderSearch:
         return False
 
     def failed(self) -> None:
-        """The target did not answer, or its stream broke: wait a little, then try `target`."""
+        """Notes that the target did not answer or its stream broke: the caller waits, then tries `target`."""
         self._next()
 
     def found(self) -> None:
-        """The target leads."""
+        """Notes that the target leads."""
         self._hops = 0
 
     def _next(self) -> None:
         self._hops = 0
         if self._named:
-            self._named = ""  # whom we had asked before knows who follows, if it lives
+            self._named = ""  # the configured address may know the successor
         else:
             self._index = (self._index + 1) % len(self._addresses)

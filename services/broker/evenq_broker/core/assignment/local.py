@@ -1,8 +1,8 @@
-"""What a member should read of a topic, computed here: used without a rebalancer, and when it is away (SR-4, XO-7).
+"""Local computation of assignments, used without a rebalancer and while it is away (SR-4, XO-7).
 
-By default every member gets every broker with queue id -1, "all its queues": the answer of RocketMQ 5, always right,
-because receiving balances by competition. A group that names a strategy shares the queues one by one (RB-11, RB-12).
-`LastAnswers` keeps what the rebalancer said last, so that trouble on the way to it changes no owner (XO-3).
+By default each member gets every broker with queue id -1, "all its queues", as RocketMQ 5 answers. This is always right
+because receiving balances by competition. A group with a strategy shares the queues one by one (RB-11, RB-12).
+`LastAnswers` keeps the rebalancer's last answers, so that a failure on the way to it changes no owner (XO-3).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from evenq.model import MessageQueue
 
-__all__ = ["ALL_QUEUES", "Answer", "LastAnswers", "Share", "all_brokers", "compute"]
-
 ALL_QUEUES = -1
 ANSWERS_MAX = 100_000
 
@@ -24,7 +22,7 @@ Share = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Sequence[Mes
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Queues of one member, and who decided."""
+    """Queues of one member, with strategy and generation of the decision."""
 
     queues: tuple[MessageQueue, ...]
     """Queue id -1: all queues of the broker. Empty: nothing for this member."""
@@ -35,7 +33,7 @@ class Answer:
 
 
 def all_brokers(readable: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
-    """Every readable broker once, with id -1 (wire contract 6.2)."""
+    """Returns every readable broker once, with id -1 (wire contract 6.2)."""
     brokers = {(queue.topic, queue.broker_name): None for queue in readable}
     return tuple(MessageQueue(topic, broker_name, ALL_QUEUES) for topic, broker_name in brokers)
 
@@ -43,9 +41,8 @@ def all_brokers(readable: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
 def compute(
     group: str, client_id: str, readable: Sequence[MessageQueue], client_ids: Iterable[str], share: Share | None
 ) -> Answer:
-    """The member's part of the topic's readable queues; `share` None = all brokers to everybody.
-
-    The asking member counts as one of the group even if its heartbeat has not come yet.
+    """Returns the member's part of the topic's readable queues; `share` None: every broker for every member.
+    The requesting member counts as one of the group even before its first heartbeat.
     """
     if share is None:
         return Answer(all_brokers(readable))
@@ -56,7 +53,7 @@ def compute(
 
 
 class LastAnswers:
-    """The last good answer per (group, topic, client id), the least recently asked dropped first."""
+    """The last good answer for each (group, topic, client id); the least recently used one is dropped first."""
 
     def __init__(self, *, answers_max: int = ANSWERS_MAX) -> None:
         self._answers: OrderedDict[tuple[str, str, str], Answer] = OrderedDict()
@@ -68,7 +65,7 @@ class LastAnswers:
         return len(self._answers)
 
     def keep(self, group: str, topic: str, client_id: str, answer: Answer) -> Answer:
-        """Remember the answer unless a newer generation is known: a late one never wins (XO-7). Returns what counts."""
+        """Keeps and returns the answer, or a known one of a newer generation: a late answer never wins (XO-7)."""
         key = (group, topic, client_id)
         known = self._answers.get(key)
         if known is not None and (known.epoch, known.counter) > (answer.epoch, answer.counter):
@@ -82,23 +79,23 @@ class LastAnswers:
         return answer
 
     def last(self, group: str, topic: str, client_id: str) -> Answer | None:
-        """What the member was answered last; None: nothing."""
+        """Returns the member's last answer."""
         return self._answers.get((group, topic, client_id))
 
     def of_group(self, group: str) -> dict[str, list[Answer]]:
-        """All that members of the group were answered last, by client id."""
+        """Returns the last answers of the group's members, by client id."""
         return {
             client_id: [self._answers[group, topic, client_id] for topic in topics]
             for client_id, topics in self._topics.get(group, {}).items()
         }
 
     def answers_of(self, group: str, client_id: str) -> dict[str, Answer]:
-        """What one member was answered last, by topic."""
+        """Returns the last answers of one member, by topic."""
         topics = self._topics.get(group, {}).get(client_id, ())
         return {topic: self._answers[group, topic, client_id] for topic in topics}
 
     def repeat(self, group: str, topic: str, client_id: str, alive: Callable[[str], bool]) -> Answer | None:
-        """The last answer without the queues of brokers that are gone; None if there is none."""
+        """Returns the last answer without the queues of brokers that are not alive."""
         known = self._answers.get((group, topic, client_id))
         if known is None:
             return None
@@ -106,13 +103,13 @@ class LastAnswers:
         return Answer(queues, known.strategy, known.epoch, known.counter)
 
     def forget(self, client_id: str, groups: Iterable[str]) -> None:
-        """The client left these groups."""
+        """Forgets the answers of a client that left these groups."""
         for group in groups:
             for topic in list(self._topics.get(group, {}).get(client_id, ())):
                 self._drop((group, topic, client_id))
 
     def check(self) -> None:
-        """Recompute what the index says; tests call it after each event."""
+        """Raises AssertionError if the index is wrong; tests call it after each event."""
         indexed = {
             (group, topic, client_id)
             for group, clients in self._topics.items()

@@ -1,1 +1,1 @@
-"""The clients this broker has heard of."""
+"""Clients that this broker knows."""

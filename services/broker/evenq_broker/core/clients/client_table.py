@@ -1,10 +1,10 @@
-"""The v2 clients this broker has heard of: when last, and what they said of themselves.
+"""The v2 clients that this broker knows: their last calls and their settings.
 
-Called by every handler that knows the caller's id, and by the liveness loop. Telemetry streams come and go; this table
-is what a client's life is measured by (wire contract 3.2, 4.6). It also knows which clients said goodbye and have
-called nothing since: what a telemetry stream says of such a client counts no more. A silent client, and one of which
-another broker reports the end, is doubtful: `loops.groups.departures` asks the other brokers before it ends it. Pure:
-time comes in as ms since the epoch.
+Called by every handler that knows the caller's id, and by the liveness loop. Telemetry streams come and go, so this
+table decides how long a client lives (wire contract 3.2, 4.6). It also keeps clients that announced their end and have
+called nothing since: their telemetry streams no longer count. A client that is silent, or whose end another broker
+reports, is doubtful: `loops.groups.departures` queries the other brokers before it ends the client. Pure: times are ms
+since the epoch.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from collections import OrderedDict
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["PRODUCER", "RUST", "Client", "ClientTable", "silence_of"]
-
-PRODUCER = 1
-"""ClientType of the v2 protocol."""
+PRODUCER = 1  # ClientType of the v2 protocol
 GOODBYE_MS = 60_000
-"""How long a goodbye is known, and anew after each telemetry stream that comes behind it."""
+"""Time for which an announced end is remembered, renewed by each telemetry stream that is opened after it."""
 GOODBYES_MAX = 10_000
 RUST = "RUST"
 RUST_MS = 20_000
 """Rust sends a heartbeat every 30 s, all other SDKs every 10 s: it may be silent for that much longer."""
-_RUST_ID = re.compile(r"@\d+#\d+$")  # the only SDK whose client ids end so
+_RUST_ID = re.compile(r"@\d+#\d+$")  # the only SDK whose client ids have this form
 
 
 class Client:
@@ -33,26 +30,22 @@ class Client:
     __slots__ = ("called", "came", "client_type", "group", "here_ms", "language", "last_ms", "refused", "subscriptions")
 
     def __init__(self, last_ms: int) -> None:
-        self.last_ms = last_ms
-        """Last sign of life, here or at another broker."""
+        self.last_ms = last_ms  # last sign of life, here or at another broker
         self.here_ms = last_ms
-        """Last call here; the time of this broker's start for one that held something before and has not come back."""
-        self.came = False
-        """It made a call since this broker's start."""
+        """Last call here; this broker's start for a client that held something before it and has not called since."""
+        self.came = False  # it made a call since this broker's start
         self.language = ""
         self.called = False
-        """It made another call than telemetry, since `expect_call`."""
-        self.client_type = 0
-        """Number of the v2 `ClientType`; 0 = not known yet."""
+        """It made a call other than telemetry since `expect_call`."""
+        self.client_type = 0  # number of the v2 `ClientType`; 0 = not known yet
         self.group = ""
         self.refused = False
         """Its settings name no topic that it may read: it is a member of no group."""
-        self.subscriptions: dict[str, str] = {}
-        """Topic -> filter expression, as its settings say."""
+        self.subscriptions: dict[str, str] = {}  # topic -> filter expression, from its settings
 
 
 def silence_of(client: Client, silence_ms: int) -> int:
-    """How long this client may be silent where others may be for `silence_ms`."""
+    """Returns how long this client may be silent where others may be for `silence_ms`."""
     return silence_ms + RUST_MS if client.language == RUST else silence_ms
 
 
@@ -65,7 +58,7 @@ class ClientTable:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._lost: dict[str, None] = {}
         self._suspects: dict[str, int] = {}
-        """Client id to when it is doubtful unless it made a call before."""
+        """Client id -> when it becomes doubtful, unless it makes a call before."""
         self._goodbyes: OrderedDict[str, int] = OrderedDict()
         self.clients_max = clients_max
 
@@ -73,7 +66,6 @@ class ClientTable:
         return len(self._clients)
 
     def get(self, client_id: str) -> Client | None:
-        """What is known, or None."""
         return self._clients.get(client_id)
 
     def seen(
@@ -86,9 +78,7 @@ class ClientTable:
         language: str = "",
         calls: bool = True,
     ) -> Client:
-        """A sign of life; 0 and "" change nothing that is known. `calls`: it is more than the settings of a stream.
-        Raises TooManyRequests when the table is full.
-        """
+        """Records a sign of life; `calls`: more than a stream's settings. Raises TooManyRequests for a full table."""
         client = self._clients.get(client_id)
         if client is None:
             self._goodbyes.pop(client_id, None)
@@ -111,17 +101,17 @@ class ClientTable:
         return client
 
     def all(self) -> list[tuple[str, Client]]:
-        """All clients with their ids, the one silent for longest first."""
+        """Returns all clients with their ids, the one silent for longest first."""
         return list(self._clients.items())
 
     def expect_call(self, client_id: str) -> None:
-        """From now on, `called` says whether there was one."""
+        """Clears `called`, which the client's next call sets."""
         client = self._clients.get(client_id)
         if client is not None:
             client.called = False
 
     def goodbye(self, client_id: str, now_ms: int) -> None:
-        """The client ends, by its own word."""
+        """Forgets a client that announced its end."""
         self.forget(client_id)
         self._goodbyes[client_id] = now_ms
         self._goodbyes.move_to_end(client_id)
@@ -129,9 +119,7 @@ class ClientTable:
             self._goodbyes.popitem(last=False)
 
     def after_goodbye(self, client_id: str, now_ms: int) -> bool:
-        """Whether a stream that the client opens now comes from what is left of it: it said goodbye, and has called
-        nothing since.
-        """
+        """Returns whether a new stream of the client is a leftover: it announced its end and made no call since."""
         said_ms = self._goodbyes.get(client_id)
         if said_ms is None:
             return False
@@ -142,44 +130,41 @@ class ClientTable:
         return True
 
     def said_goodbye(self, client_id: str, now_ms: int) -> bool:
-        """Whether the client said goodbye in the last `GOODBYE_MS`, and has made no call since."""
+        """Returns whether the client announced its end in the last `GOODBYE_MS` and has made no call since."""
         said_ms = self._goodbyes.get(client_id)
         return said_ms is not None and said_ms + GOODBYE_MS >= now_ms
 
     def forget(self, client_id: str) -> Client | None:
-        """The client is gone; gives what was known."""
         self._trust(client_id)
         return self._clients.pop(client_id, None)
 
     # ------------------------------------------------------------------------------------------------ doubts
 
     def expect(self, client_id: str, now_ms: int, *, doubt_ms: int) -> None:
-        """It held something before the broker's start, and is doubtful from `doubt_ms` on unless it makes a call."""
+        """Adds a client that held something before the start. From `doubt_ms` on it is doubtful unless it calls."""
         if client_id not in self._clients and len(self._clients) < self.clients_max:
             client = self._clients[client_id] = Client(now_ms)
             client.language = RUST if _RUST_ID.search(client_id) else ""
             self.suspect(client_id, doubt_ms)
 
     def lose(self, client_id: str) -> None:
-        """Its stream is gone and it was silent since: it is doubtful sooner than others, unless it is seen again."""
+        """Marks a client that is silent since its stream ended: it becomes doubtful sooner, unless it is seen again."""
         if client_id in self._clients:
             self._lost[client_id] = None
 
     def is_lost(self, client_id: str) -> bool:
-        """See `lose`."""
         return client_id in self._lost
 
     def suspect(self, client_id: str, doubt_ms: int) -> None:
-        """It is doubtful from `doubt_ms` on, unless it makes a call before."""
+        """Makes the client doubtful from `doubt_ms` on, unless it makes a call before."""
         if client_id in self._clients:
             self._suspects[client_id] = doubt_ms
 
     def is_suspect(self, client_id: str) -> bool:
-        """See `suspect`."""
         return client_id in self._suspects
 
     def doubtful(self, now_ms: int, silence_ms: int) -> list[str]:
-        """Suspects whose time has come, and all that were silent for `silence_ms`."""
+        """Returns suspects whose time has come, and all clients that were silent for `silence_ms`."""
         doubtful = dict.fromkeys(one for one, doubt_ms in self._suspects.items() if doubt_ms <= now_ms)
         for client_id, client in self._clients.items():
             if client.last_ms + silence_ms > now_ms:
@@ -189,8 +174,8 @@ class ClientTable:
         return list(doubtful)
 
     def vouched(self, client_id: str, now_ms: int, *, doubt_ms: int | None = None) -> None:
-        """Another broker says that the client lives. `doubt_ms`: when that is no longer known, if it only made a call
-        there; the table stays in the order of news, so a suspect it is, and no older sign of life.
+        """Records that another broker vouches for the client. `doubt_ms`: when its evidence, a mere call, is too old.
+        It is kept as a suspicion and not as an older `last_ms`, because the table is ordered by `last_ms`.
         """
         client = self._clients.get(client_id)
         if client is not None:
@@ -201,7 +186,7 @@ class ClientTable:
                 self._suspects[client_id] = doubt_ms
 
     def heard(self, client_id: str, now_ms: int, silence_ms: int) -> bool:
-        """Whether it made a call here within `silence_ms`, and not only before this broker's start."""
+        """Returns whether it made a call here within `silence_ms` and after this broker's start."""
         client = self._clients.get(client_id)
         if client is None or not client.came:
             return False
@@ -214,7 +199,7 @@ class ClientTable:
             self._suspects.pop(client_id, None)
 
     def expire(self, now_ms: int, silence_ms: int) -> list[str]:
-        """Forget who was silent for `silence_ms`; gives their ids."""
+        """Forgets the clients that were silent for `silence_ms`; returns their ids."""
         gone = []
         while self._clients:
             client_id, client = next(iter(self._clients.items()))
@@ -225,6 +210,6 @@ class ClientTable:
         return gone
 
     def counts(self) -> tuple[int, int]:
-        """Producers and consumers."""
+        """Returns the numbers of producers and consumers."""
         producers = sum(client.client_type == PRODUCER for client in self._clients.values())
         return producers, sum(client.client_type > PRODUCER for client in self._clients.values())

@@ -1,11 +1,10 @@
-"""The memory of which brokers belong to the cluster: one that was seen once is missed when it is not there, for as long
-as it is not known to have left for good.
+"""Memory of the brokers of the cluster: a known broker is missed until it is known to have left for good.
 
-Kept by every broker, and in its journal, because nameservers forget at once and a broker that ended undrained takes
-what it holds out of everybody's sight. A drained broker that ends says that it leaves; what it still holds that no
-group can be waited for keeps it in memory, with the numbers. With each broker the memory has how many readable queues
-of which topics it had last, so that readers of whole topics hear what is out of reach. Pure;
-`loops.cluster.known_brokers` feeds it. Times are ms since the epoch.
+Every broker keeps it, also in its journal: nameservers forget immediately, and a broker that ends undrained takes its
+messages out of sight. A drained broker announces that it leaves. If it still holds messages that no group can be waited
+for, it stays known, with their numbers. The memory also has the last readable queues of each broker by topic, so that
+readers of whole topics learn what is out of reach. Pure; `loops.cluster.known_brokers` feeds it. Times are ms since the
+epoch.
 """
 
 from __future__ import annotations
@@ -17,35 +16,32 @@ from itertools import islice
 from evenq.model.names import DLQ_PREFIX
 from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
 
-__all__ = ["Away", "KnownBrokers"]
-
-KNOWN_MAX = 1_000  # as many as a nameserver takes
+KNOWN_MAX = 1_000  # the limit of a nameserver
 TOPICS_IN_ONE = 1_000  # in one operation, so that a record stays small
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A broker that is not there and had readable queues of some topic."""
+    """A broker that is away and had readable queues of a topic."""
 
     name: str
     read_queues: int
     gone_ms: int
-    """When it was missed first; 0: it is not missed yet, it may come any moment."""
+    """When it was first missed; 0: not yet, it may come back at any moment."""
     followers: tuple[str, ...] = ()
-    """Where the other copies of its log answered reads when it was there last, as far as this process saw it."""
+    """Addresses at which the other copies of its log last answered reads, as far as this process saw."""
 
 
 class KnownBrokers:
-    """Names of brokers, the own one not among them."""
+    """Names of the other brokers of the cluster."""
 
     __slots__ = ("_known", "_leaving", "_present", "_topics")
 
     def __init__(self) -> None:
         self._known: dict[str, BrokerKnown] = {}
-        self._present: dict[str, str] = {}
-        """Name of a broker that is there -> its incarnation."""
+        self._present: dict[str, str] = {}  # name of a present broker -> its incarnation
         self._leaving: dict[str, tuple[str, BrokerKnown]] = {}
-        """Name -> the incarnation that said that it leaves, and what is to be known of it then."""
+        """Name -> the incarnation that announced its end, and the record to keep after it."""
         self._topics: dict[str, dict[str, int]] = {}
         """Name -> topic -> readable queues there, as last seen."""
 
@@ -55,7 +51,7 @@ class KnownBrokers:
     def look(
         self, present: Mapping[str, str], now_ms: int, *, sure: bool = True
     ) -> list[BrokerKnown | BrokerForgotten]:
-        """These brokers are there, name -> incarnation, and if that is `sure` no other: what to record."""
+        """Takes in the present brokers, name -> incarnation; `sure`: there are no others. Returns what to record."""
         before, self._present = self._present, dict(present) if sure else {**self._present, **present}
         ops: list[BrokerKnown | BrokerForgotten] = []
         for name in sorted(present):
@@ -76,11 +72,11 @@ class KnownBrokers:
         return ops
 
     def expected(self) -> list[str]:
-        """Those that are there, or were when a table of routes was sure last, ascending."""
+        """Returns brokers that are present, or were when the routes were last sure, ascending."""
         return sorted(name for name, known in self._known.items() if not known.gone_ms)
 
     def learn(self, name: str, read_queues: Mapping[str, int]) -> list[BrokerTopics]:
-        """A known broker that is there has these readable queues, by topic, and no others: what to record."""
+        """Takes in all readable queues of a known, present broker, by topic. Returns what to record."""
         if name not in self._known:
             return []
         before = self._topics.get(name, {})
@@ -92,9 +88,7 @@ class KnownBrokers:
         return ops
 
     def topic_deleted(self, topic: str) -> list[BrokerTopics]:
-        """An operator deleted the topic everywhere: brokers that are not there hold nothing of it that anybody wants.
-        Gives what to record.
-        """
+        """Forgets an absent broker's queues of a topic that was deleted everywhere. Returns what to record."""
         ops = [
             BrokerTopics(name, {topic: 0})
             for name in sorted(self._topics)
@@ -105,8 +99,8 @@ class KnownBrokers:
         return ops
 
     def away(self, topic: str, present: Collection[str]) -> list[Away]:
-        """Brokers not among `present` that had readable queues of the topic, ascending. None that was drained or
-        forgotten is among them, but for a drained one that holds messages which no group has read.
+        """Returns brokers not among `present` that had readable queues of the topic, ascending.
+        A drained one that holds nothing but dead letters is returned for dead-letter topics only.
         """
         return [
             Away(name, count, self._known[name].gone_ms)
@@ -117,8 +111,8 @@ class KnownBrokers:
         ]
 
     def homes(self, topic: str, present: Container[str], since_ms: int, started_ms: int) -> list[str]:
-        """Brokers not among `present` that had queues of the topic and went after `since_ms`, ascending; one that has
-        not been missed yet was last there before `started_ms`. None that was drained is among them.
+        """Returns brokers not among `present` that had queues of the topic and went after `since_ms`, ascending.
+        One that was not missed yet went after `started_ms` at the latest; drained ones are left out.
         """
         return [
             name
@@ -134,20 +128,19 @@ class KnownBrokers:
         return bool(known.dead_letters) and not known.unread and not topic.startswith(DLQ_PREFIX)
 
     def leaves(self, name: str, incarnation: str, *, unread: int, dead_letters: int) -> None:
-        """A drained broker that is still there says that it ends now, and what it still holds."""
+        """Notes that a drained broker, still present, announces its end, and what it still holds."""
         if self._present.get(name) == incarnation:
             self._leaving[name] = incarnation, BrokerKnown(name, 0, unread, dead_letters)
 
     def forget(self, name: str) -> BrokerForgotten | None:
-        """An operator says that it is gone for good. Gives what to record; None: it was not known."""
+        """Forgets a broker that an operator declares gone for good. Returns what to record; None: it was not known."""
         return self._drop(name) if name in self._known else None
 
     def missing(self) -> list[BrokerKnown]:
-        """Those that are not there, ascending."""
+        """Returns the absent brokers, ascending."""
         return [self._known[name] for name in sorted(self._known) if self._known[name].gone_ms]
 
     def apply(self, op: BrokerKnown | BrokerForgotten | BrokerTopics) -> None:
-        """Replay one operation."""
         match op:
             case BrokerKnown():
                 self._put(op)
@@ -157,7 +150,6 @@ class KnownBrokers:
                 self._learn(op)
 
     def dump(self) -> Iterator[BrokerKnown | BrokerTopics]:
-        """All of it as operations, for a snapshot."""
         for known in list(self._known.values()):
             yield known
             yield from _chunks(known.name, self._topics.get(known.name, {}))

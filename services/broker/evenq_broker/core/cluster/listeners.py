@@ -1,8 +1,8 @@
-"""Where a broker listens beside its two usual ports, and which address it tells for each of its listeners.
+"""Ports of a broker beside its two usual ones, and the address that it advertises for each listener.
 
 `parse_listeners` reads the setting `listeners`, `advertised` the setting `advertise`. Pure. Always true: each listener
-has exactly one address, the first one's comes first, and those that need no listener of their own (`any-copy`,
-`internal`) last.
+has exactly one address, and that of the first listener comes first. `any-copy` and `internal`, which need no listener
+of their own, come last.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from typing import NamedTuple
 from evenq.errors import SettingsError
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER, BrokerAddress, Listener
 from evenq.model.names import broker_problem
-
-__all__ = ["ANY_COPY", "INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
+from evenq.model.route import WILDCARDS
 
 INTERNAL = "internal"
 """Name of the address that other servers call; it needs no listener of its own."""
 ANY_COPY = "any-copy"
-"""Name of the address behind which any copy of the broker's group answers, for clients that do not ask who leads. They
-come through the first listener.
+"""Name of the address at which any copy of the broker's group answers, for clients that do not look for the leader.
+They come through the first listener.
 """
 LISTENERS_MAX = 13
-"""As many as nameservers take, with the usual listeners, `any-copy` and `internal`."""
-_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
+"""With the usual listeners, `any-copy` and `internal` this is the limit of nameservers."""
 _RESERVED = frozenset({PLAIN_LISTENER.name, TLS_LISTENER.name, ANY_COPY, INTERNAL})
 
 
 class Spot(NamedTuple):
-    """One of the setting `listeners`."""
+    """One entry of the setting `listeners`."""
 
     listener: Listener
     host: str
@@ -37,7 +35,7 @@ class Spot(NamedTuple):
 
 
 def parse_listeners(text: str) -> list[Spot]:
-    """`name=host:port` for plain text, `name+tls=host:port` for TLS, comma-separated. Raises SettingsError."""
+    """Parses `name=host:port` (plain) or `name+tls=host:port` (TLS), comma-separated. Raises SettingsError."""
     spots: list[Spot] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, target = part.partition("=")
@@ -45,12 +43,12 @@ def parse_listeners(text: str) -> list[Spot]:
         host, port = _host_and_port(target)
         if not host or port < 0 or scheme != ("tls" if plus else "") or not _is_name(name):
             raise SettingsError(
-                f"listeners holds {part!r}; write name=host:port, or name+tls=host:port for TLS; a name is of letters, "
+                f"listeners holds {part!r}; write name=host:port, or name+tls=host:port for TLS; a name has letters, "
                 "digits, - and _"
             )
         if name in _RESERVED or name in {spot.listener.name for spot in spots}:
             raise SettingsError(
-                f"listeners names {name!r} twice, or as the usual ones are named ({', '.join(sorted(_RESERVED))}); "
+                f"listeners names {name!r} twice, or by a reserved name ({', '.join(sorted(_RESERVED))}); "
                 "choose another name"
             )
         spots.append(Spot(Listener(name, tls=bool(plus)), host, port))
@@ -60,12 +58,12 @@ def parse_listeners(text: str) -> list[Spot]:
 
 
 def check_shared(names: Iterable[str], spots: Iterable[Spot]) -> None:
-    """Raises SettingsError for a name that is no listener's."""
+    """Raises SettingsError for a name without a listener."""
     known = {PLAIN_LISTENER.name, TLS_LISTENER.name, *(spot.listener.name for spot in spots)}
     for name in names:
         if name not in known:
             raise SettingsError(
-                f"shared_listeners names {name!r}, which is no listener; name one of {', '.join(sorted(known))}"
+                f"shared_listeners names {name!r}, which is not a listener; name one of {', '.join(sorted(known))}"
             )
 
 
@@ -77,13 +75,13 @@ def advertised(
     peers_tls: bool = False,
     broker_name: str = "",
 ) -> list[BrokerAddress]:
-    """What clients receive, by the listener they came through: `[broker/][listener=]host:port`, comma-separated;
-    entries with the name of another broker than `broker_name` are left out.
+    """Returns the addresses that clients receive, by the listener that they came through.
 
-    `ports`: port of each listener, the first one first; `hosts`: what they are bound to, by name. An entry without a
-    name is the first listener's; a port 0 stands for the bound one; a listener without an entry gets the first one's
-    host (or `internal`'s, or what it is bound to) and its own port. Raises SettingsError for a malformed entry, and for
-    one whose name has no listener: no client could ever receive it.
+    `text`: `[broker/][listener=]host:port`, comma-separated; entries of another broker than `broker_name` are left out.
+    `ports`: port of each listener, the first one first; `hosts`: the bound hosts, by name. An entry without a name is
+    the first listener's; port 0 stands for the bound port. A listener without an entry gets its own port and the host
+    of the first one, of `internal`, or the bound one. Raises SettingsError for an entry that is malformed or names no
+    listener, so that no client could ever receive it.
     """
     first = next(iter(ports))
     given = _entries(text, first.name, broker_name)
@@ -116,7 +114,7 @@ def _address(
     if own is not None:
         return BrokerAddress(listener.name, own[0], own[1] or port, listener.tls)
     bound = hosts[listener.name]
-    host = usual[0] if usual is not None else "127.0.0.1" if bound in _WILDCARDS else bound
+    host = usual[0] if usual is not None else "127.0.0.1" if bound in WILDCARDS else bound
     return BrokerAddress(listener.name, host, port, listener.tls)
 
 
@@ -141,7 +139,7 @@ def _entries(text: str, first: str, broker_name: str) -> dict[str, tuple[str, in
 
 
 def _host_and_port(target: str) -> tuple[str, int]:
-    """Host and port; empty and -1 if it is neither. An IPv6 host may stand in brackets."""
+    """Returns host and port; "" and -1 if they are not valid. An IPv6 host may have brackets."""
     host, _, number = target.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -1,10 +1,10 @@
-"""The cluster as this broker sees it: the watched copies of all nameservers, merged.
+"""The cluster as this broker sees it: the watched tables of all nameservers, merged.
 
-Nameservers never talk to each other (NS-2), so two may differ for a while (NS-7). Merging rule, per broker name: the
-highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or that
-restarted and has not heard from every broker yet, removes none: what it sent last counts for `stale_ms` more, or until
-it says that it has settled, and for ever while no nameserver answers. What another nameserver says is gone is gone.
-The broker's own state always comes from itself.
+Nameservers do not exchange data (NS-2), so two may differ for a while (NS-7). Of each broker name, the view with the
+highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or restarted
+and without all registrations, removes no broker. Its last views count for `stale_ms` more or until it settled; while no
+nameserver answers they count for ever. A broker that another nameserver removes is gone. The broker's own state always
+comes from itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, QueueCounts
 from evenq_broker.core.cluster.listeners import ANY_COPY, INTERNAL
 
-__all__ = ["RegisteredBroker", "RouteTable", "TopicAt"]
-
 STALE_MS = 60_000
 LEFT_MS = 60_000
 LEFT_MAX = 1_000
+AWAY_MS = 600_000
+"""Time for which a broker that left may still be missed: it comes back, or others must act in its absence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,31 +27,28 @@ class RegisteredBroker:
     """One broker and all topics it stores, as a nameserver sent it."""
 
     name: str
-    broker_id: int = 0
-    """0 = master (RT-4)."""
+    broker_id: int = 0  # 0 = master (RT-4)
     cluster: str = ""
     epoch: int = 1
     incarnation: str = ""
-    addresses: tuple[BrokerAddress, ...]
-    """At least one; the first is the default."""
+    addresses: tuple[BrokerAddress, ...]  # at least one; the first is the default
     version: str = ""
     start_ms: int = 0
-    copies: int = 1
-    """Of its log in the broker group that it leads."""
+    copies: int = 1  # copies of its log in the broker group that it leads
     followers: tuple[str, ...] = ()
-    """Where the other copies answer reads: `host:port`, with `evenqs://` in front where TLS is spoken."""
+    """Addresses at which the other copies answer reads: `host:port`, with `evenqs://` in front for TLS."""
     data_version: int = 0
     topics: Mapping[str, QueueCounts] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[int, int, str, int]:
-        """The greater one is believed when two views of one name differ."""
+        """Sort key: of two views of one name the greater one is believed."""
         return (self.epoch, self.start_ms, self.incarnation, self.data_version)
 
     def address(self, listener: Listener, *, any_copy: bool = False) -> BrokerAddress:
-        """What a client that came through `listener` (of any broker) gets for this one: its address for the listener
-        of that name and scheme, else of another one of that scheme, else the default. `any_copy`: in place of the
-        default that of any copy of its group, if there is one.
+        """Returns the address for a client that came through `listener` of any broker. It is that of the listener with
+        this name and scheme, otherwise of another one with this scheme, otherwise the default. `any_copy`: the address
+        of any copy of its group, if there is one, replaces the default.
         """
         fitting = [address for address in self.addresses if address.tls == listener.tls]
         named = next((address for address in fitting if address.listener == listener.name), None)
@@ -63,14 +60,14 @@ class RegisteredBroker:
 
     @property
     def is_replaced(self) -> bool:
-        """True: a send that finds its process gone waits for the next one. Another copy leads then, or the address that
-        any copy answers at shows that the broker has a place which outlives its process, and maybe gets copies.
+        """True: a send that finds the process gone waits for the next one. Another copy will lead, or an address of
+        any copy shows that the broker's place outlives its process, and maybe gets copies.
         """
         return self.copies > 1 or any(address.listener == ANY_COPY for address in self.addresses)
 
     def peer_address(self, *, tls: bool) -> BrokerAddress:
-        """What another server calls: the listener `internal` if there is one and it will do, else the first address
-        with TLS, or without, as `tls` wants it, else the default.
+        """Returns the address for other servers: `internal`, unless `tls` and it has no TLS; otherwise the first one
+        that matches `tls`; otherwise the default.
         """
         internal = next((address for address in self.addresses if address.listener == INTERNAL), None)
         if internal is not None and (internal.tls or not tls):
@@ -80,24 +77,21 @@ class RegisteredBroker:
 
 @dataclass(frozen=True, slots=True)
 class TopicAt:
-    """A topic on one broker."""
-
     broker: RegisteredBroker
     counts: QueueCounts
 
 
 @dataclass(slots=True)
 class _NameserverRoutes:
-    """What one nameserver sent."""
+    """Views that one nameserver sent."""
 
     identity: str = ""
     connected: bool = False
-    settling: bool = False
-    """True: living brokers may be missing in `views`."""
+    settling: bool = False  # True: live brokers may be missing in `views`
     away_since_ms: int = 0
     views: dict[str, RegisteredBroker] = field(default_factory=dict)
     carried: dict[str, tuple[RegisteredBroker, int]] = field(default_factory=dict)
-    """From before its restart: broker name to view and until when it counts (monotonic ms)."""
+    """From before its restart: broker name -> view, and until when it counts (monotonic ms)."""
 
 
 class RouteTable:
@@ -108,38 +102,48 @@ class RouteTable:
         self._own: RegisteredBroker | None = None
         self._merged: dict[str, RegisteredBroker] = {}
         self._left: dict[str, tuple[RegisteredBroker, int]] = {}
-        """Brokers that are not live any more, and since when, the latest last."""
+        """Brokers that are no longer live, and since when; the latest last."""
         self._changed_topics: dict[str, None] = {}
         self._stale_ms = stale_ms
-        self.version = 0
-        """Grows with each change of what the table answers."""
+        self.version = 0  # grows with each change of the merged view
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- updates ------------------------------------------------------------------------------------------------------
 
     def set_own(self, view: RegisteredBroker, now_ms: int) -> None:
-        """This broker's own state; always part of the table, whatever the nameservers say."""
+        """Sets this broker's own state, which wins over every nameserver's view of it."""
         self._own = view
         self._merge(now_ms)
 
     def snapshot(
-        self, address: str, identity: str, brokers: Iterable[RegisteredBroker], now_ms: int, *, settling: bool = False
+        self,
+        address: str,
+        identity: str,
+        brokers: Iterable[RegisteredBroker],
+        now_ms: int,
+        *,
+        settling: bool = False,
+        left: Iterable[tuple[RegisteredBroker, int]] = (),
     ) -> None:
-        """A nameserver sent its whole table. `identity` is random per start of it; `settling`: it started lately and
-        has not heard from everybody yet.
+        """Takes in the whole table of a nameserver. `identity` is random for each start of it. `settling`: it started
+        lately, and not every broker has registered yet. `left`: brokers that are gone, and how long ago they left, ms.
         """
         source = self._sources.setdefault(address, _NameserverRoutes())
         views = {view.name: view for view in brokers}
         kept: dict[str, tuple[RegisteredBroker, int]] = {}
         if settling or source.identity not in {"", identity}:
-            kept.update(source.carried)  # also what it knew before the start before
+            kept.update(source.carried)  # also from before its previous start
             # A nameserver that started anew has an empty table until brokers have registered with it.
             kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.views.items()})
         source.carried = {name: one for name, one in kept.items() if name not in views}
         source.identity, source.connected, source.settling, source.views = identity, True, settling, views
         self._merge(now_ms)
+        for view, ago_ms in left:
+            # Another nameserver may still have it, and what this broker saw itself is as good.
+            if view.name not in self._merged:
+                self._left.setdefault(view.name, (view, now_ms - ago_ms))
 
     def changed(self, address: str, brokers: Iterable[RegisteredBroker], removed: Iterable[str], now_ms: int) -> None:
-        """A nameserver sent a change."""
+        """Takes in a change that a nameserver sent."""
         source = self._sources.setdefault(address, _NameserverRoutes())
         source.connected = True
         for name in removed:
@@ -151,7 +155,7 @@ class RouteTable:
         self._merge(now_ms)
 
     def away(self, address: str, now_ms: int) -> None:
-        """The stream to a nameserver broke. What it sent stays, and fades when others answer."""
+        """Notes that the stream to a nameserver broke. Its views stay, and expire while others answer."""
         source = self._sources.get(address)
         if source is not None and source.connected:
             source.connected = False
@@ -159,43 +163,47 @@ class RouteTable:
             self._merge(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Time passed: let fade what is due."""
+        """Drops views that have expired."""
         if any(source.carried or not source.connected for source in self._sources.values()):
             self._merge(now_ms)
 
     @property
     def sure(self) -> bool:
-        """True if a nameserver that has heard from everybody tells the routes now."""
+        """True if a connected nameserver has the registrations of all brokers."""
         return any(source.connected and not source.settling for source in self._sources.values())
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def brokers(self) -> list[RegisteredBroker]:
-        """All live brokers, ascending by name."""
+        """Returns all live brokers, ascending by name."""
         return [self._merged[name] for name in sorted(self._merged)]
 
     def broker(self, name: str) -> RegisteredBroker | None:
-        """One live broker, or None."""
         return self._merged.get(name)
 
     def __contains__(self, name: object) -> bool:
-        """True for a live broker."""
         return name in self._merged
 
     def reachable(self, name: str, now_ms: int) -> RegisteredBroker | None:
-        """One broker that is live, or that left so lately that it may still take the last word of its clients: it is
-        out of the routes before it closes.
-        """
+        """Returns a live broker, or one that left within `LEFT_MS`: it may still take last commits of its clients."""
         view, since_ms = self._left.get(name, (None, 0))
         return self._merged.get(name) or (view if now_ms - since_ms < LEFT_MS else None)
 
+    def left(self, topic: str, now_ms: int) -> list[RegisteredBroker]:
+        """Returns brokers that had the topic when they left, at most `AWAY_MS` ago, ascending by name."""
+        return [
+            view
+            for _, (view, since_ms) in sorted(self._left.items())
+            if view.broker_id == 0 and topic in view.topics and now_ms - since_ms < AWAY_MS
+        ]
+
     def shared(self, listener: Listener) -> bool:
-        """True if two brokers are known by one address to those who come through `listener`: it leads to any."""
+        """Returns True if two brokers have one address for clients of `listener`: it leads to any of them."""
         addresses = [view.address(listener) for view in self._merged.values()]
         return len({(address.host, address.port) for address in addresses}) < len(addresses)
 
     def route(self, topic: str) -> list[TopicAt]:
-        """Where the topic lives: masters only, ascending by broker name (RT-1, RT-2)."""
+        """Returns the brokers that have the topic: masters only, ascending by name (RT-1, RT-2)."""
         return [
             TopicAt(view, counts)
             for view in self.brokers()
@@ -203,11 +211,11 @@ class RouteTable:
         ]
 
     def kind_of(self, topic: str) -> MessageType | None:
-        """What the topic takes, by the first of its brokers; None if no broker has it."""
+        """Returns the type of the topic at the first of its brokers; None if no broker has it."""
         return next((at.counts.message_type for at in self.route(topic)), None)
 
     def readable(self, topic: str) -> list[MessageQueue]:
-        """The queues consumers share, sorted (RT-6, RT-7)."""
+        """Returns the queues consumers share, sorted (RT-6, RT-7)."""
         return [
             MessageQueue(topic, at.broker.name, queue_id)
             for at in self.route(topic)
@@ -216,13 +224,13 @@ class RouteTable:
         ]
 
     def take_changed_topics(self) -> list[str]:
-        """Topics whose queues or brokers are others than at the last call (NS-8)."""
+        """Returns topics whose queues or brokers changed since the last call (NS-8)."""
         changed = list(self._changed_topics)
         self._changed_topics.clear()
         return changed
 
     def topics(self) -> list[str]:
-        """Every topic of the cluster, sorted."""
+        """Returns every topic of the cluster, sorted."""
         return sorted({topic for view in self._merged.values() for topic in view.topics})
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -235,8 +243,7 @@ class RouteTable:
                 del other.views[name]
 
     def _views(self, now_ms: int) -> Iterable[RegisteredBroker]:
-        # While no nameserver answers, what they sent last stays, however old: silence of theirs says nothing of the
-        # brokers.
+        # While no nameserver answers, their last views stay, however old: their silence says nothing about brokers.
         connected = any(source.connected for source in self._sources.values())
         for source in self._sources.values():
             if source.connected or not connected or now_ms - source.away_since_ms < self._stale_ms:
@@ -250,13 +257,12 @@ class RouteTable:
             if known is None or view.rank > known.rank:
                 best[view.name] = view
         if self._own is not None:
-            # Behind all others: what nameservers have of this broker is older than what it knows itself.
+            # Last: the views that nameservers have of this broker are older than its own.
             best[self._own.name] = self._own
         if best != self._merged:
             self._note_changes(best)
             self._left.update({name: (view, now_ms) for name, view in self._merged.items() if name not in best})
-            # A broker leaves the routes before it closes, and the last commits of its clients may come through others
-            # (decision 31).
+            # A broker leaves the routes before it closes; last commits may come through other brokers (decision 31).
             self._left = dict([left for left in self._left.items() if left[0] not in best][-LEFT_MAX:])
             self._merged = best
             self.version += 1

@@ -1,1 +1,1 @@
-"""What a dead letter tells of its original; retries that wait."""
+"""Dead letters with their origins, and retries that wait."""

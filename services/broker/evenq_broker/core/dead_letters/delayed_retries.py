@@ -1,18 +1,15 @@
-"""How many messages wait as delayed copies for a retry topic, counted as they come and go.
+"""Numbers of messages that wait as delayed copies for a retry topic.
 
-The store knows when a delayed copy is due, not whose it is, so `loops.dead_letters.retries` counts each copy and
-`loops.sending.delays` each one that became due. Only copies of this life of the broker count: those from before a
-restart are not read for this. Pure.
+The store knows when a delayed copy is due but not its topic, so `loops.dead_letters.retries` counts each copy and
+`loops.sending.delays` each one that became due. Copies from before this start of the broker are not counted. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["DelayedRetries"]
-
 SEEN_MAX = 4_096
-"""Most due timers that are remembered: a batch that the store could not take is asked about again."""
+"""Due timers that are remembered at most: a batch that the store could not take becomes due again."""
 
 
 class DelayedRetries:
@@ -27,19 +24,19 @@ class DelayedRetries:
         self._seen_order: deque[int] = deque()
 
     def begin(self, log_end: int) -> None:
-        """Timers at this log offset and behind it are of this life."""
+        """Sets the log offset from which on timers belong to this start."""
         self._since = log_end
 
     def put(self, topic_id: int) -> None:
-        """A copy for this retry topic is about to be stored: before it may become due."""
+        """Counts a copy that is about to be stored for this retry topic, before it may become due."""
         self._waiting[topic_id] = self._waiting.get(topic_id, 0) + 1
 
     def not_stored(self, topic_id: int) -> None:
-        """It was not."""
+        """Takes back a `put` whose copy was not stored."""
         self._waiting[topic_id] = max(0, self._waiting.get(topic_id, 0) - 1)
 
     def due(self, topic_id: int, log_offset: int) -> None:
-        """The timer at this log offset becomes a message of its topic, a retry topic or any other."""
+        """Counts down for the timer at this log offset, which becomes a message of its topic (any topic)."""
         waiting = self._waiting.get(topic_id, 0)
         if not waiting or log_offset < self._since or log_offset in self._seen:
             return
@@ -50,9 +47,7 @@ class DelayedRetries:
         self._waiting[topic_id] = waiting - 1
 
     def waiting(self, topic_id: int) -> int:
-        """Copies that wait for this topic."""
         return self._waiting.get(topic_id, 0)
 
     def forget_topic(self, topic_id: int) -> None:
-        """The topic was deleted."""
         self._waiting.pop(topic_id, None)

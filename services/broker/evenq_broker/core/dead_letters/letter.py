@@ -1,8 +1,7 @@
-"""Dead letters: what a copy in `%DLQ%group` tells of the original, and the way back from the copy to a message.
+"""Dead letters: the origin that a copy in `%DLQ%group` names, and the way back from the copy to a message.
 
-Beside the protocol's own field (`dead_letter_queue`: topic and message id), user properties that every SDK shows tell
-the rest; they are taken off again when a letter is replayed. Messages are decoded and encoded by `loops.wire.copies`;
-here are the changes. Pure.
+Beside the protocol's own field (`dead_letter_queue`: topic and message id), user properties, which every SDK shows,
+hold the rest; a replay removes them. `loops.wire.copies` decodes and encodes messages; this module changes them. Pure.
 """
 
 from __future__ import annotations
@@ -18,46 +17,35 @@ from evenq.model import MessageType, TopicConfig
 from evenq.model.names import DLQ_PREFIX, GROUP_LENGTH_MAX
 from evenq_broker.core.sending.validation import level_of
 
-__all__ = [
-    "Death", "LetterFields", "LetterOrigin", "Reason", "mark_dead", "mark_replayed", "mark_retried", "replay_group",
-]  # fmt: skip
-
 PREFIX = "DLQ_"
 ORIGIN_TOPIC, ORIGIN_BROKER = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_BROKER"
 ORIGIN_QUEUE, ORIGIN_OFFSET = "DLQ_ORIGIN_QUEUE_ID", "DLQ_ORIGIN_OFFSET"
 MESSAGE_ID, ATTEMPTS, REASON = "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"
 MESSAGE_GROUP, MESSAGE_TYPE = "DLQ_ORIGIN_MESSAGE_GROUP", "DLQ_ORIGIN_TYPE"
 RETRY_BROKER, RETRY_QUEUE, RETRY_OFFSET = "RETRY_ORIGIN_BROKER", "RETRY_ORIGIN_QUEUE_ID", "RETRY_ORIGIN_OFFSET"
-"""Where the message of a delayed copy lies, which its topic and offset in the retry topic do not tell."""
+"""Place of the message of a delayed copy, which the copy's topic and offset in the retry topic do not show."""
 
 
 class Reason(StrEnum):
-    """Why a message is dead."""
-
-    ATTEMPTS = "attempts"
-    """The group's deliveries are used up."""
-    FORWARDED = "forwarded"
-    """Its consumer asked for it."""
-    SENT_BACK = "sent-back"
-    """A member of the classic kind asked for it."""
-    TOO_LARGE = "too-large"
-    """The SDK of a client that asked for messages cannot receive one of this size."""
+    ATTEMPTS = "attempts"  # the group's attempts are used up
+    FORWARDED = "forwarded"  # its consumer forwarded it
+    SENT_BACK = "sent-back"  # a member of the classic kind sent it back
+    TOO_LARGE = "too-large"  # the SDK of the receiving client cannot take a message of this size
 
 
 class Death(NamedTuple):
-    """Where and why a message died."""
+    """Place of a message, and the reason for which it became a dead letter."""
 
     topic: TopicConfig
     broker_name: str
     queue_id: int
     offset: int
-    attempts: int
-    """Deliveries it had; 0: not known."""
+    attempts: int  # deliveries it had; 0: not known
     reason: Reason
 
 
 class LetterOrigin(NamedTuple):
-    """The protocol's own word on where a letter comes from."""
+    """Origin of a dead letter in the protocol's own field."""
 
     topic: str
     message_id: str
@@ -65,21 +53,18 @@ class LetterOrigin(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class LetterFields:
-    """What becomes different when a message becomes a letter, or a letter a message; changed in place."""
+    """Fields that differ between a message and its dead letter; changed in place."""
 
     message_id: str
-    message_type: str
-    """The protocol's name of the kind."""
-    message_group: str | None
-    """None: it has none."""
+    message_type: str  # the protocol's name of the kind
+    message_group: str | None  # None: it has none
     priority: int
     origin: LetterOrigin | None
-    properties: MutableMapping[str, str]
-    """User properties."""
+    properties: MutableMapping[str, str]  # user properties
 
 
 def mark_retried(properties: MutableMapping[str, str], broker_name: str, queue_id: int, offset: int) -> None:
-    """Tell where the message lies of which this is a first delayed copy."""
+    """Notes the place of the message of which this is a first delayed copy."""
     properties[RETRY_BROKER], properties[RETRY_QUEUE], properties[RETRY_OFFSET] = (
         broker_name,
         str(queue_id),
@@ -88,8 +73,8 @@ def mark_retried(properties: MutableMapping[str, str], broker_name: str, queue_i
 
 
 def mark_dead(fields: LetterFields, death: Death) -> None:
-    """Tell where the message was sent to and why it died; one that has an origin already keeps it. A copy in a retry
-    topic of an older version does not know the place of its origin, so none is said.
+    """Notes the origin of the message and the reason; an origin that it has already stays. A copy in a retry topic of
+    an older version does not name the place of its origin, so the place stays unknown.
     """
     properties = fields.properties
     if RETRY_OFFSET in properties:
@@ -118,8 +103,8 @@ def mark_dead(fields: LetterFields, death: Death) -> None:
 
 
 def mark_replayed(fields: LetterFields, target: TopicConfig, turn: int) -> int:
-    """Make a message of `target` of the letter again. Returns its queue: that of its message group or priority, else
-    the one whose `turn` it is. In a FIFO topic a letter without a message group is a group of its own.
+    """Turns the dead letter into a message of `target` again. Returns its queue: that of its message group or priority,
+    otherwise the one whose `turn` it is. In a FIFO topic one without a message group is a group of its own.
     """
     properties = fields.properties
     group, kind = properties.get(MESSAGE_GROUP, ""), properties.get(MESSAGE_TYPE, MessageType.NORMAL.value)
@@ -139,7 +124,7 @@ def mark_replayed(fields: LetterFields, target: TopicConfig, turn: int) -> int:
 
 
 def replay_group(group: str) -> str:
-    """Name of the group whose progress on the dead-letter topic says what was replayed."""
+    """Returns the name of the group whose progress on the dead-letter topic shows what was replayed."""
     name = DLQ_PREFIX + group
     if len(name) <= GROUP_LENGTH_MAX:
         return name

@@ -1,1 +1,1 @@
-"""Who has finished what, and what comes again when."""
+"""Progress of groups, and redelivery."""

@@ -1,8 +1,8 @@
-"""The last batches given out, by client and attempt id, for a few seconds (wire contract 5.5).
+"""The last delivered batches by client and attempt id, for a few seconds (wire contract 5.5).
 
-A client that did not get the answer of a receive asks again with the same attempt id; what of that batch has not been
-acknowledged is given to it again as the same delivery. Always true: at most `attempts_max` are kept, the oldest go
-first. Pure; used by `rpc.delivery.receive`.
+A client that did not get the answer of a receive repeats it with the same attempt id. It then gets the messages of that
+batch that are not acknowledged, as the same delivery. Always true: at most `attempts_max` are kept, the oldest are
+dropped first. Pure; used by `rpc.delivery.receive`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ from typing import NamedTuple
 
 from evenq_broker.core.delivery.progress import QueueProgress
 
-__all__ = ["Attempt", "Attempts"]
-
 
 class Attempt(NamedTuple):
-    """One batch."""
-
     group_id: int
     topic_id: int
     since_ms: int
-    held: tuple[tuple[QueueProgress, int, int], ...]
-    """(queue, offset, delivery number)."""
-    source: str = ""
-    """Name of the broker that has the messages; empty: this one."""
+    held: tuple[tuple[QueueProgress, int, int], ...]  # (queue, offset, delivery number)
+    source: str = ""  # name of the broker that has the messages; empty: this one
 
 
 class Attempts:
@@ -41,11 +35,11 @@ class Attempts:
         return len(self._attempts)
 
     def remember(self, client_id: str, attempt_id: str, attempt: Attempt) -> None:
-        """The batch was given out whole. One that is given again keeps its first time."""
+        """Remembers a batch that was answered whole. A repeated one keeps its first time."""
         attempts = self._attempts
         known = attempts.get((client_id, attempt_id))
         if known is not None:
-            # Counted from the first answer, or a client that repeats the id for ever would hold the batch for as long.
+            # From the first answer on: a client that repeats the id for ever must not hold the batch for ever.
             attempt = attempt._replace(since_ms=known.since_ms)
         attempts[client_id, attempt_id] = attempt
         over_ms = attempt.since_ms - self.keep_ms
@@ -53,7 +47,7 @@ class Attempts:
             attempts.popitem(last=False)
 
     def recall(self, client_id: str, attempt_id: str, group_id: int, topic_id: int, now_ms: int) -> Attempt | None:
-        """What this client got under this id not long ago, for the same group and topic."""
+        """Returns the batch that this client got lately under this id, for the same group and topic."""
         attempt = self._attempts.get((client_id, attempt_id))
         if attempt is None or (attempt.group_id, attempt.topic_id) != (group_id, topic_id):
             return None

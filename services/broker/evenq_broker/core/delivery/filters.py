@@ -1,9 +1,9 @@
-"""What one receive or pull wants of a queue, in two parts: numbers for the store's first look at a consume queue entry,
-and an exact test of the stored message.
+"""Filter of one receive or pull, in two parts: tag hashes for the store's first look at a consume queue entry, and an
+exact test of the stored message.
 
-A tag filter has both: the number of a tag is a hash, so the tag itself is compared behind it. An SQL filter has only
-the test; it decodes the user properties and nothing else, with the reader that is handed in
-(`loops.wire.stored_messages`). Filters are parsed once and kept. Pure.
+A tag filter has both: tags may share a hash, so the tag itself is compared too. An SQL filter has only the test; it
+decodes nothing but the user properties, with the reader that is passed in (`loops.wire.stored_messages`). Filters are
+parsed once and cached. Pure.
 """
 
 from __future__ import annotations
@@ -15,20 +15,17 @@ from evenq.store import ReadResult, StoredMessage
 from evenq_broker.core.delivery.properties import tag_of
 from evenq_broker.core.delivery.tags import tag_hash, tag_prefixes, wanted_tags
 
-__all__ = ["EVERYTHING", "LOOK_AHEAD", "LOOK_AHEAD_MAX", "TURNS_MIN", "MessageFilter", "message_filter"]
-
 TAGS = "TAGS"
-"""What an SQL expression calls the tag; a user property of that name cannot be asked for."""
+"""Name of the tag in SQL expressions; a user property of this name cannot be used."""
 LOOK_AHEAD = 256
-"""Messages that one turn holds against an exact test before others have theirs; about 1 ms."""
-LOOK_AHEAD_MAX = 1024
-"""The same for who asks for more messages at once."""
+"""Messages that one turn tests exactly before other callers get theirs; about 1 ms."""
+LOOK_AHEAD_MAX = 1024  # the same for a caller that requests more messages
 TURNS_MIN = 64
-"""Turns that even a caller has who does not want to wait: what it is answered to be empty was looked at this far."""
+"""Turns even of a caller that does not wait: what it gets as an empty answer was looked at this far."""
 
 
 UserProperties = Callable[[bytes], MutableMapping[str, str]]
-"""Reads all user properties in a stored head, for the caller alone."""
+"""Reads all user properties in a stored head, into a mapping of the caller's own."""
 
 
 class MessageFilter:
@@ -41,13 +38,13 @@ class MessageFilter:
         self.matches = matches
 
     def look(self, count: int) -> int:
-        """How many messages to ask the store for, to find up to `count`."""
+        """Returns how many messages to read from the store, to find up to `count`."""
         if self.matches is None or self.tag_hashes is not None:
             return count
         return min(max(count, LOOK_AHEAD), LOOK_AHEAD_MAX)
 
     def sift(self, read: ReadResult, count: int) -> ReadResult:
-        """The first `count` messages of a read that are wanted; `next_offset` is behind what was looked at."""
+        """Returns the first `count` messages of a read that match; `next_offset` is behind what was looked at."""
         matches = self.matches
         if matches is None:
             return read
@@ -64,7 +61,7 @@ class MessageFilter:
         return ReadResult(kept, following, read.min_offset, read.max_offset)
 
     def leading(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """The first ones, up to the first that is not wanted: nothing is passed over."""
+        """Returns the messages before the first one that does not match: nothing is passed over."""
         matches, hashes = self.matches, self.tag_hashes
         for at, message in enumerate(messages):
             if (hashes is not None and message.tag_hash not in hashes) or (
@@ -78,7 +75,7 @@ EVERYTHING = MessageFilter(None, None)
 
 
 def message_filter(expression: str, *, is_sql: bool, user_properties: UserProperties) -> MessageFilter:
-    """The filter of a request, from a cache. Raises IllegalFilterExpression (wire contract 5.4)."""
+    """Returns the filter of a request, from a cache. Raises IllegalFilterExpression (wire contract 5.4)."""
     return _tag_filter(expression) if not is_sql else _sql_filter(expression, user_properties)
 
 

@@ -1,10 +1,10 @@
-"""Which deliveries a client's life holds: client -> queue -> offsets, so that the end of one of ten thousand clients
-does not look at what the others hold.
+"""Index of the deliveries that a client's life holds: client -> queue -> offsets. So the end of one of ten thousand
+clients does not look at what the others hold.
 
-Called by `core.delivery.progress` with each delivery of a push consumer. Offsets are only added; whether one is held
-still says its entry in the queue's `pending`. Lists that have doubled are looked through, so what is kept stays within
-twice what is held and a few, at a cost that does not depend on how much that is. Freed at the client's end. Always
-true: an entry of `pending` with a client id is found here. Pure.
+`core.delivery.progress` adds each delivery of a push consumer. Offsets are only added; the entry in the queue's
+`pending` shows whether one is still held. A list that has doubled is cleaned, so memory stays within about twice what
+is held. The cost per offset does not depend on the amount. Freed when the client ends. Always true: an entry of
+`pending` with a client id is found here. Pure.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from typing import TypeAlias
 
 from evenq_broker.core.delivery.queue_progress import Pending, QueueProgress
 
-__all__ = ["Held", "QueueKey"]
-
-QueueKey: TypeAlias = tuple[int, int, int]
-"""Group, topic, queue."""
+QueueKey: TypeAlias = tuple[int, int, int]  # Group, topic, queue
 
 _OFFSETS_MIN = 32
 _QUEUES_MIN = 16
 
 
 class _Offsets(list[int]):
-    """Delivered to one client from one queue; finished ones and repetitions among them."""
+    """Offsets of one queue that one client got, including finished and repeated ones."""
 
     __slots__ = ("look_at",)
 
     def __init__(self, offsets: Sequence[int]) -> None:
         super().__init__(offsets)
-        self.look_at = max(_OFFSETS_MIN, len(offsets))
-        """Look through the list when it is longer than this."""
+        self.look_at = max(_OFFSETS_MIN, len(offsets))  # the list is cleaned when it is longer than this
 
     def clean(self, client_id: str, pending: Mapping[int, Pending]) -> None:
-        """Keep what the client holds."""
         held = [
             offset
             for offset in dict.fromkeys(self)
@@ -45,7 +40,7 @@ class _Offsets(list[int]):
 
 
 class _Queues(dict[QueueKey, _Offsets]):
-    """One client's; those it holds nothing of any more among them."""
+    """Queues of one client, including those of which it holds nothing any more."""
 
     __slots__ = ("look_at",)
 
@@ -55,7 +50,7 @@ class _Queues(dict[QueueKey, _Offsets]):
 
 
 class Held:
-    """All clients that had deliveries without a deadline of their own."""
+    """Clients that had deliveries without a deadline of their own."""
 
     __slots__ = ("_clients", "_progress")
 
@@ -70,7 +65,7 @@ class Held:
         return client_id in self._clients
 
     def add(self, client_id: str, queue: QueueProgress, offsets: Sequence[int]) -> None:
-        """The client has these from the queue, whose `pending` has them already."""
+        """Adds deliveries from the queue to the client; the queue's `pending` has them already."""
         key = (queue.group_id, queue.topic_id, queue.queue_id)
         queues = self._clients.get(client_id)
         if queues is None:
@@ -86,11 +81,11 @@ class Held:
             known.clean(client_id, queue.pending)
 
     def pop(self, client_id: str) -> list[tuple[QueueKey, list[int]]]:
-        """The client is gone: where to look for what it held, by queue; offsets may be finished or come twice."""
+        """Removes the client. Returns where to look for what it held, by queue; offsets may be finished or repeated."""
         return sorted(self._clients.pop(client_id, _Queues()).items())
 
     def clients(self) -> list[str]:
-        """Clients that hold something, or did not long ago; in the order they came."""
+        """Returns clients that hold something, or did lately, in the order of their first delivery."""
         return list(self._clients)
 
     def _clean(self, client_id: str, queues: _Queues) -> None:

@@ -1,6 +1,4 @@
-"""Every invariant of `core.delivery.progress`, recomputed from nothing; for tests, which call `Progress.check` after a
-step.
-"""
+"""All invariants of `core.delivery.progress`, recomputed from scratch; tests call `Progress.check` after each step."""
 
 from __future__ import annotations
 
@@ -9,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from evenq_broker.core.delivery.held import Held
 from evenq_broker.core.delivery.queue_progress import BLOCKED, READY, QueueProgress
 
-__all__ = ["check"]
-
 
 def check(
     siblings: Callable[[QueueProgress], Iterable[QueueProgress]],
@@ -18,7 +14,7 @@ def check(
     timers: Iterable[tuple[int, int, int, int, list[int]]],
     held: Held,
 ) -> None:
-    """Raises AssertionError for the first one that does not hold."""
+    """Raises AssertionError for the first invariant that does not hold."""
     armed: dict[tuple[int, int, int, int], set[int]] = {}
     for deadline, group_id, topic_id, queue_id, offsets in timers:
         for offset in offsets:

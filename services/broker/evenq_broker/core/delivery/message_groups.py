@@ -1,21 +1,19 @@
-"""Ordered groups: at most one message of a message group is out at a time, the next only after it is finished (D5).
+"""Ordered groups: one message of a message group is delivered at a time, the next after it is finished (D5).
 
-Each queue has lanes: message group -> its unfinished offsets, ascending. Only the first of a lane is delivered or
-waits for its next delivery; the others are BLOCKED. A message group that is in several queues of the topic, because
-their number changed, has at most one out over all of them. Messages without a group share the lane "" of their queue
-and wait for nothing in another one (wire contract 5.5). Lanes are not journalled: they are rebuilt from the messages
-after a restart. Called by `loops.delivery.taking`; pure.
+Each queue has lanes: message group -> its unfinished offsets, ascending. Only the first offset of a lane is delivered
+or waits for redelivery; the others are BLOCKED. If a message group is in several queues of the topic, because their
+number changed, only one of its messages is delivered over all of them. Messages without a group share the lane "" of
+their queue and wait for nothing in another one (wire contract 5.5). Lanes are not in the journal: they are rebuilt from
+the messages after a restart. Called by `loops.delivery.taking`; pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from evenq_broker.core.delivery.progress import BLOCKED, READY, Pending, Progress, QueueProgress
-
-__all__ = ["admit", "rebuild"]
 
 
 class _Stored(Protocol):
@@ -42,10 +40,10 @@ def admit(
     *,
     message_group_of: MessageGroupOf,
 ) -> tuple[list[_S], list[int]]:
-    """Of fresh messages, the up to `count` that may go out now, and the offsets that must wait for one before them.
+    """Delivers up to `count` fresh messages. Returns them, and the offsets that must wait for one before them.
 
-    `messages` were read from `queue.next` and `next_offset` is behind them; looking stops at the first message that
-    could go out but for `count`.
+    `messages` were read from `queue.next`, and `next_offset` is behind them. The first message that is free, but one
+    too many, ends the look.
     """
     out: list[_S] = []
     waiting: list[int] = []
@@ -66,7 +64,7 @@ def admit(
             out.append(message)
             lanes.append(lane)
         else:
-            # A number below every delivery's: no handle can name a message that was never given out.
+            # A number below every delivery's: no handle can name a message that was never delivered.
             entry = queue.pending[offset] = Pending(queue.first - 1, 0, BLOCKED, "")
             entry.lane = lane
             waiting.append(offset)
@@ -77,31 +75,29 @@ def admit(
     return out, waiting
 
 
-def rebuild(
-    progress: Progress, queue: QueueProgress, messages: Sequence[_S], *, message_group_of: MessageGroupOf
-) -> None:
-    """After a restart: learn the lanes of everything unfinished from the messages themselves."""
+def rebuild(progress: Progress, queue: QueueProgress, message_groups: Mapping[int, str]) -> None:
+    """Rebuilds the lanes of all unfinished messages after a restart. `message_groups`: message group by offset."""
     queue.lanes.clear()
     queue.unkeyed = False
-    for message in sorted(messages, key=lambda message: message.queue_offset):
-        entry = queue.pending.get(message.queue_offset)
+    for offset, message_group in sorted(message_groups.items()):
+        entry = queue.pending.get(offset)
         if entry is None:
             continue
-        entry.lane = message_group_of(message.system)
+        entry.lane = message_group
         lane = queue.lanes.setdefault(entry.lane, deque())
-        lane.append(message.queue_offset)
-        # Only what waits is held back: a later message that a client has in hand already cannot be taken from it.
+        lane.append(offset)
+        # Only waiting messages are blocked: a later one that a client works on already cannot be taken from it.
         if len(lane) > 1 and entry.deadline_ms == READY:
             entry.deadline_ms = BLOCKED
         elif len(lane) == 1 and entry.deadline_ms == BLOCKED:
-            progress.unblock(queue, message.queue_offset)
+            progress.unblock(queue, offset)
     for name, offsets in queue.lanes.items():
         if name:
             _settle(progress, queue, name, queue.pending[offsets[0]])
 
 
 def _settle(progress: Progress, queue: QueueProgress, lane: str, head: Pending) -> None:
-    # The same message group in two queues: the one that is delivered goes on, else the queue that was learnt first.
+    # One message group in two queues: a delivered message wins, otherwise the queue that was rebuilt first.
     for one in progress.siblings(queue):
         offsets = one.lanes.get(lane)
         if not offsets:

@@ -1,10 +1,31 @@
-"""Who has finished what: per (group, topic, queue) the committed offset and every unfinished delivery.
+"""Ledger of deliveries: for each (group, topic, queue) the committed offset and every unfinished delivery.
 
-Called by the receive path, the pull path and journal replay; pure: time comes in as ms since the epoch
-(`Broker.now_ms`). Always true of one queue: an offset below `next` is either in `pending` (being worked on, or waiting
-for its next delivery) or finished; `committed` is the smallest unfinished offset. A delivery ends by ack, by its
-deadline (exact to the ms), by being given back, or with its client. Retries come before fresh messages, in ascending
-offset. Wire contract 5.1, 5.2; replication D3, D4.
+Problem: a group receives the messages of a queue in parallel, finishes them in any order, fails at some, and loses
+clients. The broker must always know which messages are finished, which are delivered and until when, and which wait for
+redelivery. Memory and journal may grow with the unfinished messages only, not with the queue.
+
+Idea: all offsets below `next` were looked at. Those that are unfinished have an entry in `pending`, so an offset below
+`next` without an entry is finished or was filtered out. An entry counts its deliveries; the number of the last one is
+part of its receipt handle. A delivery ends by ack, by its deadline (exact to the ms), by being given back, or with its
+client. Redeliveries come before fresh messages, in ascending offset.
+
+Invariants of each queue (`core.delivery.invariants` recomputes them in tests):
+
+- `committed` is the smallest offset in `pending`, or `next` if there is none; every entry is in [committed, next).
+- A READY entry waits for redelivery and is in the heap `ready`. A BLOCKED one waits for an earlier message of its
+  message group. Any other has a deadline that is armed in `DeliveryDeadlines`.
+- `attempt` <= `number`: deliveries that were given back have a number and do not count as attempts.
+- An entry with a client id is also in `Held`, so the end of that client finds it.
+- A reset raises `first` by `NUMBERS`: no handle from before it names a present delivery.
+- Replaying an operation again changes nothing: each one states a result, and older numbers lose.
+
+Example: a group begins at offset 100. `deliver` of 100, 101 and 102 for 30 s makes `next` 103; `committed` stays 100.
+The ack of 101 removes its entry, `committed` is still 100; the ack of 100 moves it to 102. After 30 s 102 is READY;
+`take_ready` delivers it with number 2 and attempt 2. Its ack makes `committed` 103, and the ledger is empty.
+
+Called by the receive path, the pull path and journal replay. Pure: time comes in as ms since the epoch
+(`Broker.now_ms`). Wire contract 5.1, 5.2; replication D3, D4; decisions 22, 90, 91. NATS JetStream calls the pair of
+`committed` and `pending` ack floor and pending.
 """
 
 from __future__ import annotations
@@ -39,76 +60,80 @@ class Progress:
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
+        """Unfinished messages of a group on one queue, from which on no fresh ones are delivered."""
         self._queues: dict[tuple[int, int, int], QueueProgress] = {}
+        """Group, topic, queue -> state; from the first receive or commit on."""
         self._together: dict[tuple[int, int], list[QueueProgress]] = {}
+        """Group, topic -> its states in `_queues`, lite topics excluded: a message group may be in several of them."""
         self.on_unblocked: Callable[[QueueProgress], None] | None = None
-        """Called with a queue of an ordered group that has something to deliver because of another queue."""
+        """Called with a queue of an ordered group that got something to deliver because of another queue."""
         self.on_over: Callable[[QueueProgress, int, Pending], int] | None = None
-        """Asked when a delivery ends unfinished: until when its message waits for the next one; 0 = it is ready."""
+        """Called when a delivery ends unfinished; returns when the next one may begin, 0: immediately."""
         self.on_commit: Callable[[int, int, int, int], None] | None = None
-        """Called at each change by `commit`: group, topic, queue, offset. For a watcher; None: there is none."""
+        """Called with group, topic, queue and offset at each change by `commit`, for a watcher."""
         self._held = Held(self._queues)
-        self._deadlines = DeliveryDeadlines(self._queues)
+        """Client -> deliveries; has every entry with a client id."""
+        self._deadlines = DeliveryDeadlines(self._queues)  # Timers; has every entry with a deadline above READY
 
     # ------------------------------------------------------------------------------------------------ reading
 
     def queue(self, group_id: int, topic_id: int, queue_id: int) -> QueueProgress | None:
-        """The group's state on one queue; None before its first receive or commit there."""
+        """Returns the group's state on one queue; None before its first receive or commit there."""
         return self._queues.get((group_id, topic_id, queue_id))
 
     def queues(self) -> Iterator[QueueProgress]:
-        """Every group on every queue it ever read."""
+        """Returns every group on every queue it ever read."""
         return iter(list(self._queues.values()))
 
     def siblings(self, queue: QueueProgress) -> list[QueueProgress]:
-        """The group's state on the topic's other queues."""
+        """Returns the group's state on the topic's other queues."""
         if queue.queue_id >= LITE_QUEUES_FROM:
             return []
         return [one for one in self._together[queue.group_id, queue.topic_id] if one is not queue]
 
     def committed(self, group_id: int, topic_id: int, queue_id: int) -> int | None:
-        """The smallest unfinished offset; None if the group never read or committed there."""
+        """Returns the smallest unfinished offset; None if the group never read or committed there."""
         queue = self._queues.get((group_id, topic_id, queue_id))
         return None if queue is None else queue.committed
 
     def inflight(
         self, group_id: int, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = NO_END
     ) -> int:
-        """Messages of the queue's range that were delivered at least once and are not finished."""
+        """Returns the number of messages in the range that were delivered at least once and are not finished."""
         queue = self._queues.get((group_id, topic_id, queue_id))
         return 0 if queue is None else queue.inflight(min_offset, max_offset)
 
     def lag(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
-        """Messages of the queue's range that the group has not finished; 0 where it never read."""
+        """Returns the number of messages in the range that the group has not finished; 0 where it never read."""
         queue = self._queues.get((group_id, topic_id, queue_id))
         return 0 if queue is None else queue.lag(min_offset, max_offset)
 
     def topics_of(self, group_id: int) -> list[int]:
-        """Numbers of the topics that the group has progress on, ascending."""
+        """Returns the ids of the topics that the group has progress on, ascending."""
         return sorted({key[1] for key in self._queues if key[0] == group_id})
 
     def groups_of(self, topic_id: int) -> list[int]:
-        """Numbers of the groups that have progress on the topic, ascending."""
+        """Returns the ids of the groups that have progress on the topic, ascending."""
         return sorted({key[0] for key in self._queues if key[1] == topic_id})
 
     def next_deadline(self) -> int | None:
-        """When `expire` has something to do, ms since the epoch; may be early, never late."""
+        """Returns when `expire` has something to do, ms since the epoch; may be early, never late."""
         return self._deadlines.next()
 
     # ------------------------------------------------------------------------------------------------ offsets
 
     def start(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> Committed | None:
-        """Let the group begin at `offset` unless it has begun already. Gives what to record."""
+        """Lets the group begin at `offset` unless it has begun already. Returns what to record."""
         if (group_id, topic_id, queue_id) in self._queues:
             return None
         self._begin(group_id, topic_id, queue_id, offset)
         return Committed(group_id, topic_id, queue_id, offset)
 
     def commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool = False) -> bool:
-        """Everything below `offset` is finished. True if that changed something (then record `Committed`).
+        """Finishes everything below `offset`. Returns True if that changed something (then record `Committed`).
 
-        Backward is ignored. `allow_backward` is a reset, backward or forward: what was in flight is forgotten, and
-        everything from `offset` on is delivered again (D6).
+        A lower offset is ignored. `allow_backward` is a reset, backward or forward: what was in flight is forgotten,
+        and everything from `offset` on is delivered again (D6).
         """
         changed = self._commit(group_id, topic_id, queue_id, offset, allow_backward=allow_backward)
         if changed and self.on_commit is not None:
@@ -117,17 +142,17 @@ class Progress:
 
     def _commit(self, group_id: int, topic_id: int, queue_id: int, offset: int, *, allow_backward: bool) -> bool:
         queue = self._queues.get((group_id, topic_id, queue_id))
-        if queue is None:
+        if queue is None:  # the first commit of the group here
             self._begin(group_id, topic_id, queue_id, offset)
             return True
         if allow_backward:
-            # Only a message group that has one out here holds messages back in other queues.
+            # A reset. Only a message group with a delivery here blocks messages in other queues.
             free = [lane for lane, held in queue.lanes.items() if queue.pending[held[0]].deadline_ms != BLOCKED]
             changed = queue.reset(offset)
             for lane in free if changed else ():
                 self._unblock_elsewhere(queue, lane)
             return changed
-        if offset <= queue.committed:
+        if offset <= queue.committed:  # late or repeated
             return False
         for done in sorted(held for held in queue.pending if held < offset):
             self._finish(queue, done)
@@ -136,25 +161,22 @@ class Progress:
         return True
 
     def forget_group(self, group_id: int) -> None:
-        """The group was deleted."""
         self._drop(lambda key: key[0] == group_id)
 
     def forget(self, group_id: int, topic_id: int) -> None:
-        """The group's subscription of the topic was taken away."""
+        """Forgets the group's progress on a topic whose subscription was removed."""
         self._drop(lambda key: key[:2] == (group_id, topic_id))
 
     def forget_queue(self, topic_id: int, queue_id: int) -> None:
-        """One queue of the topic is no more."""
         self._drop(lambda key: key[1:] == (topic_id, queue_id))
 
     def forget_topic(self, topic_id: int) -> None:
-        """The topic was deleted."""
         self._drop(lambda key: key[1] == topic_id)
 
     # ------------------------------------------------------------------------------------------------ delivering
 
     def room(self, queue: QueueProgress) -> int:
-        """How many more fresh messages the group may have unfinished on this queue."""
+        """Returns how many more fresh messages the group may have unfinished on this queue."""
         return self.inflight_max - len(queue.pending)
 
     def take_ready(
@@ -167,15 +189,15 @@ class Progress:
         max_attempts: int,
         below: int = NO_END,
     ) -> tuple[list[int], list[int]]:
-        """Up to `count` messages before `below` whose earlier delivery is over, as delivered again; and those that have
-        had `max_attempts` deliveries: they are now held until `deadline_ms` for the move to the dead-letter topic.
+        """Redelivers up to `count` ready messages before `below`. Returns them, and those that had `max_attempts`
+        deliveries: these are held until `deadline_ms`, for the move to the dead-letter topic.
         """
         again: list[int] = []
         dead: list[int] = []
         while queue.ready and queue.ready[0] < below and len(again) < count:
             offset = heapq.heappop(queue.ready)
             entry = queue.pending.get(offset)
-            if entry is None or entry.deadline_ms != READY:
+            if entry is None or entry.deadline_ms != READY:  # finished or delivered since it was pushed
                 continue
             entry.number += 1
             entry.deadline_ms = deadline_ms
@@ -196,7 +218,7 @@ class Progress:
     def deliver(
         self, queue: QueueProgress, offsets: list[int], next_offset: int, *, deadline_ms: int, client_id: str
     ) -> None:
-        """Fresh messages, read from `queue.next`, go to a client; the rest below `next_offset` was filtered out."""
+        """Delivers fresh messages, read from `queue.next`; the rest below `next_offset` was filtered out."""
         pending, first = queue.pending, queue.first
         for offset in offsets:
             pending[offset] = Pending(first, 1, deadline_ms, client_id)
@@ -208,7 +230,7 @@ class Progress:
         queue.advance()
 
     def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
-        """Note messages, ascending, as unfinished without delivering them: they are settled one by one."""
+        """Adds messages, ascending, as unfinished without delivering them: they are settled one by one."""
         for offset in offsets:
             queue.pending[offset] = Pending(0, 0, READY, "")
             heapq.heappush(queue.ready, offset)
@@ -218,7 +240,7 @@ class Progress:
             queue.next = max(queue.next, offsets[-1] + 1)
 
     def hold_on(self, queue: QueueProgress, offset: int, number: int, *, now_ms: int, deadline_ms: int) -> bool:
-        """Let a running delivery last until `deadline_ms`, as the same one: its answer got lost. False: it is over."""
+        """Extends a running delivery to `deadline_ms`: its answer got lost. Returns False if it has ended."""
         entry = queue.pending.get(offset)
         if entry is None or entry.number != number or entry.deadline_ms <= now_ms:
             return False
@@ -227,7 +249,7 @@ class Progress:
         return True
 
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
-        """A delivery that did not reach its client: the message is ready again and the attempt does not count."""
+        """Takes back a delivery that did not reach its client: the message is ready, and the attempt does not count."""
         entry = queue.pending.get(offset)
         if entry is None or entry.number != number or entry.deadline_ms <= READY:
             return None
@@ -237,7 +259,7 @@ class Progress:
         return queue.op(offset, entry)
 
     def release(self, client_id: str, deadline_ms: int) -> list[tuple[QueueProgress, int]]:
-        """The client is gone: what only its life held ends at `deadline_ms`. Gives the (queue, offset) concerned."""
+        """Ends at `deadline_ms` what only the life of a gone client held. Returns queue and offset of each."""
         changed = []
         for key, offsets in self._held.pop(client_id):
             queue = self._queues.get(key)
@@ -246,7 +268,7 @@ class Progress:
             ending = []
             for offset in offsets:
                 entry = queue.pending.get(offset)
-                if entry is None or entry.client_id != client_id:
+                if entry is None or entry.client_id != client_id:  # finished, or with another client by now
                     continue
                 entry.client_id = ""
                 if entry.deadline_ms > deadline_ms:
@@ -258,7 +280,7 @@ class Progress:
         return changed
 
     def expire(self, now_ms: int) -> list[QueueProgress]:
-        """End the deliveries whose deadline has come. Gives the queues that have something to deliver again."""
+        """Ends the deliveries whose deadline has come. Returns the queues that have something to deliver again."""
         woken: dict[int, QueueProgress] = {}
         for queue, deadline, offsets in self._deadlines.due(now_ms):
             for offset in offsets:
@@ -266,7 +288,7 @@ class Progress:
                 if entry is not None and entry.deadline_ms == deadline:
                     until_ms = 0 if self.on_over is None else self.on_over(queue, offset, entry)
                     entry.client_id = ""
-                    if until_ms > now_ms:
+                    if until_ms > now_ms:  # a pause before the redelivery
                         entry.deadline_ms, entry.waits = until_ms, True
                         self._deadlines.arm(queue, until_ms, [offset])
                         continue
@@ -279,18 +301,18 @@ class Progress:
     def ack(
         self, queue: QueueProgress | None, offset: int, number: int, *, expires_ms: int, now_ms: int
     ) -> SettleStatus:
-        """Finish one message. An earlier handle of the same delivery is as good as the newest; one of an earlier
-        delivery is good until its own time is over (wire contract 5.2). Finishing twice is ALREADY.
+        """Finishes one message; ALREADY if it is finished. Any handle of the present delivery is valid, one of an
+        earlier delivery until its own time ends (wire contract 5.2).
         """
         if queue is None or offset >= queue.next:
             return SettleStatus.INVALID
         entry = queue.pending.get(offset)
         if entry is None:
             return SettleStatus.ALREADY
-        if number == entry.number:
+        if number == entry.number:  # of the present delivery, by this or an earlier handle
             if entry.deadline_ms <= now_ms:
                 return SettleStatus.INVALID
-        elif not queue.first <= number <= entry.number or expires_ms <= now_ms:
+        elif not queue.first <= number <= entry.number or expires_ms <= now_ms:  # not of an earlier one that still runs
             return SettleStatus.INVALID
         self._finish(queue, offset)
         if offset == queue.committed:
@@ -298,7 +320,7 @@ class Progress:
         return SettleStatus.DONE
 
     def finish(self, queue: QueueProgress, offset: int) -> bool:
-        """Finish one message whatever its state: it is in the dead-letter topic, or gone from the store."""
+        """Finishes one message in any state: it is in the dead-letter topic, or gone from the store."""
         if offset not in queue.pending:
             return False
         self._finish(queue, offset)
@@ -316,10 +338,10 @@ class Progress:
         uncounted: bool = False,
         given_back: bool = False,
     ) -> SettleStatus:
-        """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
+        """Ends the present delivery at `deadline_ms` (now = a nack). Only its own handles may do that.
 
-        `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed. Of both, what is left of
-        the time is a wait for the next one. The delivery no longer depends on its client's life.
+        `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed. In both cases the time
+        that is left is a wait for redelivery. The delivery no longer depends on its client's life.
         """
         if queue is None or offset >= queue.next:
             return SettleStatus.INVALID
@@ -339,7 +361,7 @@ class Progress:
         return SettleStatus.DONE
 
     def held(self, group_id: int, topic_id: int) -> Iterator[tuple[QueueProgress, int]]:
-        """Every delivery of one group and topic that is running now."""
+        """Yields every running delivery of one group and topic."""
         for queue in self.queues():
             if queue.group_id == group_id and queue.topic_id == topic_id:
                 for offset, entry in list(queue.pending.items()):
@@ -349,7 +371,7 @@ class Progress:
     # ------------------------------------------------------------------------------------------------ journal
 
     def apply(self, op: Acked | Committed | Delivered | Invisible) -> None:
-        """Replay one operation; twice is as good as once."""
+        """Replays one operation; a repetition changes nothing."""
         if isinstance(op, Committed):
             self.commit(op.group_id, op.topic_id, op.queue_id, op.offset, allow_backward=op.reset)
             return
@@ -357,7 +379,7 @@ class Progress:
         queue = self._queues.get(key)
         match op:
             case Delivered():
-                if queue is None:
+                if queue is None:  # the journal begins behind the group's first commit
                     start = min(op.offsets, default=op.next_offset)
                     queue = self._begin(*key, start)
                 self._replay_delivered(queue, op)
@@ -366,6 +388,7 @@ class Progress:
                     self.finish(queue, op.offset)
             case Invisible():
                 entry = queue.pending.get(op.offset) if queue is not None else None
+                # A smaller number is from an earlier delivery, which a snapshot may already have replaced.
                 if queue is not None and entry is not None and op.number >= entry.number:
                     entry.number, entry.attempt, entry.client_id = op.number, op.attempt, ""
                     self._replay_deadline(queue, op.offset, entry, op.deadline_ms)
@@ -374,10 +397,11 @@ class Progress:
         replayed = []
         for offset, number, attempt in zip(op.offsets, op.numbers, op.attempts, strict=True):
             entry = queue.pending.get(offset)
+            # Finished, or delivered again by a later operation that the snapshot holds.
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
-            # The journal does not count resets; a delivery's number tells how many were before it.
+            # The journal does not count resets; a delivery's number shows how many there were before it.
             queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
             replayed.append(offset)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
@@ -397,12 +421,11 @@ class Progress:
             self._deadlines.arm(queue, deadline_ms, [offset])
 
     def dump(self) -> Iterator[Op]:
-        """The whole state as operations, for a snapshot."""
         for key, queue in self._queues.items():
             yield Committed(*key, queue.committed, reset=True)
             together: dict[tuple[int, str], list[int]] = {}
             for offset, entry in queue.pending.items():
-                # Blocked ones as ready: `message_groups.rebuild` blocks them again after a start.
+                # Blocked entries are written as ready: `message_groups.rebuild` blocks them again after a start.
                 together.setdefault((max(entry.deadline_ms, READY), entry.client_id), []).append(offset)
             for (deadline_ms, client_id), offsets in together.items():
                 for at in range(0, len(offsets), _CHUNK):
@@ -421,8 +444,8 @@ class Progress:
         client_id: str,
         next_offset: int | None = None,
     ) -> Delivered:
-        """What the journal keeps of a delivery. `next_offset` None = the queue's; a part of a whole that several
-        operations describe has the one from before, because replaying it must not make the rest look finished.
+        """Returns the journal's record of a delivery. `next_offset` None: the queue's. If several operations describe
+        one delivery, all but the last have the previous value: replaying them must not make the rest look finished.
         """
         pending = queue.pending
         return Delivered(
@@ -438,22 +461,21 @@ class Progress:
         )
 
     def clients(self) -> set[str]:
-        """Clients whose life holds a delivery."""
         return {one.client_id for queue in self._queues.values() for one in queue.pending.values() if one.client_id}
 
     def holds(self, client_id: str) -> bool:
-        """True if the client's life holds a delivery, or did not long ago."""
+        """Returns True if the client's life holds a delivery, or did lately."""
         return client_id in self._held
 
     # ------------------------------------------------------------------------------------------------ inside
 
     def unblock(self, queue: QueueProgress, offset: int) -> None:
-        """What was before this message of an ordered group is finished."""
+        """Makes a message of an ordered group ready: what was before it is finished."""
         self._make_ready(queue, offset, queue.pending[offset])
 
     def _finish(self, queue: QueueProgress, offset: int) -> None:
         entry = queue.pending.pop(offset)
-        if entry.lane is None:
+        if entry.lane is None:  # not of an ordered group
             return
         lane = queue.lanes[entry.lane]
         if lane[0] == offset:
@@ -463,14 +485,14 @@ class Progress:
         if not lane:
             del queue.lanes[entry.lane]
         if entry.deadline_ms == BLOCKED:
-            return  # the delivery that it waited for goes on
+            return  # the delivery that it waited for continues
         if not lane:
             self._unblock_elsewhere(queue, entry.lane)
         elif queue.pending[lane[0]].deadline_ms == BLOCKED:
             self.unblock(queue, lane[0])
 
     def _unblock_elsewhere(self, queue: QueueProgress, lane: str) -> None:
-        # The same message group in another queue of the topic, as after a change of the number of queues.
+        # One message group may be in several queues of the topic, after their number has changed.
         for one in self.siblings(queue) if lane else ():
             waiting = one.lanes.get(lane)
             if waiting and one.pending[waiting[0]].deadline_ms == BLOCKED:
@@ -496,5 +518,4 @@ class Progress:
                 self._together[key[:2]].remove(queue)
 
     def check(self) -> None:
-        """Recompute every invariant; for tests."""
         check(self.siblings, self._queues, self._deadlines.timers, self._held)

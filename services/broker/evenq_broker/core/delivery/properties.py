@@ -1,4 +1,4 @@
-"""What a filter looks at in the bytes of a stored message: its tag, and what stands before the body.
+"""Parts of a stored message that a filter reads from its bytes: the tag, and what precedes the body.
 
 A head is the encoded v2 `Message` without system properties: topic (1), user properties (2), body (4). Called by
 `core.delivery.filters` and by the decoder of user properties (`loops.wire.stored_messages`); pure.
@@ -6,14 +6,12 @@ A head is the encoded v2 `Message` without system properties: topic (1), user pr
 
 from __future__ import annotations
 
-__all__ = ["tag_of", "without_body"]
-
 _BODY = 0x22  # field 4 of Message, length-delimited
 _TAG = 0x0A  # field 1 of SystemProperties, length-delimited
 
 
 def tag_of(system: bytes) -> str:
-    """The tag in stored system properties, where it stands first; "" if there is none."""
+    """Returns the tag in stored system properties, of which it is the first; "" if there is none."""
     if not system or system[0] != _TAG:
         return ""
     size, at = _size(system, 1)
@@ -21,9 +19,7 @@ def tag_of(system: bytes) -> str:
 
 
 def without_body(head: bytes) -> bytes:
-    """The head up to its body; the whole of it if the body is not the last field, or something else than texts and
-    bytes is there.
-    """
+    """Returns the head up to its body; all of it if the body is not last, or a field is neither text nor bytes."""
     at, end = 0, len(head)
     while at < end and head[at] & 7 == 2 and head[at] < 0x80:
         size, following = _size(head, at + 1)
@@ -35,7 +31,7 @@ def without_body(head: bytes) -> bytes:
 
 
 def _size(data: bytes, at: int) -> tuple[int, int]:
-    # A varint and the place behind it.
+    # A varint and the position behind it.
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""From a tag to the number in a consume queue entry (CL-9), and from a tag expression to the tags wanted."""
+"""Numbers of tags in consume queue entries (CL-9), and the tags of a tag expression."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from evenq.errors import IllegalFilterExpression
 from evenq.model import FilterExpression
 from evenq_broker.core.state.frames import text_field
 
-__all__ = ["EXPRESSION_LENGTH_MAX", "tag_hash", "tag_prefixes", "wanted_tags"]
-
 TAGS_MAX = 256  # alternatives in one expression
 EXPRESSION_LENGTH_MAX = 16_384
-"""A tag may have nearly that many characters (`properties_bytes_max`); filters by SQL are shorter."""
+"""A tag may have nearly this many characters (`properties_bytes_max`); SQL filters are shorter."""
 
 
 @lru_cache(maxsize=4096)
 def tag_hash(tag: str) -> int:
-    """Signed 64 bit; 0 for no tag. Who filters by it compares the tag itself as well (`core.delivery.filters`)."""
+    """Returns a signed 64-bit hash, 0 for no tag. Filters compare the tag itself as well (`core.delivery.filters`)."""
     if not tag:
         return 0
     return int.from_bytes(blake2b(tag.encode(), digest_size=8).digest(), "big", signed=True) or 1
 
 
 def wanted_tags(expression: str) -> frozenset[str] | None:
-    """The tags of `a || b`; None = every message. Raises IllegalFilterExpression (wire contract 5.4)."""
+    """Returns the tags of `a || b`; None: every message. Raises IllegalFilterExpression (wire contract 5.4)."""
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise IllegalFilterExpression(
             f"the tag expression has {len(expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
@@ -45,7 +43,7 @@ def wanted_tags(expression: str) -> frozenset[str] | None:
 
 
 def tag_prefixes(tags: Iterable[str]) -> tuple[bytes, ...]:
-    """How the stored system properties of a message with one of these tags begin: `tag` is their field 1, and fields
-    are stored in ascending order. Two tags that share a hash have different prefixes.
+    """Returns how the stored system properties of a message with one of these tags begin: `tag` is field 1, and fields
+    are stored in ascending order. Tags that share a hash have different prefixes.
     """
     return tuple(text_field(1, tag) for tag in sorted(tags))

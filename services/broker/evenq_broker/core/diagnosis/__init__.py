@@ -1,1 +1,1 @@
-"""What is wrong with a group, and what became of a message."""
+"""Findings about a group, and the history of a message."""

@@ -1,8 +1,8 @@
-"""What each group has before it on each queue: since when its oldest unread message lies there, and how many messages
-failed and wait for another delivery.
+"""Backlog of each group on each queue: since when its oldest unread message is stored, and how many messages failed and
+wait for redelivery.
 
-Fed every few seconds by `loops.diagnosis.watching`, read by metrics at a scrape: neither a scrape nor a delivery looks
-at messages for it. Pure; times are ms since the epoch, 0 = nothing unread.
+`loops.diagnosis.watching` updates it every few seconds, metrics read it: neither a scrape nor a delivery looks at
+messages for it. Pure; times are ms since the epoch, 0 = nothing unread.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from dataclasses import dataclass
 
 from evenq_broker.core.diagnosis.stuck_queues import QueueKey
 
-__all__ = ["Backlog", "Waits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Waits:
     """One group on one queue."""
 
     offset: int
-    """Of the oldest message that it has not finished."""
+    """Offset of the oldest message that it has not finished."""
     stored_ms: int
     retries: int
 
@@ -35,18 +33,17 @@ class Backlog:
         self._seen: dict[QueueKey, Waits] = {}
 
     def known_ms(self, queue_key: QueueKey, offset: int) -> int:
-        """When the message at `offset` was stored, if it was the oldest at the last look, too; else 0."""
+        """Returns when the message at `offset` was stored, if it was the oldest at the last look, too; otherwise 0."""
         known = self._now.get(queue_key)
         return known.stored_ms if known is not None and known.offset == offset else 0
 
     def look(self, queue_key: QueueKey, waits: Waits) -> None:
-        """How it is now."""
+        """Sets the present state of a queue."""
         self._seen[queue_key] = waits
 
     def end_of_round(self) -> None:
-        """Every place was looked at: those that were not have nothing unfinished."""
+        """Ends a round: queues that were not looked at have nothing unfinished."""
         self._now, self._seen = self._seen, {}
 
     def items(self) -> Iterator[tuple[QueueKey, Waits]]:
-        """All of them, as they were at the last look."""
         return iter(self._now.items())

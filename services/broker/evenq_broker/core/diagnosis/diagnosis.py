@@ -1,8 +1,8 @@
-"""What is wrong with a group, by the facts of one moment, or of two a little apart; each finding with one fix.
+"""Findings about a group, from the facts of one moment, or of two a little apart; each finding has one fix.
 
-Called by `rpc.diagnosis` for `DiagnoseGroup`. A group that works has no finding: what a hand-over looks like for a
-moment is found only if it is there in both looks, and what needs time (a member that was notified and has not followed)
-only after that time. Pure; one function per kind of trouble, each tested with a sick group and a healthy one.
+Called by `rpc.diagnosis` for `DiagnoseGroup`. A healthy group has no finding. Findings that a hand-over shows for a
+moment must be in both looks. Those that need time, as a member that was notified and has not followed, count only after
+that time. Pure; one function for each kind of finding, each tested with a sick group and a healthy one.
 """
 
 from __future__ import annotations
@@ -35,25 +35,23 @@ from evenq_broker.core.diagnosis.queue_troubles import QUEUE_RULES
 from evenq_broker.core.groups.members import Protocol
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
 
-__all__ = ["HANGS_MS", "findings"]
-
 HANGS_MS = 30_000
-"""A hand-over that takes longer hangs: ten times what a member gets to drain, by default."""
+"""A hand-over that takes longer hangs: ten times what a member gets to drain by default."""
 SILENT_SHARE = 0.6
-"""A member that was not heard of for this part of its lease is silent: two beats of its own were missed."""
+"""A member without a sign of life for this part of its lease is silent: it missed two of its own beats."""
 BESIDE_OWNERS = "the group has no strategy, and its members that own queues have divided all among themselves"
 _TWIN = re.compile(r"^(.+)~[0-9a-f]+$")
 
 
 def findings(now: GroupFacts, before: GroupFacts | None = None) -> list[Finding]:
-    """All that is wrong, the worst first. `before`: a look some seconds earlier; None: what this one shows counts."""
+    """Returns all findings, the worst first. `before`: a look some seconds earlier; None: `now` alone counts."""
     looks = Looks(now, before or now)
     problems = [one for rule in _RULES for one in rule(looks)]
     order = list(Severity)
     return sorted(problems, key=lambda one: (order.index(one.severity), one.kind, one.subject))
 
 
-# ------------------------------------------------------------------------------------------------- who was heard
+# ------------------------------------------------------------------------------------------------- servers
 
 
 def _silent_brokers(looks: Looks) -> Iterable[Finding]:
@@ -63,7 +61,7 @@ def _silent_brokers(looks: Looks) -> Iterable[Finding]:
             severity=Severity.WARNING,
             subject=name,
             seen=f"broker {name} did not answer ({why}); what it holds was not looked at",
-            fix="see whether it runs, then ask again",
+            fix="check that it runs, then repeat the diagnosis",
             command=command("broker show", name),
         )
 
@@ -79,8 +77,8 @@ def _missing_brokers(looks: Looks) -> Iterable[Finding]:
             kind=FindingKind.BROKER_MISSING,
             severity=Severity.NOTE if contents else Severity.ERROR,
             subject=name,
-            seen=f"broker {name} belongs to the cluster and is not there since {age(lost.gone_ms)} ago: {drained}",
-            fix="start it again, on its data; only if that is gone for good or not wanted, let the others forget it "
+            seen=f"broker {name} belongs to the cluster and has been missing for {age(lost.gone_ms)}: {drained}",
+            fix="start it again on its data; only if the data is lost or not wanted, make the others forget it "
             f"with `{command('broker forget', name)}`; this shows which brokers are missing, and since when",
             command=command("broker list"),
         )
@@ -94,7 +92,7 @@ def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
             severity=Severity.WARNING,
             subject=facts.rebalancer,
             seen=f"no rebalancer answers ({facts.rebalancer_problem}); brokers repeat its last decisions",
-            fix="see whether it runs",
+            fix="check that it runs",
             command=command("cluster show"),
         )
 
@@ -129,7 +127,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
 
 
 def _nobody_reads(looks: Looks) -> Iterable[Finding]:
-    """No fix reads the messages for the group: those would be taken from its application."""
+    """Offers no fix that reads the messages for the group: its application would miss them."""
     facts = looks.now
     members = [view.member for views in facts.members.values() for view in views[-1:]]
     unread: dict[str, list[QueueAt]] = {}
@@ -147,13 +145,13 @@ def _nobody_reads(looks: Looks) -> Iterable[Finding]:
             if members
             else f"the group has no members, and {wait}",
             fix=f"{'subscribe its consumers to it' if members else 'start its consumers'}; this shows what waits and "
-            "since when, and takes nothing from them",
+            "since when, and changes nothing",
             command=command("offset show", facts.group, topic=topic),
         )
 
 
 def _unowned(facts: GroupFacts) -> dict[MessageQueue, GivenQueue | None]:
-    """Readable queues without an owner: by the decision, or, where members share among themselves, without a lock."""
+    """Returns readable queues without an owner: by the decision, or without a lock where members divide them."""
     unowned: dict[MessageQueue, GivenQueue | None] = {
         queue: given for queue, given in facts.given.items() if not given.owner and not given.held
     }
@@ -178,7 +176,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             severity=Severity.ERROR,
             subject=zone,
             seen=f"no member may read in zone {zone}: none has its {queue_names(queues)}, {waiting(facts, queues)}",
-            fix="share what no zone attends among all members, or run a member there",
+            fix="share the queues of zones without members among all, or run a member there",
             command=command("group create", facts.group, strategy="MACHINE_ROOM_NEARBY-AVG"),
         )
     for topic, queues in by_topic(unowned).items():
@@ -189,7 +187,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             severity=Severity.ERROR,
             subject=topic,
             seen=f"no member has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
-            fix="this shows who has which queue, and why"
+            fix="this shows the owner of each queue, and why"
             if strategy == "STICKY"
             else "let the group's strategy give every queue to a member",
             command=command("group explain", facts.group, topic=topic)
@@ -199,7 +197,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
 
 
 def _doubled(facts: GroupFacts) -> dict[MessageQueue, list[str]]:
-    """Queues that two members read: by their locks, and by what SDKs without locks were answered."""
+    """Returns queues that two members read: by their locks, and by the answers to SDKs without locks."""
     readers: dict[MessageQueue, set[str]] = {queue: {at.holder} for queue, at in facts.queues.items() if at.holder}
     for (client_id, _), assignment in facts.newest_told().items():
         views = facts.members.get(client_id, ())
@@ -212,7 +210,7 @@ def _doubled(facts: GroupFacts) -> dict[MessageQueue, list[str]]:
 
 
 def _one_owner(facts: GroupFacts, queue: MessageQueue) -> bool:
-    """False if the rebalancer itself lets several members pop this queue."""
+    """Returns False if the rebalancer itself lets several members pop this queue."""
     if facts.decided is None:
         return True
     return queue in facts.given or all(one.queue != queue for one in facts.decided.queues)
@@ -231,7 +229,7 @@ def _two_owners(looks: Looks) -> Iterable[Finding]:
 
 
 def _hanging(facts: GroupFacts) -> dict[tuple[MessageQueue, str], tuple[GivenQueue, str]]:
-    """Queues that a member was given and does not have, and who has them."""
+    """Returns queues that a member was given and does not hold, with their holders."""
     hanging = {}
     for queue, given in facts.given.items():
         at = facts.queues.get(queue)
@@ -249,7 +247,7 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
         grouped.setdefault((queue.topic, owner, holder), []).append(given)
     for (topic, owner, holder), ones in grouped.items():
         queues, age_ms = [one.queue for one in ones], max(one.age_ms for one in ones)
-        has = f"{holder} does not let go of them" if holder else "it has not taken them"
+        has = f"{holder} does not release them" if holder else "it has not taken them"
         yield Finding(
             kind=FindingKind.HAND_OVER_HANGS,
             severity=Severity.WARNING if holder else Severity.ERROR,
@@ -269,7 +267,9 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
     members = [view.member for views in facts.members.values() for view in views[-1:]]
     subscribers = [one for one in members if one.subscriptions and one.model is MessageModel.CLUSTERING]
     show = command("group show", facts.group)
-    fix = "give all members the same topics and filters, or other groups to those that want others; this shows who"
+    fix = (
+        "give all members the same topics and filters, or put those that need others into other groups; this shows them"
+    )
     for topic, filters in different_filters(wanted_of(subscribers)).items():
         differences = "; ".join(f"{names(ids)} by {one.type} {one.expression!r}" for one, ids in filters.items())
         yield Finding(
@@ -292,7 +292,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
 
 
 def _strangers(facts: GroupFacts) -> dict[str, list[str]]:
-    """Topic -> members that do not read it while others do (RG-8)."""
+    """Returns topic -> members that do not read it while others do (RG-8)."""
     topics: dict[str, set[str]] = {}
     for client_id, views in facts.members.items():
         member = views[-1].member
@@ -319,7 +319,7 @@ def _order_not_kept(looks: Looks) -> Iterable[Finding]:
                 subject=topic,
                 seen=f"{topic} is FIFO, but the group is not ordered: {names(receivers)} may have several messages of "
                 "one message group at a time, and get them in any order after a failure",
-                fix="let the group be ordered",
+                fix="make the group ordered",
                 command=command("group create", facts.group, ordered=True),
             )
         if unordered:
@@ -359,7 +359,7 @@ def _duplicates(looks: Looks) -> Iterable[Finding]:
             kind=FindingKind.DUPLICATE_CLIENT_ID,
             severity=Severity.WARNING,
             subject=match[1],
-            seen=f"two living clients have the id {match[1]}: at {hosts[0]} and at {hosts[1]}, where it goes on as "
+            seen=f"two living clients have the id {match[1]}: at {hosts[0]} and at {hosts[1]}, where it continues as "
             f"{client_id}{refused}",
             fix="give each consumer an id of its own, or none; this shows the second one",
             command=command("client show", client_id),
@@ -367,7 +367,7 @@ def _duplicates(looks: Looks) -> Iterable[Finding]:
 
 
 def _quiet(facts: GroupFacts) -> dict[str, MemberAt]:
-    """Members that gave no sign of life: ours to any broker, SDKs, which talk to some brokers only, to none."""
+    """Returns silent members: of our SDK at any broker, of other SDKs, which call only some brokers, at all of them."""
     quiet = {}
     for client_id, views in facts.members.items():
         silent = [view for view in views if view.lost or view.silent_ms > SILENT_SHARE * view.lease_ms]
@@ -384,15 +384,15 @@ def _silent_members(looks: Looks) -> Iterable[Finding]:
             kind=FindingKind.SILENT_MEMBER,
             severity=Severity.WARNING,
             subject=client_id,
-            seen=f"{client_id} at {view.member.address or 'an unknown host'} was last heard of {age(view.silent_ms)} "
+            seen=f"{client_id} at {view.member.address or 'an unknown host'} was last seen {age(view.silent_ms)} "
             f"ago and holds {count(owned, 'queue')}; others get them in {age(left_ms)} if it stays silent",
-            fix="see whether it runs, and restart it if it hangs",
+            fix="check that it runs, and restart it if it hangs",
             command=command("client show", client_id),
         )
 
 
 def _unbusy(facts: GroupFacts) -> dict[str, tuple[str, str]]:
-    """Client id of a member without a queue -> topic, why (AL-9)."""
+    """Returns client id of a member without a queue -> topic, reason (AL-9)."""
     unbusy: dict[str, tuple[str, str]] = {}
     strangers = {client_id for missing in _strangers(facts).values() for client_id in missing}
     shared = sorted({queue.topic for queue in facts.given if not is_system_topic(queue.topic)})
@@ -404,7 +404,7 @@ def _unbusy(facts: GroupFacts) -> dict[str, tuple[str, str]]:
         queues = [at for at in facts.queues.values() if at.queue.topic == topic]
         readers = facts.readers(topic)
         if not all(at.holder for at in queues):
-            continue  # who has nothing yet may be about to take one of them
+            continue  # a member without a queue may be about to take one of them
         holders = {at.holder for at in facts.queues.values()}
         for at in readers:
             client_id = at.member.client_id
@@ -429,7 +429,7 @@ def _idle(looks: Looks) -> Iterable[Finding]:
         brokers, members = len({queue.broker_name for queue in queues}), len(facts.readers(topic))
         more = members > len(queues)
         widest = max((queue.queue_id + 1 for queue in queues), default=1)
-        width = max(widest, math.ceil(members / max(1, brokers)))  # of brokers with different numbers none shrinks
+        width = max(widest, math.ceil(members / max(1, brokers)))  # no broker gets fewer queues than it has
         yield Finding(
             kind=FindingKind.IDLE_MEMBERS,
             severity=Severity.NOTE if more else Severity.WARNING,
@@ -446,7 +446,7 @@ def _idle(looks: Looks) -> Iterable[Finding]:
 
 
 def _differing(facts: GroupFacts) -> dict[str, dict[str, list[str]]]:
-    """Setting -> value -> brokers that have it, where they differ."""
+    """Returns setting -> value -> brokers that have it, where they differ."""
     differing: dict[str, dict[str, list[str]]] = {}
     for part in facts.brokers:
         for name, value in part.settings.items():
@@ -469,8 +469,8 @@ def _settings(looks: Looks) -> Iterable[Finding]:
         severity=Severity.WARNING,
         subject=facts.group,
         seen=f"brokers know the group by different settings: {differences}",
-        fix=f"tell all brokers the same; this tells the newest, those of {newest.broker_name}, and the rest as the "
-        "broker has it that is asked",
+        fix=f"set the same at all brokers; this sets the newest values, those of {newest.broker_name}, and the "
+        "others as the called broker has them",
         command=command("group create", facts.group, **options),
     )
 

@@ -1,4 +1,4 @@
-"""What a diagnosis says: its findings, looks at two moments, and the words for queues, names, counts and ages.
+"""Findings of a diagnosis, the looks that they are based on, and phrases for queues, names, counts and ages.
 
 Used by `core.diagnosis.diagnosis`, which has the rules. Pure.
 """
@@ -14,25 +14,6 @@ from typing import TypeVar
 from evenq.model import MessageQueue
 from evenq_broker.core.diagnosis.group_facts import GivenQueue, GroupFacts, MemberAt
 
-__all__ = [
-    "SETTLED_MS",
-    "TRANSIENT",
-    "Finding",
-    "FindingKind",
-    "Looks",
-    "Severity",
-    "age",
-    "by_topic",
-    "command",
-    "count",
-    "names",
-    "place",
-    "queue_names",
-    "room_of",
-    "settled",
-    "waiting",
-]
-
 SETTLED_MS = 10_000
 """A member that joined, or an owner that was decided, this long ago should have what it is given."""
 NAMED_MAX = 5
@@ -42,19 +23,12 @@ V = TypeVar("V")
 
 
 class Severity(StrEnum):
-    """How bad."""
-
-    ERROR = "ERROR"
-    """Messages are not read, or read twice."""
-    WARNING = "WARNING"
-    """Something does not work as it should, and may become an error."""
-    NOTE = "NOTE"
-    """Works as it was set up, which may not be what was meant."""
+    ERROR = "ERROR"  # messages are not read, or read twice
+    WARNING = "WARNING"  # something does not work as it should, and may become an error
+    NOTE = "NOTE"  # works as it was set up, which may not be what was meant
 
 
 class FindingKind(StrEnum):
-    """What was found."""
-
     BROKER_SILENT = "BROKER_SILENT"
     BROKER_MISSING = "BROKER_MISSING"
     REBALANCER_AWAY = "REBALANCER_AWAY"
@@ -79,49 +53,45 @@ class FindingKind(StrEnum):
     ORDER_NOT_KEPT = "ORDER_NOT_KEPT"
 
 
-TRANSIENT = frozenset({
-    FindingKind.UNOWNED_QUEUES,
-    FindingKind.UNCOVERED_ZONE,
-    FindingKind.TWO_OWNERS,
-    FindingKind.HAND_OVER_HANGS,
-    FindingKind.SILENT_MEMBER,
-    FindingKind.DIFFERENT_SETTINGS,
-    FindingKind.IDLE_MEMBERS,
-})  # fmt: skip
-"""Kinds that a hand-over shows for a moment: they count if a second look finds them, too."""
+TRANSIENT = frozenset(
+    {
+        FindingKind.UNOWNED_QUEUES,
+        FindingKind.UNCOVERED_ZONE,
+        FindingKind.TWO_OWNERS,
+        FindingKind.HAND_OVER_HANGS,
+        FindingKind.SILENT_MEMBER,
+        FindingKind.DIFFERENT_SETTINGS,
+        FindingKind.IDLE_MEMBERS,
+    }
+)
+"""Kinds that a hand-over shows for a moment: they count only if a second look finds them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
-
     kind: FindingKind
     severity: Severity
-    subject: str
-    """A topic, queue, member, broker or zone."""
-    seen: str
-    """One sentence."""
-    fix: str
-    """What to do, and by which command."""
-    command: str
-    """One that only looks, or that shows its plan first; see `command`."""
+    subject: str  # a topic, queue, member, broker or zone
+    seen: str  # one sentence
+    fix: str  # instruction with its command
+    command: str  # command that only looks, or that shows its plan first; see `command`
 
 
 class Looks:
-    """Now, and a little earlier."""
+    """Looks at a group: now, and a little earlier."""
 
     def __init__(self, now: GroupFacts, before: GroupFacts) -> None:
         self.now = now
         self._before = before
 
     def lasting(self, look: Callable[[GroupFacts], Mapping[K, V]]) -> dict[K, V]:
-        """What `look` sees now and saw earlier, as it is now."""
+        """Returns what `look` sees now, for the keys that it also saw earlier."""
         earlier = look(self._before)
         return {key: value for key, value in look(self.now).items() if key in earlier}
 
 
 def command(verb: str, *names: str, **options: str | int) -> str:
-    """A command line to copy: names may be anybody's, and a shell must take each for one word and for no option."""
+    """Returns a command line to copy. Names are quoted: a shell takes each for one word and not for an option."""
     words = [
         part
         for name, value in options.items()
@@ -132,18 +102,18 @@ def command(verb: str, *names: str, **options: str | int) -> str:
 
 
 def settled(views: Iterable[MemberAt]) -> bool:
-    """True if all of them joined long enough ago."""
+    """Returns True if all of them joined long enough ago."""
     return all(view.age_ms >= SETTLED_MS for view in views)
 
 
 def room_of(queue: MessageQueue, given: GivenQueue | None) -> str:
-    """The zone of the queue's broker, or the room in front of its name; empty: unknown."""
+    """Returns the zone of the queue's broker, or the room in front of its name; empty: unknown."""
     room, at, _ = queue.broker_name.partition("@")
     return (given.broker_zone if given else "") or (room if at else "")
 
 
 def by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """Topic -> its queues, both ascending."""
+    """Returns topic -> its queues, both ascending."""
     topics: dict[str, list[MessageQueue]] = {}
     for queue in sorted(queues):
         topics.setdefault(queue.topic, []).append(queue)
@@ -151,36 +121,34 @@ def by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 
 
 def place(queue: MessageQueue) -> str:
-    """A queue with its topic, the number as `--queue` takes it."""
+    """Returns a queue with its topic, in the form that `--queue` takes."""
     return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
 
 
 def queue_names(queues: Sequence[MessageQueue]) -> str:
-    """Queues of one topic, a few by name and the rest counted."""
+    """Returns queues of one topic, a few by name and the number of the rest."""
     named = [f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(queues)]
     return f"queue{'s' * (len(named) > 1)} {names(named)}"
 
 
 def waiting(facts: GroupFacts, queues: Iterable[MessageQueue]) -> str:
-    """How much waits in them."""
+    """Returns how many messages wait in the queues, as a clause."""
     lag = sum(facts.queues[queue].lag for queue in queues if queue in facts.queues)
     return f"where {lag} messages wait" if lag else "nothing waits there yet"
 
 
 def names(names: Sequence[str]) -> str:
-    """A few by name, the rest counted; at least one."""
+    """Joins a few names and the number of the rest; at least one."""
     more = [f"{len(names) - NAMED_MAX} more"] if len(names) > NAMED_MAX else []
     shown = [*names[:NAMED_MAX], *more]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def count(count: int, what: str) -> str:
-    """A number with its noun."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
 def age(ms: int) -> str:
-    """A time that passed, roughly."""
     seconds = ms / 1000
     if seconds < 120:
         return f"{seconds:.0f} s"

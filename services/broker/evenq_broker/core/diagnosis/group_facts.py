@@ -1,7 +1,7 @@
-"""What is known of one group at one moment: from each broker, and from the decider of assignments.
+"""Facts about one group at one moment, from each broker and from the rebalancer.
 
-Gathered by `rpc.diagnosis`, judged by `core.diagnosis.diagnosis`. Pure values; times are ages in ms at the moment of
-looking, so that clocks of two machines are never compared.
+`rpc.diagnosis` gathers them, `core.diagnosis.diagnosis` judges them. Pure values; times are ages in ms at that moment,
+so that clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -14,18 +14,6 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue, Q
 from evenq.model.names import is_system_topic
 from evenq_broker.core.groups.members import Member, Protocol
 
-__all__ = [
-    "ALL_MEMBERS",
-    "AssignedQueues",
-    "BrokerPart",
-    "Decided",
-    "GivenQueue",
-    "GroupFacts",
-    "LostBroker",
-    "MemberAt",
-    "QueueAt",
-]
-
 ALL_MEMBERS = "*"
 """Owner of a queue that all members read by competition."""
 
@@ -35,18 +23,14 @@ class MemberAt:
     """One member as one broker sees it."""
 
     member: Member
-    age_ms: int
-    """Since it joined there."""
-    silent_ms: int
-    """Since its last sign of life there."""
-    lease_ms: int
-    """Silence after which the broker drops it."""
-    lost: bool = False
-    """True: its stream broke."""
+    age_ms: int  # since it joined there
+    silent_ms: int  # since its last sign of life there
+    lease_ms: int  # silence after which the broker drops it
+    lost: bool = False  # True: its stream broke
 
     @property
     def owns(self) -> bool:
-        """True if it is one of those that hold locks for what they read."""
+        """True if it is one of the members that hold locks for what they read."""
         return self.member.protocol is Protocol.EVENQ and self.member.model is MessageModel.CLUSTERING
 
 
@@ -55,21 +39,15 @@ class QueueAt:
     """One readable queue of a broker."""
 
     queue: MessageQueue
-    holder: str = ""
-    """Who has its lock."""
-    committed: int = -1
-    """-1: the group never read here."""
+    holder: str = ""  # client id of its lock's holder
+    committed: int = -1  # -1: the group never read here
     lag: int = 0
     inflight: int = 0
-    unmoved_ms: int = 0
-    """How long messages waited while the oldest unfinished one stayed the same."""
-    head_attempt: int = 0
-    """Deliveries of that message so far; 0: none, or not known."""
-    back_from: int = -1
-    """Where the group was before it went back though no operator moved it; -1: it did not."""
+    unmoved_ms: int = 0  # how long messages waited while the oldest unfinished one stayed the same
+    head_attempt: int = 0  # deliveries of that message so far; 0: none, or not known
+    back_from: int = -1  # offset from which the group went back though no operator moved it; -1: it did not
     back_to: int = -1
-    back_ms: int = 0
-    """How long ago that was."""
+    back_ms: int = 0  # how long ago that was
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,45 +62,39 @@ class AssignedQueues:
 
 @dataclass(frozen=True, slots=True)
 class LostBroker:
-    """A broker that another one knew and that is not there."""
+    """A broker that another one knew and that is missing."""
 
     name: str
-    gone_ms: int
-    """How long ago it was missed first."""
-    unread: int = 0
-    """Messages that it still held, drained, when it ended, and that no group ever read."""
-    dead_letters: int = 0
-    """The same."""
+    gone_ms: int  # how long ago it was missed first
+    unread: int = 0  # messages that it still held, drained, when it ended, and that no group ever read
+    dead_letters: int = 0  # dead letters that it still held then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPart:
-    """What one broker tells."""
+    """Facts from one broker."""
 
     broker_name: str
     members: tuple[MemberAt, ...] = ()
     queues: tuple[QueueAt, ...] = ()
     assigned: tuple[AssignedQueues, ...] = ()
-    counts: Mapping[str, QueueCounts] = field(default_factory=dict)
-    """By topic that the group reads."""
+    counts: Mapping[str, QueueCounts] = field(default_factory=dict)  # by topic that the group reads
     stranded: tuple[QueueAt, ...] = ()
     """Queues that are not readable, with messages that the group has not read."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Name -> value of what the group is configured to be there; empty: the group is not there."""
+    """Name -> value of the group's settings there; empty: the broker does not have the group."""
     revised_ms: int = 0
-    """When an operator asked for a change of the settings last, ms since the epoch (`GroupConfig`)."""
+    """When an operator last changed the settings, ms since the epoch (`GroupConfig`)."""
     duplicates: int = 0
-    """How often a second living client came with an id that was taken, since the broker started."""
+    """Times that a second living client came with an id that was taken, since the broker started."""
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Client id -> topics that it subscribes and may not consume."""
-    lost: tuple[LostBroker, ...] = ()
-    """Brokers that are not there, as far as it knows."""
+    """Client id -> topics that it subscribes to and may not consume."""
+    lost: tuple[LostBroker, ...] = ()  # missing brokers, as far as it knows
     retries_waiting: int = 0
     """Messages that failed and wait for their next delivery."""
     failed: int = 0
     """Deliveries that were given back or not finished in time, since the broker started."""
-    delivered: int = 0
-    """All deliveries since then."""
+    delivered: int = 0  # all deliveries since then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,49 +102,40 @@ class GivenQueue:
     """One queue in a decision."""
 
     queue: MessageQueue
-    owner: str
-    """`*`: every member; empty: no member."""
-    age_ms: int = 0
-    """How long it has had this owner, by the decision."""
-    held: bool = False
-    """True: it waits for a successor, so that it has no reader on purpose."""
+    owner: str  # `*`: every member; empty: no member
+    age_ms: int = 0  # how long it has had this owner, by the decision
+    held: bool = False  # True: it is reserved for a successor, so it has no reader on purpose
     owner_zone: str = ""
     broker_zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What the rebalancer says."""
+    """The rebalancer's decision."""
 
     strategy: str = ""
     queues: tuple[GivenQueue, ...] = ()
-    idle: Mapping[str, str] = field(default_factory=dict)
-    """Client id of a member that was given nothing -> why."""
+    idle: Mapping[str, str] = field(default_factory=dict)  # client id of a member that was given nothing -> why
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """All of it. Properties are computed once."""
+    """Facts from all brokers and the rebalancer. Properties are computed once."""
 
     group: str
     strategy: str = ""
     ordered: bool = False
-    brokers: tuple[BrokerPart, ...] = ()
-    """Ascending name."""
-    silent: Mapping[str, str] = field(default_factory=dict)
-    """Broker that did not answer -> why not."""
-    rebalancer: str = ""
-    """Its address; empty: the cluster has none."""
-    decided: Decided | None = None
-    """None: no rebalancer, or none that answers."""
+    brokers: tuple[BrokerPart, ...] = ()  # ascending name
+    silent: Mapping[str, str] = field(default_factory=dict)  # broker that did not answer -> why not
+    rebalancer: str = ""  # its address; empty: the cluster has none
+    decided: Decided | None = None  # None: no rebalancer, or none that answers
     rebalancer_problem: str = ""
-    stuck_ms: int = 60_000
-    """A queue whose oldest message stays unfinished for this time is stuck."""
+    stuck_ms: int = 60_000  # a queue whose oldest message stays unfinished for this time is stuck
 
     @cached_property
     def members(self) -> dict[str, list[MemberAt]]:
-        """Client id -> it as each broker sees it, ascending."""
+        """Client id -> the member as each broker sees it, ascending."""
         views: dict[str, list[MemberAt]] = {}
         for part in self.brokers:
             for at in part.members:
@@ -186,9 +149,7 @@ class GroupFacts:
 
     @cached_property
     def lost(self) -> dict[str, LostBroker]:
-        """Brokers that are not there, by name, as the one says that missed them first; who answered, or is known by
-        the one asked, is there.
-        """
+        """Missing brokers by name, from the one that missed each first, without those that answered or are silent."""
         there = {part.broker_name for part in self.brokers} | set(self.silent)
         missing: dict[str, LostBroker] = {}
         for one in (one for part in self.brokers for one in part.lost if one.name not in there):
@@ -211,20 +172,18 @@ class GroupFacts:
 
     @cached_property
     def own_topics(self) -> list[str]:
-        """Topics whose queues members share among themselves, by locks: all that read them are members of that kind
-        and no rebalancer gives the queues out.
-        """
+        """Topics whose queues members divide by locks: all readers own queues, and no rebalancer assigns the queues."""
         decided = {queue.topic for queue in self.given}
         topics = sorted({queue.topic for queue in self.queues} - decided)
         return [topic for topic in topics if (readers := self.readers(topic)) and all(at.owns for at in readers)]
 
     @cached_property
     def topics(self) -> list[str]:
-        """Topics of the readable queues, ascending, without those that no member subscribes by name."""
+        """Topics of the readable queues, ascending, without system topics."""
         return sorted({queue.topic for queue in self.queues if not is_system_topic(queue.topic)})
 
     def readers(self, topic: str) -> list[MemberAt]:
-        """Clustering members that read the topic, ascending; each as the broker sees it that knows it longest."""
+        """Returns clustering members that read the topic, ascending, as the broker sees each that knows it longest."""
         readers = []
         for views in self.members.values():
             at = max(views, key=lambda view: view.age_ms)
@@ -233,7 +192,7 @@ class GroupFacts:
         return readers
 
     def newest_told(self) -> dict[tuple[str, str], AssignedQueues]:
-        """(client id, topic) -> the newest that any broker sent it."""
+        """Returns (client id, topic) -> the newest assignment that any broker sent."""
         newest: dict[tuple[str, str], AssignedQueues] = {}
         for one in (one for part in self.brokers for one in part.assigned):
             known = newest.get((one.client_id, one.topic))

@@ -1,8 +1,8 @@
-"""Who has the queues of a group whose members divide them by themselves, and why.
+"""Owners of the queues of a group whose members divide them by themselves, and the reasons.
 
-A group without a strategy lets every member read every broker. Members that own queues (push and pull consumers of our
-SDK, Spark) then divide the queues among themselves and lock what they take, so only the brokers' locks tell the owners;
-a rebalancer, which decides nothing there, would name every member. Called for `Assignment/Explain`; pure.
+Without a strategy, every member of a group may read every broker. Members that own queues (push and pull consumers of
+our SDK, Spark) then divide the queues and lock what they take. Only the brokers' locks show the owners; a rebalancer,
+which decides nothing there, would name every member. Called for `Assignment/Explain`; pure.
 """
 
 from __future__ import annotations
@@ -14,33 +14,30 @@ from evenq.model.names import RETRY_PREFIX
 from evenq_broker.core.diagnosis.findings import count
 from evenq_broker.core.diagnosis.group_facts import ALL_MEMBERS, GroupFacts, QueueAt
 
-__all__ = ["OwnDivision", "own_division", "owner_of", "strategies_of"]
-
 DEFAULT = "AVG"
-"""By what a member of our SDK divides that does not report it."""
+"""Strategy of a member of our SDK that does not report one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnDivision:
-    """Of some topics of one group."""
+    """Division of some topics of one group."""
 
     queues: list[QueueAt] = field(default_factory=list)
-    """Ascending; `holder` is the owner, `*` where members without locks compete for what nobody has locked."""
-    reasons: dict[str, str] = field(default_factory=dict)
-    """Topic -> why its queues are where they are."""
+    """Ascending; `holder` is the owner, `*` where members without locks compete for unlocked queues."""
+    reasons: dict[str, str] = field(default_factory=dict)  # topic -> reason for the places of its queues
     idle: dict[str, str] = field(default_factory=dict)
-    """Client id of a member without any queue of these topics -> why."""
+    """Client id of a member without any queue of these topics -> reason."""
     strategy: str = ""
 
 
 def strategies_of(facts: GroupFacts, topic: str) -> list[str]:
-    """What the owners of the topic's queues divide them by, ascending; empty: none of its readers owns queues."""
+    """Returns the strategies by which owners divide the topic's queues, ascending; empty: no reader owns queues."""
     return sorted({at.member.strategy or DEFAULT for at in facts.readers(topic) if at.owns})
 
 
 def own_division(facts: GroupFacts, shared: Iterable[str]) -> OwnDivision:
-    """`shared`: topics of which every member may read every broker, as the rebalancer says. Those that members divide
-    by themselves, and the group's retry topic, which they then divide too.
+    """Returns the division of the topics of `shared` that members divide by themselves, and of the group's retry topic,
+    which they then divide, too. `shared`: topics of which each member may read every broker.
     """
     own = {topic for topic in shared if strategies_of(facts, topic)}
     if own:
@@ -76,7 +73,7 @@ def _idleness(owners: int, queues: int, *, owns: bool) -> str:
 
 
 def owner_of(at: QueueAt, facts: GroupFacts) -> str:
-    """Who reads the queue now."""
+    """Returns the client id of the queue's reader, `*` for members that compete; empty: none."""
     if at.holder:
         return at.holder
     competes = any(not one.owns for one in facts.readers(at.queue.topic))

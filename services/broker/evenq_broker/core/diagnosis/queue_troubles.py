@@ -1,8 +1,7 @@
-"""What is wrong with queues of a group: their numbers, their oldest messages, messages that no member can read or
+"""Findings about queues of a group: their numbers, their oldest messages, and messages that no member can read or
 handle.
 
-Called by `core.diagnosis.diagnosis`, with the same promise: a group that works has no finding. Pure; one function per
-kind.
+Called by `core.diagnosis.diagnosis`; here, too, a healthy group has no finding. Pure; one function for each kind.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ from evenq_broker.core.diagnosis.findings import (
     queue_names,
 )
 
-__all__ = ["QUEUE_RULES"]
-
 FAILING_SHARE = 0.5
-"""From this part of all deliveries on a group does not have a bad message but a fault."""
+"""From this part of all deliveries on a group has a fault and not just a bad message."""
 
 
 def _widths(looks: Looks) -> Iterable[Finding]:
@@ -47,7 +44,7 @@ def _widths(looks: Looks) -> Iterable[Finding]:
                 severity=Severity.ERROR if write > read else Severity.NOTE,
                 subject=f"{topic} at {part.broker_name}",
                 seen=f"{at}: {deaf if write > read else closing}",
-                fix="let all queues be read"
+                fix="make all queues readable"
                 if write > read
                 else "close them once all groups have read them (this shows the plan, --yes does it)",
                 command=command("topic scale", topic, queues=write, broker=part.broker_name),
@@ -68,9 +65,9 @@ def _heads(looks: Looks) -> Iterable[Finding]:
             subject=place(queue),
             seen=f"the oldest message of {place(queue)}, offset {at.committed}{tried}, has not been finished for "
             f"{age(at.unmoved_ms)} while {who}; {at.lag} messages wait",
-            fix="look at it, and at what its consumer logs: a slow listener needs only time, what always fails becomes "
+            fix="look at it and at its consumer's log: a slow listener needs only time, what always fails becomes "
             "a dead letter after the group's max_attempts, to be sent again with "
-            f"`{command('dlq replay', facts.group)}`; only what may be lost for the group is passed over with "
+            f"`{command('dlq replay', facts.group)}`; a message that the group may lose can be skipped with "
             f"`{command('offset skip', facts.group, topic=queue.topic, count=1, queue=at_queue)}`; this shows it",
             command=command("message find", queue.topic, queue=at_queue, offset=at.committed, limit=1),
         )
@@ -86,8 +83,8 @@ def _back(looks: Looks) -> Iterable[Finding]:
             severity=Severity.WARNING,
             subject=place(queue),
             seen=f"the group went back in {place(queue)} from {at.back_from} to {at.back_to} {age(at.back_ms)} ago, "
-            "and no operator moved it: what lies between came again",
-            fix="if a client did not mean it, go forward again (this shows the plan, --yes does it)",
+            "and no operator moved it: the messages between were delivered again",
+            fix="if a client did that by mistake, go forward again (this shows the plan, --yes does it)",
             command=command(
                 "offset reset",
                 facts.group,
@@ -114,7 +111,7 @@ def _stranded(looks: Looks) -> Iterable[Finding]:
             else:
                 then = "read-write" if permission.writable else "read"
                 why = f"which no member may read: the topic's permission there is {permission.name}"
-                fix, open_ = "let it be read again", command("topic permit", topic, then, broker=part.broker_name)
+                fix, open_ = "make it readable again", command("topic permit", topic, then, broker=part.broker_name)
             yield Finding(
                 kind=FindingKind.STRANDED_MESSAGES,
                 severity=Severity.ERROR,
@@ -136,7 +133,7 @@ def _failing(looks: Looks) -> Iterable[Finding]:
             subject=looks.now.group,
             seen=f"{count(waiting, 'message')} failed and wait for a retry; {failed} of {delivered} deliveries since "
             "the start of the brokers were given back or not finished in time",
-            fix="look at what the listeners raise; this shows what waits and what died",
+            fix="look at the errors of the listeners; this shows the retries and the dead letters",
             command=command("group show", looks.now.group),
         )
 

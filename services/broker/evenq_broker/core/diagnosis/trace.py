@@ -1,8 +1,8 @@
-"""What the broker still remembers of deliveries, to tell what became of one message.
+"""Trace of deliveries, from which the history of one message is read.
 
-The memory is the journal's own records, kept as they were written for as long as `trace_bytes` allows: recording costs
-one append per turn of the loop, and everything else is paid by the caller. Records hold who received only where the
-client's life holds the delivery, so `taken` adds the name where it does not. Pure: time comes in as ms since the epoch.
+It has the journal's own records, kept as they were written, up to `trace_bytes`. Recording costs one append per turn of
+the loop; the caller pays for everything else. Records name the receiver only where the client's life holds the
+delivery, so `taken` adds the name elsewhere. Pure: time comes in as ms since the epoch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from enum import StrEnum
 
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible, decode
 
-__all__ = ["Story", "Trace", "TraceEvent", "TraceEventKind"]
-
-_TAKEN = 0xFF  # no version of a journal record
+_TAKEN = 0xFF  # not a version of a journal record
 _TAKEN_FORM = struct.Struct(">BHII")
 _TAKEN_ENTRY = struct.Struct(">IQI")
 _QUEUE = struct.Struct(">II")
@@ -26,7 +24,7 @@ _ENTRY_BYTES = 120  # what an entry takes besides its record
 
 
 class TraceEventKind(StrEnum):
-    """What happened; the names of the wire."""
+    """Kinds of events, with their names on the wire."""
 
     DELIVERED = "DELIVERED"
     INVISIBLE = "INVISIBLE"
@@ -37,7 +35,7 @@ class TraceEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceEvent:
-    """One thing that happened to a message in a group."""
+    """One event of a message in a group."""
 
     at_ms: int
     kind: TraceEventKind
@@ -46,7 +44,7 @@ class TraceEvent:
     attempt: int = 0
     until_ms: int = 0
     number: int = 0
-    """Which delivery, given-back ones counted."""
+    """Number of the delivery, including those that were given back."""
 
 
 class Trace:
@@ -59,13 +57,12 @@ class Trace:
         self._bytes = 0
         self._entries: deque[tuple[int, bytes]] = deque()
         self.forgotten_ms = now_ms
-        """What happened before is not remembered, ms since the epoch."""
+        """Events before this time are not remembered, ms since the epoch."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, at_ms: int, record: bytes) -> None:
-        """One record of the journal."""
         entries = self._entries
         entries.append((at_ms, record))
         self._bytes += len(record) + _ENTRY_BYTES
@@ -76,18 +73,18 @@ class Trace:
     def taken(
         self, at_ms: int, client_id: str, group_id: int, topic_id: int, held: Sequence[tuple[int, int, int]]
     ) -> None:
-        """A client received messages: (queue id, offset, delivery number)."""
+        """Notes that a client received messages: (queue id, offset, delivery number)."""
         name = client_id.encode()
         head = _TAKEN_FORM.pack(_TAKEN, len(name), group_id, topic_id)
         self.add(at_ms, b"".join((head, name, *(_TAKEN_ENTRY.pack(*one) for one in held))))
 
     def entries(self) -> list[tuple[int, bytes]]:
-        """As they are now, the oldest first; for `Story.read`."""
+        """Returns a copy, the oldest first; for `Story.read`."""
         return list(self._entries)
 
 
 class Story:
-    """What became of the message at one place; fed with entries in their order."""
+    """History of the message at one offset; reads entries in their order."""
 
     def __init__(self, topic_id: int, queue_id: int, offset: int) -> None:
         self._topic_id = topic_id
@@ -101,7 +98,6 @@ class Story:
         self._committed: dict[int, int] = {}
 
     def read(self, at_ms: int, record: bytes) -> None:
-        """Look at one entry."""
         if record[0] == _TAKEN:
             if self._taken_needle in record:
                 self._read_taken(record)
@@ -109,7 +105,7 @@ class Story:
             self._seen.extend(self._of(at_ms, record))
 
     def events(self) -> list[TraceEvent]:
-        """All of it, ascending in time, with every name that is known."""
+        """Returns all events, ascending in time, with every client id that is known."""
         return [
             replace(one, client_id=self._clients.get((one.group_id, one.number), ""))
             if one.kind is TraceEventKind.DELIVERED and not one.client_id

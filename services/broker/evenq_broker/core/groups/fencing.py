@@ -1,10 +1,10 @@
-"""May this caller read or commit this queue for its group? The fence between an old owner and a new one (OC-18).
+"""Fence between the old owner of a queue and its new one (OC-18): who may read and commit the queue for its group.
 
-A member of our SDK owns a queue while it holds the queue's lock here: a client that is a member, or was one until its
-session ended, is refused unless it is the holder and its generation is not older than the lock's; so is a client that
-says that it reads as an owner, also if this broker never heard of it (it restarted while the member slept). Callers
-that never were members (tools, jobs, consumers with chosen queues) hold no locks: they read as they like, but do not
-commit over a holder. Called by `loops.groups.locking`. Pure.
+A member of our SDK owns a queue while it holds the queue's lock here. A client that is a member, or was one until its
+session ended, must be the holder, and its generation must not be older than the lock's. Otherwise it is refused. So is
+a client without the lock that declares itself an owner, also if this broker does not know it (it restarted while the
+member slept). Callers that never were members (tools, jobs, consumers with chosen queues) hold no locks: they may read,
+but not commit over a holder. Called by `loops.groups.locking`. Pure.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.core.groups.members import Member, MemberTable, Protocol
 
-__all__ = ["QueueFence"]
-
 OWNERS_MAX = 20_000
 
 
 class QueueFence:
-    """Who may do what, by the lock and member tables, and by a memory of who was a member."""
+    """Rights to read and commit, from the lock and member tables and a memory of former members."""
 
     def __init__(self, locks: LockTable, members: MemberTable, *, owners_max: int = OWNERS_MAX) -> None:
         self._locks = locks
@@ -30,14 +28,12 @@ class QueueFence:
         self._owners_max = owners_max
 
     def joined(self, group: str, member: Member) -> None:
-        """A member that owns queues came."""
+        """Remembers a new member if it owns queues."""
         if member.model is MessageModel.CLUSTERING:
             self.owned(group, member.client_id)
 
     def owned(self, group: str, client_id: str) -> None:
-        """The client was a member that owns queues, maybe before a restart of this broker; the one that came longest
-        ago is forgotten when there are too many.
-        """
+        """Remembers that the client was a member that owns queues, maybe before a restart; the oldest is dropped."""
         self._owners[group, client_id] = None
         self._owners.move_to_end((group, client_id))
         if len(self._owners) > self._owners_max:
@@ -53,8 +49,8 @@ class QueueFence:
         commits: bool,
         owner: bool = False,
     ) -> str | None:
-        """Why it may not, as a sentence; None: it may. `commits`: it wants to store an offset too. `owner`: it says
-        itself that it must hold the queue.
+        """Returns why it may not, as a sentence; None: it may. `commits`: it also stores an offset. `owner`: it
+        declares itself that it must hold the queue.
         """
         holder = self._locks.holder(group, queue)
         if holder and holder == client_id:
@@ -62,21 +58,21 @@ class QueueFence:
             if generation == NO_GENERATION or generation >= newest:
                 return None
             return (
-                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
-                f"it is held under {newest.epoch}.{newest.counter} now; ask for your assignment again"
+                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is outdated: "
+                f"the queue is held under {newest.epoch}.{newest.counter} now; request your assignment again"
             )
         if not owner and not self._owns(group, client_id) and not (commits and holder):
             return None
         now = f"{holder!r} holds it" if holder else "no member holds it"
         if generation != NO_GENERATION and generation < self._locks.generation(group, queue):
             return (
-                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
-                f"{now} and it was given under a newer one; ask for your assignment again"
+                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is outdated: "
+                f"{now} and the queue was given under a newer one; request your assignment again"
             )
         return f"client {client_id!r} does not hold queue {queue} of group {group}: {now}; lock it first"
 
     def _owns(self, group: str, client_id: str) -> bool:
-        """True if it is, or was, one of those that own queues: it must hold what it reads."""
+        """Returns True if it is, or was, a member that owns queues: it must hold what it reads."""
         member = self._members.get(group, client_id)
         if member is None:
             return (group, client_id) in self._owners

@@ -1,9 +1,9 @@
-"""Which member holds which queue: at most one per group and queue (TQ-9), on the broker that owns the queue.
+"""Queue locks: at most one holder for each group and queue (TQ-9), kept by the broker that owns the queue.
 
-A lock lives as long as its holder's session. Members that want a held lock wait in line; the line is first come, first
-served among those of the newest generation, and a lock that is let go passes on in the same step, so there is no moment
-at which a third member can slip in. Each lock remembers the newest generation it was granted under: a request with an
-older one, from a member without the queue, is stale and is refused (fencing, OC-18).
+A lock lives as long as its holder's session. Members that want a held lock wait in line: first come, first served among
+those of the newest generation. A released lock passes on in the same step, so no third member can slip in. Each lock
+remembers the newest generation that it was granted under: an older request of a member without the queue is stale and
+refused (fencing, OC-18).
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from evenq.errors import TooManyRequests
 from evenq.model import NO_GENERATION, Generation, MessageQueue
 
-__all__ = ["Grant", "LockTable"]
-
 WAITERS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A waiter got its lock; the keeper of the ticket tells it."""
+    """A lock that a waiter got; the owner of the ticket notifies it."""
 
     ticket: int
     group: str
@@ -47,7 +45,7 @@ _NO_LOCK = _Lock()
 
 
 class LockTable:
-    """Locks of all groups. Pure: who waits for how long is the caller's business."""
+    """Locks of all groups. Pure: the caller limits how long a member waits."""
 
     def __init__(self, *, waiters_max: int = WAITERS_MAX) -> None:
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
@@ -60,58 +58,58 @@ class LockTable:
         self._waiters_max = waiters_max
         self._moved: dict[tuple[str, MessageQueue], None] = {}
         self.changes = 0
-        """Grows whenever a lock changes hands: who saw the same number has missed nothing."""
+        """Grows whenever a lock changes hands: a caller that saw the same number has missed nothing."""
 
     def holder(self, group: str, queue: MessageQueue) -> str:
-        """Client id of who has the queue; empty if it is free."""
+        """Returns the client id of the queue's holder; empty if it is free."""
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
 
     def any_of(self, group: str) -> bool:
-        """True if members hold queues of the group; asked before each receive."""
+        """Returns True if members hold queues of the group; called before each receive."""
         return group in self._of_group
 
     def holds(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
-        """True if the queue is the client's, under a generation that is not newer: the one question of every pull."""
+        """Returns True if the client holds the queue, under a generation that is not newer; called for each pull."""
         lock = self._locks.get((group, queue))
         if lock is None or lock.holder != client_id or not client_id:
             return False
         return generation is NO_GENERATION or lock.generation is NO_GENERATION or generation >= lock.generation
 
     def generation(self, group: str, queue: MessageQueue) -> Generation:
-        """The newest generation the queue was given under."""
+        """Returns the newest generation the queue was given under."""
         lock = self._locks.get((group, queue))
         return NO_GENERATION if lock is None else lock.generation
 
     def waiters(self, group: str, queue: MessageQueue) -> list[str]:
-        """Client ids that stand in line for the queue, first come first."""
+        """Returns client ids that wait for the queue, first come first."""
         lock = self._locks.get((group, queue))
         return [] if lock is None else [waiter.client_id for waiter in lock.line]
 
     def wanted(self) -> dict[str, int]:
-        """Group to the number of its held queues that another member waits for. Not for long in a hand-over; as long as
-        it likes where the lists of two members name one queue (AL-14).
+        """Returns group -> number of held queues that another member waits for. A hand-over takes a short time; two
+        members whose lists name one queue may wait for any time (AL-14).
         """
         return dict(Counter(group for group, _ in dict.fromkeys(self._tickets.values())))
 
     def held(self, group: str, client_id: str) -> list[MessageQueue]:
-        """Queues the member holds, sorted."""
+        """Returns the queues that the member holds, sorted."""
         return sorted(self._held.get((group, client_id), ()))
 
     def holdings(self, group: str, client_id: str) -> list[tuple[MessageQueue, Generation]]:
-        """Queues the member holds, with the generation of each, in the order in which it got them."""
+        """Returns the queues that the member holds, with their generations, in the order in which it got them."""
         return [(queue, self._locks[group, queue].generation) for queue in self._held.get((group, client_id), ())]
 
     def version(self, group: str, client_id: str) -> int:
-        """Another number whenever `holdings` would say something else; 0 if the member holds nothing."""
+        """Returns a number that changes whenever `holdings` does; 0 if the member holds nothing."""
         return self._versions.get((group, client_id), 0)
 
     def members(self) -> list[tuple[str, str]]:
-        """Group and client id of every holder, sorted."""
+        """Returns group and client id of every holder, sorted."""
         return sorted(self._held)
 
     def overtaken(self) -> list[tuple[str, MessageQueue]]:
-        """Held queues that another member waits for under a newer generation than they were given under."""
+        """Returns held queues that another member waits for under a newer generation than they were granted under."""
         places = dict.fromkeys(self._tickets.values())
         return [key for key in places if self._newest_wish(key) > self._locks[key].generation]
 
@@ -119,16 +117,16 @@ class LockTable:
         return max((waiter.generation for waiter in self._locks[key].line), default=NO_GENERATION)
 
     def counts(self) -> dict[str, int]:
-        """Locked queues of each group that holds any."""
+        """Returns the number of locked queues of each group that holds any."""
         return dict(self._of_group)
 
     def holders(self) -> list[tuple[str, MessageQueue, str, Generation]]:
-        """Group, queue, client id and generation of every held lock."""
+        """Returns group, queue, client id and generation of every held lock."""
         return [(*key, lock.holder, lock.generation) for key, lock in self._locks.items() if lock.holder]
 
     def remembered(self) -> list[tuple[str, MessageQueue, str, Generation]]:
-        """The same, and free queues (no client id) that were given under a generation: what a snapshot keeps. Else an
-        older decision could be carried out after a restart.
+        """Returns the same, and free queues (no client id) that were granted under a generation, for a snapshot.
+        Without them an older decision could be carried out after a restart.
         """
         return [
             (*key, lock.holder, lock.generation)
@@ -137,7 +135,7 @@ class LockTable:
         ]
 
     def moved(self) -> list[tuple[str, MessageQueue, str, Generation]]:
-        """The same of the locks that changed hands since the last call; an empty client id: it is free."""
+        """Returns the same for locks that changed hands since the last call; an empty client id: it is free."""
         changes = []
         for group, queue in self._moved:
             lock = self._locks.get((group, queue), _NO_LOCK)
@@ -146,18 +144,18 @@ class LockTable:
         return changes
 
     def restore(self, group: str, queue: MessageQueue, client_id: str, generation: Generation) -> None:
-        """What the journal says about a lock; an empty client id: it is free."""
+        """Sets a lock as the journal has it; an empty client id: it is free."""
         lock = self._locks.setdefault((group, queue), _Lock())
         if lock.holder:
             self.release(group, lock.holder, queue)
         if client_id:
             self._give(group, queue, lock, client_id, generation)
         lock.generation = max(lock.generation, generation)
-        # It stands in the journal already.
+        # They are in the journal already.
         self._moved.clear()
 
     def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
-        """Take the queue if it is free or already one's own; True if it is the caller's now."""
+        """Takes the queue if it is free or the client's already. Returns True if the client holds it now."""
         lock = self._locks.setdefault((group, queue), _Lock())
         if lock.holder not in {"", client_id}:
             return False
@@ -165,10 +163,10 @@ class LockTable:
         return True
 
     def wait(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> int:
-        """Stand in line for a queue that `acquire` refused; returns the ticket. Raises TooManyRequests."""
+        """Waits in line for a queue that `acquire` refused; returns the ticket. Raises TooManyRequests."""
         if len(self._tickets) >= self._waiters_max:
             raise TooManyRequests(
-                f"{self._waiters_max} members wait for queue locks at this broker already; ask again in a second"
+                f"{self._waiters_max} members wait for queue locks at this broker already; try again in a second"
             )
         self._last_ticket += 1
         self._locks[group, queue].line.append(_Waiter(self._last_ticket, client_id, generation))
@@ -177,7 +175,7 @@ class LockTable:
         return self._last_ticket
 
     def cancel(self, ticket: int) -> None:
-        """Step out of the line. A ticket that was granted or is unknown is no error."""
+        """Leaves the line. A ticket that was granted or is unknown is ignored."""
         where = self._tickets.get(ticket)
         if where is not None:
             line = self._locks[where].line
@@ -186,7 +184,7 @@ class LockTable:
             self._forget(where[0], waiter)
 
     def release(self, group: str, client_id: str, queue: MessageQueue) -> list[Grant]:
-        """Let go; the head of the line has the queue afterwards. Not holding it is no error."""
+        """Releases the queue to the head of the line. A queue that the client does not hold is ignored."""
         lock = self._locks.get((group, queue))
         if lock is None or lock.holder != client_id:
             return []
@@ -202,20 +200,20 @@ class LockTable:
         return self._pass_on(group, queue, lock)
 
     def drop(self, group: str, client_id: str) -> list[Grant]:
-        """The member is gone: it stands in no line any more and lets go of everything it holds."""
+        """Removes the member from every line and releases everything that it holds."""
         for ticket in list(self._waiting.get((group, client_id), ())):
             self.cancel(ticket)
         return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
 
     def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
-        """True if a request under this generation must be refused: another member got the queue under a newer one."""
+        """Returns True for a request to refuse: another member got the queue under a newer generation than this one."""
         if generation == NO_GENERATION:
             return False
         lock = self._locks.get((group, queue))
         return lock is not None and lock.holder != client_id and generation < lock.generation
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted: nothing of it is remembered, not even generations."""
+        """Forgets the deleted group, also its generations."""
         for key in [key for key in self._locks if key[0] == group]:
             self._moved.pop(key, None)
             for waiter in self._locks.pop(key).line:
@@ -225,7 +223,7 @@ class LockTable:
         self._of_group.pop(group, None)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its queues are nobody's, and a topic of the same name begins without generations."""
+        """Forgets the deleted topic: a new one of the same name begins without holders and generations."""
         for group, queue in [key for key in self._locks if key[1].topic == topic]:
             lock = self._locks[group, queue]
             while lock.line:
@@ -236,7 +234,6 @@ class LockTable:
             self._moved.pop((group, queue), None)
 
     def check(self) -> None:
-        """Recompute every invariant; tests call it after each event."""
         held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}
         assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
         assert self._versions.keys() == self._held.keys()
@@ -260,7 +257,7 @@ class LockTable:
         self._give(group, queue, lock, head.client_id, head.generation)
         grants = [Grant(head.ticket, group, queue, head.client_id)]
         for waiter in [waiter for waiter in lock.line if waiter.client_id == head.client_id]:
-            lock.line.remove(waiter)  # the same member asked twice: both calls are answered now
+            lock.line.remove(waiter)  # another call of the same member is answered, too
             self._forget(group, waiter)
             grants.append(Grant(waiter.ticket, group, queue, head.client_id))
         return grants
@@ -277,8 +274,7 @@ class LockTable:
             self._moved[group, queue] = None
             self._changed(group, client_id)
         lock.holder = client_id
-        # Also when an older decision gets a free queue: what was given under a newer one must stay refused to it
-        # (OC-18).
+        # Also when an older decision gets a free queue: the newest generation keeps refusing older ones (OC-18).
         lock.generation = max(lock.generation, generation)
         held = self._held.setdefault((group, client_id), {})
         if queue not in held:

@@ -1,8 +1,8 @@
-"""Who is in which consumer group, as this broker knows it (RG-3): the consumer table.
+"""Members of each consumer group, as this broker knows them (RG-3): the consumer table.
 
-Fed by evenq sessions and by every call of a v2 client; asked by the member list, by QueryAssignment and by the report
-to the rebalancer. Each member has a lease: silence beyond it makes the member expire. Always true: a member list is
-ascending by client id (RB-11), and `version(group)` grows whenever what the list would show has changed.
+Evenq sessions and every call of a v2 client update it; the member list, QueryAssignment and the report to the
+rebalancer read it. Each member has a lease and expires after a longer silence. Always true: a member list is ascending
+by client id (RB-11), and `version(group)` grows whenever the list changes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from enum import StrEnum
 from evenq.errors import TooManyRequests
 from evenq.model import MessageModel, Subscription
 
-__all__ = ["Member", "MemberTable", "MemberTally", "Protocol"]
-
 MEMBERS_MAX = 100_000
 FAR_MS = 1 << 60
 
 
 class Protocol(StrEnum):
-    """How a member works: it owns queues and commits offsets, or receives and acknowledges."""
+    """Kind of a member: it owns queues and commits offsets, or receives and acknowledges."""
 
     EVENQ = "evenq"
     V2 = "v2"
@@ -34,30 +32,20 @@ class Member:
     client_id: str
     protocol: Protocol
     language: str = ""
-    version: str = ""
-    """Of the client's software, for people."""
+    version: str = ""  # of the client's software, for people
     model: MessageModel = MessageModel.CLUSTERING
-    subscriptions: tuple[Subscription, ...] = ()
-    """Empty: unknown, counts as subscribed to every topic asked for."""
-    joined_ms: int = 0
-    """Ms since the epoch, by this broker's clock."""
-    zone: str = ""
-    """Where it runs, by its own label; empty: it did not say."""
-    instance: str = ""
-    """Stable name of its place, which a successor will have again; empty: none."""
-    address: str = ""
-    """Host as this broker sees it, without a port."""
-    capacity: float = 1.0
-    """How much it can take beside others."""
-    refuses_resets: bool = False
-    """It goes on where it is when an operator moves the group."""
-    strategy: str = ""
-    """Divides the queues of an owner while its group has no strategy; empty: not reported."""
-    unordered: bool = False
-    """Its user wants listener calls of one queue side by side, also of FIFO topics."""
+    subscriptions: tuple[Subscription, ...] = ()  # Empty: unknown, which counts as subscribed to every topic
+    joined_ms: int = 0  # ms since the epoch, by this broker's clock
+    zone: str = ""  # its location by its own label; empty: not reported
+    instance: str = ""  # stable name of its place, which its successor will have, too; empty: none
+    address: str = ""  # host as this broker sees it, without a port
+    capacity: float = 1.0  # its share of the load, relative to other members
+    refuses_resets: bool = False  # it stays where it is when an operator moves the group
+    strategy: str = ""  # strategy by which an owner divides queues while its group has none; empty: not reported
+    unordered: bool = False  # its user allows parallel listener calls for one queue, also of FIFO topics
 
     def reads(self, topic: str) -> bool:
-        """True if the member wants the topic, or has not said what it wants."""
+        """Returns True if the member reads the topic, or has not reported what it reads."""
         return not self.subscriptions or any(subscription.topic == topic for subscription in self.subscriptions)
 
 
@@ -69,9 +57,7 @@ class MemberTally:
     lease_ms: int
     deadline_ms: int
     suspended: bool = False
-    """True while its stream is broken: signs of life do not extend the lease until it joins again, but those of a v2
-    client end this.
-    """
+    """True while its stream is broken: until it joins again, only signs of life of a v2 client extend the lease."""
 
 
 class MemberTable:
@@ -85,15 +71,14 @@ class MemberTable:
         self._members_max = members_max
         self._count = 0
         self.next_ms = FAR_MS
-        """When the next lease ends, as things stood at the last `expire`, monotonic ms."""
-        self.total_version = 0
-        """Grows with every change of any group."""
+        """When the next lease ends, as of the last `expire`, monotonic ms."""
+        self.total_version = 0  # grows with every change of any group
 
     def __len__(self) -> int:
         return self._count
 
     def join(self, group: str, member: Member, *, now_ms: int, lease_ms: int) -> bool:
-        """Add the member or renew it with what it tells now; True if the list changed.
+        """Adds the member, or renews it with its present data. Returns True if the list changed.
 
         A rejoining member keeps the time at which it first joined. Raises TooManyRequests when the table is full.
         """
@@ -104,7 +89,7 @@ class MemberTable:
                 if not tallies:
                     del self._groups[group]
                 raise TooManyRequests(
-                    f"the broker keeps {self._members_max} group members and has no room for {member.client_id};"
+                    f"the broker keeps {self._members_max} group members and cannot take {member.client_id};"
                     " stop consumers that are not needed, or spread them over more brokers"
                 )
             tallies[member.client_id] = MemberTally(member, lease_ms, now_ms + lease_ms)
@@ -121,7 +106,7 @@ class MemberTable:
         return True
 
     def touch(self, client_id: str, now_ms: int) -> None:
-        """A sign of life: renew the client's lease in every group it is in. Unknown clients are no error."""
+        """Renews the client's lease in every group that it is in, for a sign of life. Unknown clients are ignored."""
         for group in self._of_client.get(client_id, ()):
             tally = self._groups[group][client_id]
             if tally.suspended and tally.member.protocol is Protocol.V2:
@@ -130,23 +115,25 @@ class MemberTable:
                 tally.deadline_ms = now_ms + tally.lease_ms
 
     def suspend(self, group: str, client_id: str, *, now_ms: int, grace_ms: int) -> None:
-        """The member's stream broke: drop it in `grace_ms` unless it joins again."""
+        """Drops a member whose stream broke in `grace_ms`, unless it joins again."""
         tally = self._groups.get(group, {}).get(client_id)
         if tally is not None:
             tally.suspended = True
             tally.deadline_ms = min(tally.deadline_ms, now_ms + grace_ms)
 
     def lost_v2(self, now_ms: int) -> list[str]:
-        """V2 clients whose stream broke and whose grace is over, sorted."""
-        return sorted({
-            client_id
-            for tallies in self._groups.values()
-            for client_id, tally in tallies.items()
-            if tally.suspended and tally.deadline_ms <= now_ms and tally.member.protocol is Protocol.V2
-        })  # fmt: skip
+        """Returns v2 clients whose stream broke and whose grace time has ended, sorted."""
+        return sorted(
+            {
+                client_id
+                for tallies in self._groups.values()
+                for client_id, tally in tallies.items()
+                if tally.suspended and tally.deadline_ms <= now_ms and tally.member.protocol is Protocol.V2
+            }
+        )
 
     def leave(self, group: str, client_id: str) -> bool:
-        """Remove the member at once; False if it was not there."""
+        """Removes the member immediately; False if it was not there."""
         tallies = self._groups.get(group, {})
         if tallies.pop(client_id, None) is None:
             return False
@@ -161,7 +148,7 @@ class MemberTable:
         return True
 
     def expire(self, now_ms: int) -> list[tuple[str, str]]:
-        """Remove every member whose lease is over; (group, client id) of each, sorted."""
+        """Removes every member whose lease has ended. Returns (group, client id) of each, sorted."""
         over: list[tuple[str, str]] = []
         next_ms = FAR_MS
         for group, tallies in self._groups.items():
@@ -176,21 +163,20 @@ class MemberTable:
         return sorted(over)
 
     def get(self, group: str, client_id: str) -> Member | None:
-        """One member, or None."""
         tally = self._groups.get(group, {}).get(client_id)
         return None if tally is None else tally.member
 
     def tallies(self, group: str) -> list[MemberTally]:
-        """The same as `members`, with leases."""
+        """Returns the same members as `members`, with leases."""
         tallies = self._groups.get(group, {})
         return [tallies[client_id] for client_id in sorted(tallies)]
 
     def members(self, group: str) -> list[Member]:
-        """All members known of the group, ascending by client id (RG-4)."""
+        """Returns all members known of the group, ascending by client id (RG-4)."""
         return list(self.listed(group))
 
     def listed(self, group: str) -> tuple[Member, ...]:
-        """The same; one object until something changes, for those who keep what they made of it."""
+        """Returns the same; one object until something changes, so that callers may cache what they derive from it."""
         listed = self._listed.get(group)
         if listed is None:
             tallies = self._groups.get(group, {})
@@ -200,7 +186,7 @@ class MemberTable:
         return listed
 
     def readers(self, group: str, topic: str) -> list[str]:
-        """Client ids of the clustering members that read the topic, ascending: whom its queues are shared among."""
+        """Returns client ids of the clustering members that read the topic, ascending: they share its queues."""
         return [
             member.client_id
             for member in self.members(group)
@@ -208,23 +194,31 @@ class MemberTable:
         ]
 
     def refusing(self, group: str, topic: str) -> str:
-        """Client id of a member that reads the topic and follows no reset; empty: all do."""
+        """Returns the client id of a member that reads the topic and follows no reset; empty: all follow."""
         return next((one.client_id for one in self.listed(group) if one.refuses_resets and one.reads(topic)), "")
 
     def groups(self) -> list[str]:
-        """Names of the groups that have members, sorted."""
+        """Returns the names of groups that have members, sorted."""
         return sorted(self._groups)
 
     def groups_of(self, client_id: str) -> list[str]:
-        """Groups the client is in, sorted."""
+        """Returns the groups of the client, sorted."""
         return sorted(self._of_client.get(client_id, ()))
 
+    def v2_groups_of(self, client_id: str) -> list[str]:
+        """Returns the groups in which the client is a v2 member, sorted."""
+        return [
+            group
+            for group in self.groups_of(client_id)
+            if self._groups[group][client_id].member.protocol is Protocol.V2
+        ]
+
     def version(self, group: str) -> int:
-        """Grows with each change of the group; 0 if it never had a member."""
+        """Returns a number that grows with each change of the group; 0 if it never had a member."""
         return self._versions.get(group, 0)
 
     def mismatched(self, group: str) -> bool:
-        """True if two clustering members that sent their subscriptions do not want the same (RG-8)."""
+        """Returns True if clustering members that sent their subscriptions differ in them (RG-8)."""
         subscriptions = {
             tuple(sorted((s.topic, s.filter.type, s.filter.expression) for s in member.subscriptions))
             for member in self.members(group)
@@ -233,7 +227,6 @@ class MemberTable:
         return len(subscriptions) > 1
 
     def check(self) -> None:
-        """Recompute every invariant; tests call it after each event."""
         pairs = set(self._pairs())
         assert len(pairs) == self._count
         assert pairs == {(group, client) for client, groups in self._of_client.items() for group in groups}

@@ -1,4 +1,4 @@
-"""Who is in which group at this broker, what each holds, and which queues each was given last: three tables."""
+"""The three tables of groups at this broker: members, locks and last assignments."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from evenq_broker.core.assignment.local import LastAnswers
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.core.groups.members import MemberTable
 
-__all__ = ["GroupTables"]
-
 
 class GroupTables:
-    """The members of all groups at one broker."""
-
     def __init__(self) -> None:
         self.members = MemberTable()
-        self.locks = LockTable()
-        """Who holds which queue of this broker."""
-        self.answers = LastAnswers()
-        """The queues that each member was given last."""
+        self.locks = LockTable()  # holders of this broker's queues
+        self.answers = LastAnswers()  # the last assignment of each member

@@ -1,8 +1,8 @@
-"""Where an operator may move a group to, and the members that have not followed yet.
+"""Range of offsets to which an operator may move a group, and the members that have not followed a reset yet.
 
-A member that holds a queue's lock reads on from its own memory, so after a reset its commits would undo it. `Fences`
-remembers such a member until it has begun again at the new place; until then what it commits for that queue is
-ignored. Pure: time comes in as ms (monotonic).
+A member that holds a queue's lock reads on from its own memory, so its commits after a reset would undo the reset.
+`Fences` remembers such a member until it has begun again at the new offset; until then its commits for that queue are
+ignored. Pure: time comes in as monotonic ms.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from evenq.model import MessageQueue
 
-__all__ = ["FENCE_MS", "Fences", "ResetFence", "within"]
-
 FENCE_MS = 60_000
-"""A member that has not begun again after this time is believed as before."""
+"""A member that has not begun again after this time is trusted as before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetFence:
-    """Who must begin again, and where."""
+    """A member that must begin again, and its new offset."""
 
     client_id: str
     offset: int
@@ -27,7 +25,7 @@ class ResetFence:
 
 
 class Fences:
-    """Queues that were reset under a member. At most one entry for each queue and group; empty nearly always."""
+    """Queues that were reset under a member. At most one entry for each queue and group; nearly always empty."""
 
     __slots__ = ("_fences",)
 
@@ -38,41 +36,39 @@ class Fences:
         return len(self._fences)
 
     def put(self, group: str, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> ResetFence:
-        """The group was moved to `offset` while this member held the queue."""
+        """Notes that the group was moved to `offset` while this member held the queue."""
         for key in [key for key, fence in self._fences.items() if fence.until_ms <= now_ms]:
             del self._fences[key]
         fence = self._fences[group, queue] = ResetFence(client_id, offset, now_ms + FENCE_MS)
         return fence
 
     def holds(self, group: str, queue: MessageQueue, fence: ResetFence, *, now_ms: int) -> bool:
-        """True while the member has not begun again and no later reset came."""
+        """Returns True while the member has not begun again and no later reset came."""
         return self._fences.get((group, queue)) is fence and fence.until_ms > now_ms
 
     def ignores(self, group: str, queue: MessageQueue, client_id: str, *, now_ms: int) -> bool:
-        """True if a commit of this member must not count."""
         fence = self._fences.get((group, queue))
         return fence is not None and fence.client_id == client_id and fence.until_ms > now_ms
 
     def read(self, group: str, queue: MessageQueue, client_id: str, offset: int) -> None:
-        """A member reads from `offset`: at the new place, or as another member, it has begun again."""
+        """Notes a read: at the new offset, or by another member, the group has begun again."""
         fence = self._fences.get((group, queue))
         if fence is not None and (fence.client_id != client_id or fence.offset == offset):
             del self._fences[group, queue]
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted: one of the same name is another one."""
         for key in [key for key in self._fences if key[0] == group]:
             del self._fences[key]
 
     def of(self, group: str, client_id: str) -> list[MessageQueue]:
-        """Queues on which this member has yet to begin again: it may have missed the news."""
+        """Returns queues on which this member has yet to begin again: it may have missed the notice."""
         return sorted(
             queue for (name, queue), fence in self._fences.items() if (name, fence.client_id) == (group, client_id)
         )
 
 
 def within(requested: int, low: int, high: int) -> tuple[int, str]:
-    """`requested`, moved into what the queue holds (`high` = behind the newest), and a note for people if it moved."""
+    """Returns `requested` moved into the queue's range (`high` = behind the newest), and a note if it was moved."""
     if requested < low:
         return low, f"{requested} is gone from the queue; the first one there is {low}"
     if requested > high:

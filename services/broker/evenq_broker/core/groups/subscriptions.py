@@ -1,7 +1,7 @@
-"""Whether the members of a group want the same of a topic (RG-8), and who wants what if not.
+"""Differences between the subscriptions of a group's members (RG-8).
 
-Different filters in one group are a user's mistake: the group has one progress, so what the filter of one receive
-leaves out is passed over for all. Each receive is served by its own all the same (wire contract 5.4). Used by
+Different filters in one group are a user's mistake. The group has one progress, so messages that the filter of one
+receive excludes are passed over for all. Each receive still uses its own filter (wire contract 5.4). Used by
 `loops.groups.subscriptions`, metrics and the admin. Pure.
 """
 
@@ -13,14 +13,11 @@ from functools import lru_cache
 from evenq.model import FilterExpression, FilterType, MessageModel
 from evenq_broker.core.groups.members import Member
 
-__all__ = ["Wanted", "different_filters", "wanted_of"]
-
-Wanted = tuple[str, str, FilterExpression]
-"""Client id, topic, filter."""
+Wanted = tuple[str, str, FilterExpression]  # client id, topic, filter
 
 
 def wanted_of(members: Iterable[Member]) -> list[Wanted]:
-    """What the members that share the group's progress have sent; broadcasting ones have a progress of their own."""
+    """Returns the subscriptions of members that share the group's progress; broadcasting ones have their own."""
     return [
         (member.client_id, subscription.topic, subscription.filter)
         for member in members
@@ -30,9 +27,7 @@ def wanted_of(members: Iterable[Member]) -> list[Wanted]:
 
 
 def different_filters(wanted: Iterable[Wanted]) -> dict[str, dict[FilterExpression, list[str]]]:
-    """Topic -> filter -> client ids, all ascending, of the topics that are filtered in two or more ways. Tags in
-    another order are no difference.
-    """
+    """Returns topic -> filter -> client ids, ascending, of topics with several filters; order of tags is ignored."""
     topics: dict[str, dict[FilterExpression, list[str]]] = {}
     for client_id, topic, expression in wanted:
         topics.setdefault(topic, {}).setdefault(_plain(expression), []).append(client_id)

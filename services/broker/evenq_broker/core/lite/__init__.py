@@ -1,1 +1,1 @@
-"""Lite topics and who wants them."""
+"""Lite topics and their subscriptions."""

@@ -1,9 +1,9 @@
 """Lite topics: thousands of small, short-lived queues inside one topic of type LITE (wire contract 5.6).
 
-A lite topic is a queue of its parent at one broker, its owner, with a number of `LITE_QUEUES_FROM` and more, which no
-route shows. The owner is found by hashing over the brokers that carry the parent (`model.lanes`), so that it moves only
-when its broker comes or goes; what is stored stays where it is. A number is used again after its lite topic expired:
-`base` is where the present one begins. Called by `loops.lite.lite_topics`; pure, times come in as ms.
+A lite topic is a queue of its parent at one broker, its owner, with an id from `LITE_QUEUES_FROM` on, which no route
+shows. The owner is found by hashing over the brokers that carry the parent (`model.lanes`), so it changes only when its
+broker comes or goes. Stored messages stay where they are. An id is used again after its lite topic expired: `base` is
+where the present one begins. Called by `loops.lite.lite_topics`; pure, times come in as ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 
 
 def lite_problem(name: str, length_max: int) -> str | None:
-    """What is wrong with the name of a lite topic, as a sentence; None if it is legal."""
+    """Returns what is wrong with the name of a lite topic, as a sentence; None if it is valid."""
     if not name or name.isspace():
         return f"the lite topic is blank; give 1 to {length_max} letters, digits, '%', '_' and '-'"
     if len(name) > length_max:
@@ -37,16 +37,11 @@ def lite_problem(name: str, length_max: int) -> str | None:
 
 @dataclass(slots=True)
 class LiteTopic:
-    """One lite topic here."""
-
-    topic_id: int
-    """Of the parent."""
+    topic_id: int  # id of the parent
     name: str
     queue_id: int
-    base: int
-    """Its first offset: what is before it in the queue was another lite topic's."""
-    used_ms: int = 0
-    """When it was last sent to, or had a subscriber."""
+    base: int  # its first offset: earlier ones in the queue belong to another lite topic
+    used_ms: int = 0  # when it was last sent to, or last had a subscriber
 
 
 class LiteTopics:
@@ -55,9 +50,8 @@ class LiteTopics:
     __slots__ = ("_by_name", "_by_queue", "_free", "_name_of", "_next", "_shares", "_version", "each_max")
 
     def __init__(
-        self, *, all_max: int, each_max: int, users: UsersNow = no_users,
-        name_of: Callable[[int], str] = str,
-    ) -> None:  # fmt: skip
+        self, *, all_max: int, each_max: int, users: UsersNow = no_users, name_of: Callable[[int], str] = str
+    ) -> None:
         """`users`: see `core.shares`; `name_of`: a parent's name by its id."""
         self.each_max = each_max
         self._shares = Shares(UserResource.TOPIC, users, limit=all_max, setting="lite_topics_max", what="lite topics")
@@ -72,28 +66,25 @@ class LiteTopics:
         return len(self._by_queue)
 
     def get(self, topic_id: int, name: str) -> LiteTopic | None:
-        """The lite topic if it is here."""
         return self._by_name.get(topic_id, {}).get(name)
 
     def queues(self, topic_id: int, names: Iterable[str]) -> list[int]:
-        """The queues of those of the lite topics that are here."""
+        """Returns the queues of those lite topics that are here."""
         known = self._by_name.get(topic_id, {})
         return [known[name].queue_id for name in names if name in known]
 
     def at(self, topic_id: int, queue_id: int) -> LiteTopic | None:
-        """The lite topic in this queue."""
         return self._by_queue.get((topic_id, queue_id))
 
     def of(self, topic_id: int) -> list[LiteTopic]:
-        """All of one parent, in the order of their making."""
+        """Returns the lite topics of one parent, in the order of their creation."""
         return list(self._by_name.get(topic_id, {}).values())
 
     def all(self) -> list[LiteTopic]:
-        """All of this broker."""
         return list(self._by_queue.values())
 
     def next_queue(self, topic_id: int, parent: str) -> int:
-        """The queue of the next lite topic. Raises LiteTopicQuotaExceeded."""
+        """Returns the queue of the next lite topic. Raises LiteTopicQuotaExceeded."""
         mine = len(self._by_name.get(topic_id, ()))
         if mine >= self.each_max:
             raise LiteTopicQuotaExceeded(
@@ -110,7 +101,6 @@ class LiteTopics:
         return {self._name_of(topic_id): len(names) for topic_id, names in self._by_name.items()}
 
     def opened(self, topic_id: int, name: str, queue_id: int, base: int, now_ms: int) -> LiteTopic:
-        """There is such a lite topic from now on."""
         free = self._free.get(topic_id, [])
         if queue_id in free:
             free.remove(queue_id)
@@ -125,7 +115,7 @@ class LiteTopics:
         return made
 
     def closed(self, topic_id: int, queue_id: int) -> None:
-        """The lite topic of this queue is no more; its number may be used again. Twice is as good as once."""
+        """Removes the lite topic of this queue, whose id may be used again; a repetition changes nothing."""
         gone = self._by_queue.pop((topic_id, queue_id), None)
         if gone is not None:
             self._version += 1
@@ -133,7 +123,6 @@ class LiteTopics:
             heapq.heappush(self._free.setdefault(topic_id, []), queue_id)
 
     def forget_topic(self, topic_id: int) -> None:
-        """The parent was deleted."""
         self._version += 1
         for one in self._by_name.pop(topic_id, {}).values():
             del self._by_queue[topic_id, one.queue_id]
@@ -141,7 +130,6 @@ class LiteTopics:
         self._next.pop(topic_id, None)
 
     def apply(self, op: LiteOpened | LiteClosed, now_ms: int) -> None:
-        """Replay one operation."""
         if isinstance(op, LiteClosed):
             self.closed(op.topic_id, op.queue_id)
             return
@@ -153,6 +141,5 @@ class LiteTopics:
             self.opened(op.topic_id, op.name, op.queue_id, op.base, now_ms)
 
     def dump(self) -> Iterator[LiteOpened]:
-        """The whole state as operations, for a snapshot."""
         for one in self.all():
             yield LiteOpened(one.topic_id, one.queue_id, one.base, one.name)

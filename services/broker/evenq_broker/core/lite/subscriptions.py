@@ -1,9 +1,9 @@
-"""Which client wants which lite topics (wire contract 3.14).
+"""Lite subscriptions: the lite topics that each client wants (wire contract 3.14).
 
-Kept at every broker of the cluster, keyed by client id, group and parent topic, in memory only: clients say their whole
-set every 30 s, and a broker group's next leader has it from the one before. A set that was not sent again for `keep_ms`
-is forgotten. Called by `loops.lite.lite_topics`; pure, times come in as ms. Always true: a name of a set is found under
-its parent and name, too.
+Every broker of the cluster keeps them by client id, group and parent topic, in memory only. Clients send their whole
+set every 30 s, and a broker group's next leader gets it from the previous one. A set that was not sent again for
+`keep_ms` is forgotten. Called by `loops.lite.lite_topics`; pure, times come in as ms. Always true: a name of a set is
+also found under its parent and name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from evenq.errors import LiteSubscriptionQuotaExceeded
 from evenq.serving.auth.users import UserResource
 from evenq_broker.core.shares import Shares, UsersNow, no_users
 
-__all__ = ["LiteSet", "LiteSubscribeAction", "LiteSubscriptions", "RequestedStart", "Subscriber"]
-
 
 class LiteSubscribeAction(IntEnum):
-    """What a client asks for; the numbers of `LiteSubscriptionAction`."""
+    """Actions that a client requests, with the numbers of `LiteSubscriptionAction`."""
 
     PARTIAL_ADD = 0
     PARTIAL_REMOVE = 1
@@ -29,7 +27,7 @@ class LiteSubscribeAction(IntEnum):
 
 
 class Subscriber(NamedTuple):
-    """Whose set it is."""
+    """Owner of a set."""
 
     client_id: str
     group: str
@@ -37,30 +35,28 @@ class Subscriber(NamedTuple):
 
 
 class RequestedStart(NamedTuple):
-    """Where a group is to begin on a lite topic that none of it was subscribed to."""
+    """Requested start of a group on a lite topic to which none of its clients was subscribed."""
 
     kind: str
-    """The protocol's word: `offset`, `tail_n`, `timestamp` (ms), `policy`, or empty for the policy of old: last."""
+    """Name in the protocol: `offset`, `tail_n`, `timestamp` (ms) or `policy`; empty: the old policy, last."""
     value: int
     """An offset, a number of messages, a time, or the number of a policy: `LAST`, `MIN`, `MAX`."""
 
     @property
     def moves(self) -> bool:
-        """True: it names a place, and is no policy."""
+        """True for a position, False for a policy."""
         return self.kind not in {"", "policy"}
 
 
-LAST, MIN, MAX = range(3)
-"""Policies of a start."""
+LAST, MIN, MAX = range(3)  # policies of a start
 
 
 class LiteSet(NamedTuple):
-    """What a client wants, as one broker tells it to another."""
+    """A client's set, as one broker sends it to another."""
 
     subscriber: Subscriber
     names: Sequence[str]
-    age_ms: int
-    """Since it was sent."""
+    age_ms: int  # since it was sent
 
 
 class _Set:
@@ -90,18 +86,19 @@ class LiteSubscriptions:
         """`users`: see `core.shares`."""
         self.each_max = each_max
         self._shares = Shares(
-            UserResource.GROUP, users, limit=all_max, setting="lite_subscriptions_all_max",
+            UserResource.GROUP,
+            users,
+            limit=all_max,
+            setting="lite_subscriptions_all_max",
             what="lite subscriptions",
-        )  # fmt: skip
+        )
         self.keep_ms = keep_ms
         self._sets: dict[Subscriber, _Set] = {}
         self._of_client: dict[str, dict[Subscriber, None]] = {}
-        self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}  # parent, lite topic -> who
+        self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}  # parent, lite topic -> subscribers
         self._count = 0
-        self.changes = 0
-        """Grows whenever a set becomes another one."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called then."""
+        self.changes = 0  # grows whenever a set changes
+        self.on_change: Callable[[], None] = lambda: None  # called after each change
 
     def __len__(self) -> int:
         return self._count
@@ -109,9 +106,8 @@ class LiteSubscriptions:
     def sync(
         self, who: Subscriber, action: LiteSubscribeAction, names: Iterable[str], now_ms: int
     ) -> tuple[list[str], bool]:
-        """The client's word. Gives the names that are new for it, and whether anything changed.
-
-        Raises LiteSubscriptionQuotaExceeded, and nothing is changed.
+        """Applies a client's request. Returns the names that are new for it, and whether anything changed.
+        Raises LiteSubscriptionQuotaExceeded and then changes nothing.
         """
         known = self._sets.get(who)
         before = known.names if known is not None else {}
@@ -147,20 +143,18 @@ class LiteSubscriptions:
         return added, changed
 
     def names(self, who: Subscriber) -> Iterable[str]:
-        """What the client wants."""
         known = self._sets.get(who)
         return () if known is None else known.names
 
     def subscribers(self, parent: str, name: str) -> list[Subscriber]:
-        """Who wants this lite topic."""
         return list(self._subscribers.get((parent, name), ()))
 
     def is_subscribed(self, parent: str, name: str, *, group: str = "", besides: Subscriber | None = None) -> bool:
-        """True if a client, or a client of this group, wants it; `besides`: this one does not count."""
+        """Returns True if a client, or one of this group, wants it; `besides` does not count."""
         return any(who != besides and group in {"", who.group} for who in self._subscribers.get((parent, name), ()))
 
     def newest(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
-        """Whose set it is, its names and when it was sent; as many sets as have `names_max` names together."""
+        """Yields subscriber, names and time of sending of as many sets as have `names_max` names together."""
         left = names_max
         for who, known in self._sets.items():
             left -= len(known.names)
@@ -169,7 +163,7 @@ class LiteSubscriptions:
             yield who, list(known.names), known.synced_ms
 
     def learn(self, who: Subscriber, names: Iterable[str], synced_ms: int) -> bool:
-        """Another broker knows this set. False: this one knows better, or has no room."""
+        """Takes in a set from another broker, unless this one has it already. Returns whether that changed anything."""
         if who in self._sets:
             return False
         try:
@@ -178,38 +172,38 @@ class LiteSubscriptions:
             return False
 
     def sets(self) -> list[tuple[Subscriber, int]]:
-        """Who has a set, and of how many names."""
+        """Returns the owner of each set, and its number of names."""
         return [(who, len(known.names)) for who, known in self._sets.items()]
 
     def expire(self, now_ms: int) -> list[Subscriber]:
-        """Forget the sets that were not sent for too long; whose they were."""
+        """Forgets the sets that were not sent for too long; returns their owners."""
         gone = [who for who, known in self._sets.items() if known.synced_ms + self.keep_ms <= now_ms]
         for who in gone:
             self._drop(who)
         return gone
 
     def end_client(self, client_id: str) -> None:
-        """The client said goodbye."""
+        """Drops the sets of a client that announced its end."""
         for who in list(self._of_client.get(client_id, ())):
             self._drop(who)
 
     def end_group(self, group: str) -> None:
-        """The group was deleted: what its clients wanted is not what those of another one of the same name want."""
+        """Drops the sets of the deleted group: a new one of the same name has other clients."""
         for who in [who for who in self._sets if who.group == group]:
             self._drop(who)
 
     def end_parent(self, parent: str) -> list[tuple[Subscriber, list[str]]]:
-        """The parent topic was deleted; whose sets ended, and what was in them."""
+        """Drops the sets of the deleted parent topic; returns their owners and names."""
         ended = [(who, list(known.names)) for who, known in self._sets.items() if who.parent == parent]
         for who, _ in ended:
             self._drop(who)
         return ended
 
     def _must_fit(self, who: Subscriber, before: int, after: int) -> None:
-        # Who is above a limit that was lowered keeps what it has, and may only shrink.
+        # A client above a limit that was lowered keeps its set, which may only shrink.
         if after > max(self.each_max, before):
             raise LiteSubscriptionQuotaExceeded(
-                f"client {who.client_id} asks for {after} lite topics of {who.parent}, the limit is "
+                f"client {who.client_id} requests {after} lite topics of {who.parent}, the limit is "
                 f"lite_subscriptions_max, {self.each_max}; unsubscribe from some"
             )
         if after > before:
@@ -248,7 +242,6 @@ class LiteSubscriptions:
             del self._subscribers[who.parent, name]
 
     def check(self) -> None:
-        """Recompute every invariant; for tests."""
         pairs = {(who, name) for who, known in self._sets.items() for name in known.names}
         assert pairs == {(who, key[1]) for key, subscribers in self._subscribers.items() for who in subscribers}
         assert all(who.parent == key[0] for key, subscribers in self._subscribers.items() for who in subscribers)

@@ -1,1 +1,1 @@
-"""Long polls: who waits for what."""
+"""Long polls: the calls that wait, and what wakes them."""

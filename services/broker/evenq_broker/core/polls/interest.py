@@ -1,8 +1,8 @@
-"""Long polls of a whole cluster, counted: who of the brokers has polls parked for a group and topic, and notices.
+"""Long polls of the whole cluster, counted: which brokers have polls parked for a group and topic, and their notices.
 
-`Waiters` is kept by the broker that has messages: which peers have parked polls, whose turn it is. `PeerNotices` is
-kept by the broker that has the polls, one for each peer: what that peer believes, so that only news is sent. A poll
-that is used up by a notice counts one less on both sides without another word. Always true: a peer is in the table only
+`Waiters` is kept by the broker that has messages: which peers have parked polls, and whose turn it is. `PeerNotices` is
+kept by the broker that has the polls, one for each peer: what that peer assumes, so that only changes are sent. A
+notice uses up a poll, so both sides count one less without another message. Always true: a peer is in the table only
 with a count of one or more. Pure; used by `loops.polls.cluster_polls`.
 """
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["PeerNotices", "Waiters", "Want"]
-
 _PAUSE_FIRST_MS = 20
 _PAUSE_MAX_MS = 1_000
 
 
 class Want(NamedTuple):
-    """What a parked poll waits for. Names, not numbers: those differ between brokers."""
+    """Group and topic that a parked poll waits for. Names, not numbers: those differ between brokers."""
 
     group: str
     topic: str
@@ -26,7 +24,7 @@ class Want(NamedTuple):
 
 
 class Waiters:
-    """Wants -> peers with parked polls. `wants_max` bounds what one peer may tell."""
+    """Wants -> peers with parked polls. `wants_max` bounds the wants of one peer."""
 
     __slots__ = ("_by_topic", "_of_peer", "wants_max")
 
@@ -42,7 +40,7 @@ class Waiters:
         return sum(map(len, self._of_peer.values()))
 
     def tell(self, peer: str, want: Want, count: int) -> bool:
-        """The peer has `count` polls parked for it now. False: the peer has too many, this is not kept."""
+        """Sets the number of polls that the peer has parked. Returns False and does not if it has too many wants."""
         if count <= 0:
             self._forget(peer, want)
             return True
@@ -54,17 +52,15 @@ class Waiters:
         return True
 
     def wants(self, topic: str) -> Iterable[Want]:
-        """What is waited for elsewhere of this topic."""
+        """Returns the wants of other brokers for this topic."""
         return list(self._by_topic.get(topic, ()))
 
     def waits(self, want: Want) -> bool:
-        """True if a poll elsewhere waits for it."""
+        """Returns True if a poll elsewhere waits for it."""
         return want in self._by_topic.get(want.topic, ())
 
     def take(self, want: Want) -> str | None:
-        """The peer to notify; one of its polls is used up, and its turn comes again after the others'. None: no peer
-        has a poll.
-        """
+        """Uses up a poll of the peer whose turn it is, and returns that peer, to be notified; None: no poll."""
         peers = self._by_topic.get(want.topic, {}).get(want)
         if not peers:
             return None
@@ -78,7 +74,6 @@ class Waiters:
         return peer
 
     def drop(self, peer: str) -> None:
-        """The peer is gone, and its polls with it."""
         for want in list(self._of_peer.get(peer, ())):
             self._forget(peer, want)
 
@@ -99,18 +94,18 @@ class Waiters:
 
 
 class PeerNotices:
-    """What one peer was sent, and which fetches from it came back empty."""
+    """Counts that one peer was sent, and pauses after empty fetches from it."""
 
     __slots__ = ("_counts", "_pauses", "fade_ms")
 
     def __init__(self, *, fade_ms: int = 250) -> None:
         self.fade_ms = fade_ms
-        """How long a want outlives its last poll: a consumer between two polls comes back at once."""
+        """Time for which a want outlives its last poll: a consumer between two polls comes back immediately."""
         self._counts: dict[Want, int] = {}
         self._pauses: dict[Want, tuple[int, int]] = {}  # until when nothing is sent (ms), length of the pause
 
     def used(self, want: Want) -> None:
-        """The peer has sent a notice: it believes in one poll less."""
+        """Counts a notice from the peer, which now assumes one poll less."""
         left = self._counts.get(want, 0) - 1
         if left > 0:
             self._counts[want] = left
@@ -118,20 +113,20 @@ class PeerNotices:
             self._counts.pop(want, None)
 
     def fetched(self, want: Want, now_ms: int, *, found: bool) -> None:
-        """What came of a notice. Empty fetches one after another pause the wants longer and longer, so that two
-        brokers that see things differently do not wake each other without end.
+        """Takes in the result of a notice. Consecutive empty fetches pause the want for longer and longer, so that two
+        brokers with different views do not wake each other without end.
         """
         if found:
             self._pauses.pop(want, None)
             return
         _, length = self._pauses.get(want, (0, 0))
-        # The first empty hand is nothing special: another broker was faster.
+        # The first empty fetch is normal: another broker was faster.
         self._pauses[want] = (now_ms + length, min(max(2 * length, _PAUSE_FIRST_MS), _PAUSE_MAX_MS))
 
     def changes(
         self, wants: Iterable[Want], counts: Mapping[Want, int], since: Mapping[Want, int], now_ms: int
     ) -> Iterator[tuple[Want, int, int]]:
-        """What to do about each want: (want, count to tell now, 0), or (want, -1, when to look again, ms).
+        """Yields what to do for each want: (want, count to send now, 0), or (want, -1, when to look again, ms).
 
         `counts`: polls parked now. `since`: when a want's last poll ended, ms.
         """
@@ -156,9 +151,9 @@ class PeerNotices:
                     yield want, 0, 0
 
     def decline(self, want: Want) -> None:
-        """A notice found no poll: the peer is about to hear that there are none."""
+        """Notes that a notice found no poll: the peer is about to be sent a count of 0."""
         self._counts.pop(want, None)
 
     def known(self, want: Want) -> bool:
-        """True while the peer believes in a poll."""
+        """Returns True while the peer assumes a poll."""
         return want in self._counts

@@ -1,10 +1,10 @@
-"""The long polls that wait for messages: who waits, for what, and whom an event wakes.
+"""Long polls that wait for messages: the callers, what they wait for, and which of them an event wakes.
 
-Called by `loops.polls.waiting`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for
-messages belongs to a group and waits for any queue of one topic, or for one queue; one event wakes one poll of each
-group, and one that takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls
-for any queue are also counted by group and topic, for the other brokers of the cluster (`loops.polls.cluster_polls`).
-Always true: a poll is in the table or done.
+Called by `loops.polls.waiting`, which owns the futures (here an opaque `token`) and the clock. A poll for messages
+belongs to a group and waits for any queue of one topic, or for some of its queues. One event wakes one poll of each
+group; a poll that takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls
+for any queue are also counted by group and topic, for the other brokers (`loops.polls.cluster_polls`). Always true: a
+poll is in the table or done.
 """
 
 from __future__ import annotations
@@ -15,17 +15,12 @@ from collections.abc import Callable, Container, Iterable
 
 from evenq_broker.core.shares import UsersNow, has_share, no_users, within_share
 
-__all__ = ["Poll", "PollTable"]
-
-ANY = -1
-"""Queue id: all queues of the topic."""
+ANY = -1  # queue id: all queues of the topic
 
 _NEVER = 1 << 63
 
 
 class Poll:
-    """One caller that waits."""
-
     __slots__ = (
         "ahead",
         "client_id",
@@ -42,25 +37,27 @@ class Poll:
     )
 
     def __init__(
-        self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str,
+        self,
+        group_id: int,
+        topic_id: int,
+        known: dict[tuple[int, int], int] | None,
+        deadline_ms: int,
+        client_id: str,
         user: str,
-    ) -> None:  # fmt: skip
-        self.group_id = group_id
-        """0: a watch."""
+    ) -> None:
+        self.group_id = group_id  # 0: a watch
         self.topic_id = topic_id
         self.known = known
         """Queues waited for with the maximum the caller knows; None: all queues of the topic."""
         self.deadline_ms = deadline_ms
         self.client_id = client_id
         self.user = user
-        """The user whose share of the table it counts to; empty: no user."""
+        """User whose share of the table it takes; empty: no user."""
         self.parked = True
         self.woken = False
         """True if an event ended it, False for its deadline or the end of its client."""
-        self.token: object = None
-        """The loop's future."""
-        self.push = False
-        """A push consumer's: it polls every broker by itself."""
+        self.token: object = None  # the loop's future
+        self.push = False  # a push consumer's: it polls every broker by itself
         self.ahead = False
         """Takes messages that are not committed yet, and answers when they are."""
         self.source = ""
@@ -119,9 +116,7 @@ class PollTable:
         push: bool = False,
         ahead: bool = False,
     ) -> Poll | None:
-        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full, or
-        the share of the user.
-        """
+        """Parks a poll of a group for a topic, one queue, or `queues`. None: the table or the user's share is full."""
         known = None if queue_id == ANY else {(topic_id, queue_id): -1}
         if queues is not None:
             known = {(topic_id, one): -1 for one in queues}
@@ -136,7 +131,7 @@ class PollTable:
     def watch(
         self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "", user: str = ""
     ) -> Poll | None:
-        """Wait until a queue (topic id, queue id, known maximum) grows past what is known. None: as for `park`."""
+        """Parks a poll until a queue (topic id, queue id, known maximum) grows past its maximum. None: see `park`."""
         known = {(topic_id, queue_id): maximum for topic_id, queue_id, maximum in queues}
         poll = self._add(Poll(0, 0, known, deadline_ms, client_id, user))
         if poll is not None:
@@ -145,11 +140,10 @@ class PollTable:
         return poll
 
     def groups(self, topic_id: int) -> list[int]:
-        """Groups that have a poll for messages of the topic."""
         return list(self._receivers.get(topic_id, ()))
 
     def gathering(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
-        """A queue will grow by what is not committed yet: the poll to wake, one that takes such messages."""
+        """Returns the poll to wake for messages that are not committed yet: one that takes such messages."""
         for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
             if poll.ahead and (poll.known is None or (topic_id, queue_id) in poll.known):
                 self._remove(poll)
@@ -158,8 +152,8 @@ class PollTable:
         return None
 
     def arrived(self, topic_id: int, queue_id: int, max_offset: int, *, but: Container[int] = ()) -> list[Poll]:
-        """A queue has grown: the polls to wake, one of each group and every watch that knew less. Groups in `but` have
-        taken all of it already.
+        """Returns the polls to wake after a queue grew: one of each group, and every watch that knew less. Groups in
+        `but` have taken all of it already.
         """
         woken = []
         for group_id in self.groups(topic_id):
@@ -175,7 +169,7 @@ class PollTable:
         return woken
 
     def look_again(self, topic_id: int, queue_id: int) -> list[Poll]:
-        """The queue has another owner, or none: its watchers should check whether they still may."""
+        """Returns the watchers to wake of a queue whose owner changed: they check whether they may still read it."""
         woken = list(self._watches.get((topic_id, queue_id), ()))
         for poll in woken:
             self._remove(poll)
@@ -183,14 +177,14 @@ class PollTable:
         return woken
 
     def ready(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
-        """Something became deliverable to one group: the poll to wake."""
+        """Returns the poll to wake for a message that became deliverable to one group."""
         poll = self._next(group_id, topic_id, queue_id)
         if poll is not None:
             poll.woken = True
         return poll
 
     def ready_elsewhere(self, group_id: int, topic_id: int, *, push: bool, source: str) -> Poll | None:
-        """Another broker has something for the group: the poll to wake, one that any queue may answer."""
+        """Returns the poll to wake for messages of another broker: one that any queue may answer."""
         for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
             if poll.known is None and poll.push == push:
                 self._remove(poll)
@@ -199,7 +193,7 @@ class PollTable:
         return None
 
     def refresh(self, client_id: str, topic_id: int) -> list[Poll]:
-        """What the client waits for on this topic has changed: its polls, to look again."""
+        """Returns the client's polls for this topic, which look again because what it waits for has changed."""
         polls = [one for one in self._by_client.get(client_id, ()) if one.topic_id == topic_id and one.group_id]
         for poll in polls:
             self._remove(poll)
@@ -207,7 +201,7 @@ class PollTable:
         return polls
 
     def tick(self, now_ms: int) -> list[Poll]:
-        """The polls whose time is over."""
+        """Returns the polls whose time has ended."""
         over = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             poll = heapq.heappop(self._deadlines)[2]
@@ -219,22 +213,19 @@ class PollTable:
         return over
 
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do; may be early, never late."""
+        """Returns when `tick` has something to do; may be early, never late."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def cancel(self, poll: Poll) -> None:
-        """The caller stopped waiting by itself."""
         if poll.parked:
             self._remove(poll)
 
     def pause(self, *, deadline_ms: int, client_id: str) -> Poll | None:
-        """Wait for something that is no message: only its owner, its time and the end of its client end it. None: the
-        table is full.
-        """
+        """Parks a poll that no message ends, only its owner, its time or the end of its client. None: see `park`."""
         return self.watch((), deadline_ms=deadline_ms, client_id=client_id)
 
     def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str, user: str = "") -> Poll | None:
-        """Wait for a queue that is another member's now: no message wakes it. None: as for `park`."""
+        """Parks a poll for a queue that another member holds: no message wakes it. None: as for `park`."""
         poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id, user=user)
         if poll is not None:
             # The mark by which `held` finds it: no other watch has it.
@@ -242,34 +233,34 @@ class PollTable:
         return poll
 
     def held(self, topic_id: int, queue_id: int) -> list[Poll]:
-        """Polls that `hold` parked for the queue."""
+        """Returns polls that `hold` parked for the queue."""
         return [poll for poll in self._watches.get((topic_id, queue_id), ()) if poll.push]
 
     def of_queues(self, group_id: int, topic_id: int) -> list[Poll]:
-        """Polls of the group's push consumers that name their queues."""
+        """Returns polls of the group's push consumers that name their queues."""
         polls = self._receivers.get(topic_id, {}).get(group_id, ())
         return [poll for poll in polls if poll.push and poll.known is not None]
 
     def end(self, polls: Iterable[Poll]) -> list[Poll]:
-        """Take these out as if their time was over; gives those that were parked."""
+        """Removes these as if their time had ended; returns those that were parked."""
         return self._end(list(polls))
 
     def waits(self, client_id: str) -> bool:
-        """True if a poll of the client is parked: it lives."""
+        """Returns True if a poll of the client is parked: it lives."""
         return client_id in self._by_client
 
     def end_client(self, client_id: str) -> list[Poll]:
-        """The client ends: its polls, to be answered empty at once."""
+        """Removes and returns the polls of a client that ends, which get an empty answer immediately."""
         return self._end(list(self._by_client.get(client_id, ())))
 
     def end_topic(self, topic_id: int) -> list[Poll]:
-        """The topic is gone: its polls."""
+        """Removes and returns the polls of a topic that is gone."""
         receivers = [poll for polls in self._receivers.get(topic_id, {}).values() for poll in polls]
         watches = [poll for queue, polls in self._watches.items() if queue[0] == topic_id for poll in polls]
         return self._end([*receivers, *watches])
 
     def end_all(self) -> list[Poll]:
-        """The broker ends: every poll."""
+        """Removes and returns every poll: the broker ends."""
         return self._end([poll for _, _, poll in sorted(self._deadlines, key=lambda entry: entry[:2])])
 
     def _end(self, polls: list[Poll]) -> list[Poll]:
@@ -332,8 +323,7 @@ class PollTable:
                 self._watches[queue].remove(poll)
                 if not self._watches[queue]:
                     del self._watches[queue]
-        # A heap gives up its first entry only; those of polls that were woken early go together, at a cost of O(1) a
-        # poll.
+        # A heap removes only its first entry. Entries of polls that were woken early go together, at O(1) each.
         if self._stale > 2 * self._parked + 1024:
             self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
             heapq.heapify(self._deadlines)
@@ -349,7 +339,6 @@ class PollTable:
             self.on_wide(key)
 
     def check(self) -> None:
-        """Recompute every invariant; for tests."""
         receivers = [poll for groups in self._receivers.values() for polls in groups.values() for poll in polls]
         watches = {poll for polls in self._watches.values() for poll in polls}
         assert self._parked == len(receivers) + len(watches)

@@ -1,8 +1,8 @@
-"""What a replica asks its owner to do. The owner carries actions out in their order.
+"""Actions that a replica requests of its owner, which carries them out in their order.
 
-`PersistEpoch`, `AppendEpochStart`, `AppendRecords`, `Truncate` and `Reset` go to the one writer of the log, which does
+`PersistEpoch`, `AppendEpochStart`, `AppendRecords`, `Truncate` and `Reset` go to the one writer of the log. It does
 them in order and answers each with its event, also in order; behind a `PersistEpoch` it refuses appends of lower
-epochs. All others may be done at once. After `Fence` the owner ends the process: nothing follows it.
+epochs. All others may be done immediately. After `Fence` the owner ends the process: nothing follows it.
 """
 
 from __future__ import annotations
@@ -13,31 +13,10 @@ from typing import TypeAlias
 from evenq_broker.core.replication.messages import Envelope, LastRecord, Records
 from evenq_broker.core.replication.record import GroupRecord, Seen
 
-__all__ = [
-    "Action",
-    "AppendEpochStart",
-    "AppendRecords",
-    "ClosePeer",
-    "CommitAdvanced",
-    "CompareAndSet",
-    "Fence",
-    "HandedOver",
-    "PersistEpoch",
-    "ReadRecord",
-    "RecordTooOld",
-    "Reset",
-    "Send",
-    "SendEpochs",
-    "SendRecords",
-    "Serve",
-    "StopServing",
-    "Truncate",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the message to a broker. May be lost."""
+    """Message to a broker; it may be lost."""
 
     to: int
     envelope: Envelope
@@ -45,8 +24,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendEpochs:
-    """Read the last record below `match`, where both logs part by their epochs, put it into the EpochsReply, send that.
-    If it cannot be read, send it without; not at all, once the replica is in another epoch: its log may have been cut.
+    """Reply to complete and send: the owner reads the last record below `match`, where both logs part by their epochs,
+    and puts it into the EpochsReply. If that fails it sends the reply without; once the replica is in another epoch it
+    sends nothing, because its log may have been cut.
     """
 
     to: int
@@ -56,7 +36,7 @@ class SendEpochs:
 
 @dataclass(frozen=True, slots=True)
 class SendRecords:
-    """Read whole records from `start`, at most to `end`, make the message with `Replica.records`, send it."""
+    """Whole records from `start`, at most to `end`, to be read and sent in the message that `Leader.records` makes."""
 
     to: int
     start: int
@@ -65,8 +45,8 @@ class SendRecords:
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
-    """Write `proposed` if the record still has the token of `expected` (None: if there is none), then tell `cas_done`,
-    `cas_conflict` or `cas_unknown` with the number.
+    """Write of `proposed` if the record still has the token of `expected` (None: if there is no record). The owner then
+    calls `cas_done`, `cas_conflict` or `cas_unknown` with the number.
     """
 
     number: int
@@ -76,81 +56,75 @@ class CompareAndSet:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the record, then tell `observed` (or nothing, if it cannot be read)."""
+    """Read of the record, after which the owner calls `observed`, or nothing if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersistEpoch:
-    """Sync the highest epoch seen, refuse appends of lower ones from then on, then tell `epoch_persisted`."""
+    """Sync of the highest epoch seen: later appends of lower ones are refused. Then `epoch_persisted` is called."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendEpochStart:
-    """Append the record that begins the epoch, then tell `appended`."""
+    """Append of the record that begins the epoch, then `appended` is called."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRecords:
-    """Append what came from the leader, byte for byte, then tell `copied`."""
+    """Append of the leader's records, byte for byte, then `copied` (or `not_copied`) is called."""
 
     records: Records
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at `end`, sync that, rebuild what is derived from it, then tell `truncated`. If what is derived
-    cannot be rebuilt from the rest, do as for a Reset to `start`, and tell `emptied`. Before all of it: if the own log
-    has another record below `end` than `last`, it is of another history, and the process ends.
+    """Cut of the log at `end`: the owner syncs it, rebuilds what is derived from the log, and calls `truncated`. If
+    that cannot be rebuilt from the rest, it does as for a Reset to `start` and calls `emptied`. Before all of it: if
+    the own log has another record below `end` than `last`, it is of another history, and the process ends.
     """
 
     end: int
-    start: int = 0
-    """Where the leader's log begins."""
-    unclean: int = 0
-    """Epoch of the unclean election for which committed records may go (R20); 0: none may."""
-    last: LastRecord | None = None
-    """Of the leader's log, below `end`; None: it did not say."""
+    start: int = 0  # start of the leader's log
+    unclean: int = 0  # epoch of the unclean election for which committed records may be cut (R20); 0: none may
+    last: LastRecord | None = None  # last record of the leader's log below `end`; None: the leader did not name it
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop the whole log and begin an empty one at `start`, then tell `emptied`."""
+    """Removal of the whole log: an empty one begins at `start`, then `emptied` is called."""
 
     start: int
-    unclean: int = 0
-    """As of a Truncate."""
+    unclean: int = 0  # as for a Truncate
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Answer clients as leader of the epoch; routes carry it (R14)."""
+    """Start of service: answer clients as leader of the epoch, which routes carry (R14)."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopServing:
-    """Refuse clients at once; fail what waits for a commit as unknown."""
+    """End of service: refuse clients immediately, and fail calls that wait for a commit as unknown."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAdvanced:
-    """All below `end` is committed: answer what waited for it, show it to readers."""
+    """New end of what is committed: answer what waited for it, show it to readers."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A drain is over: another broker leads (`leader`, or who told of the higher epoch), or no copy took over in time
-    (NO_LEADER).
-    """
+    """End of a drain: `leader` leads or has sent a higher epoch, or no copy took over in time (NO_LEADER)."""
 
     leader: int
     epoch: int
@@ -158,7 +132,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class ClosePeer:
-    """Close the link to the broker: it sent what no replica of ours sends."""
+    """Close of the link to a broker that sent what no replica of ours sends."""
 
     broker_id: int
     reason: str
@@ -166,8 +140,8 @@ class ClosePeer:
 
 @dataclass(frozen=True, slots=True)
 class RecordTooOld:
-    """A record of a lower epoch than this broker has acted in was read: a late read, or a coordinator that was restored
-    from a backup. It is not used; say so to the operator if it lasts.
+    """Notice that a record of a lower epoch than this broker has acted in was read: a late read, or a coordinator that
+    was restored from a backup. It is not used; the owner reports it to the operator if it lasts.
     """
 
     epoch: int
@@ -176,7 +150,7 @@ class RecordTooOld:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """End the process: what it holds in memory cannot be trusted."""
+    """End of the process, because its state in memory cannot be trusted."""
 
     error: Exception
 

@@ -1,46 +1,37 @@
-"""What does not change while a replica lives: its place in the group, what counts as a copy, and its times."""
+"""Configuration of a replica, constant while it lives: its place in the group, what counts as a copy, its times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Mode", "ReplicationConfig", "Timing"]
-
-BLIND_MS_MIN = 100
-"""Owners tell what time it is more often than this."""
+BLIND_MS_MIN = 100  # owners report the time more often than this
 
 
 class Mode(StrEnum):
-    """What counts as a copy."""
+    """State in which a record counts as copied."""
 
-    REPL_SYNC = "repl_sync"
-    """Synced to disk."""
-    REPL_MEMORY = "repl_memory"
-    """Written to the page cache."""
+    REPL_SYNC = "repl_sync"  # synced to disk
+    REPL_MEMORY = "repl_memory"  # written to the page cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Times, ms of each process's own monotonic clock. They decide when to try, never what is safe."""
 
-    # Together they bound a failover: 6 s of silence, up to 2 s to elect, cut and swap one copy, so that D11's 10 s are
-    # kept.
-    renew_ms: int = 2_000
-    """Between two signs of life of a leader."""
+    # Together they bound a failover: 6 s of silence, up to 2 s to elect, cut and swap one copy. D11 allows 10 s.
+    renew_ms: int = 2_000  # interval of a leader's signs of life
     suspect_ms: int = 6_000
-    """After this time without a sign of life of the leader, an in-sync follower stands for election."""
-    backoff_ms: int = 500
-    """How much longer it waits for each better one before it."""
-    # Every commit waits for all in sync, so this is also how long a dead follower stalls writes (D11 allows 5 s).
+    """Time without a sign of life of the leader after which an in-sync follower stands for election."""
+    backoff_ms: int = 500  # further wait for each better follower before it
+    # Every commit waits for all in sync, so a dead follower stalls writes for this time (D11 allows 5 s).
     lag_ms: int = 3_000
     """A follower that is silent or behind for this time leaves the in-sync set."""
     retry_ms: int = 500
-    """Between repeats of what may have been lost: requests, reads, unknown compare-and-sets, signs of life to peers."""
-    drain_ms: int = 10_000
-    """Longest wait of a drain for a successor."""
+    """Interval of repeats of what may be lost: requests, reads, unknown compare-and-sets, signs of life to peers."""
+    drain_ms: int = 10_000  # longest wait of a drain for a successor
     relief_ms: int = 60_000
-    """A leader whose disk is full hands over for that once in this time, and not before it has led for it; 0: never."""
+    """A leader with a full disk hands over for that once in this time, and not before it has led for it; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_ms <= self.renew_ms < self.suspect_ms:
@@ -52,43 +43,41 @@ class Timing:
 
     @property
     def blind_ms(self) -> int:
-        """Who has not read the record for longer than this says nothing of a leader's silence by that. Small enough
-        that a leader which was about to renew the record when it went away is not suspected before.
+        """Time without a read of the record, after which nothing follows from the leader's silence in it. Small enough:
+        a leader that was about to renew the record when it became unreadable is not suspected before.
         """
         return max((self.suspect_ms - self.renew_ms) // 2, self.retry_ms, BLIND_MS_MIN)
 
     @property
     def pause_ms(self) -> int:
-        """Whose owner did not tell the time for longer than this did not run, and takes nobody for silent by that."""
+        """Time without a tick, after which this process counts as paused and concludes nothing from silence."""
         return max(min(self.blind_ms, self.lag_ms // 2), BLIND_MS_MIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig:
-    """What does not change while a replica lives."""
+    """Constant settings of one replica."""
 
     cluster: str
     broker_id: int
-    members: tuple[int, ...]
-    """Broker ids of the group, for the first record."""
-    min_isr: int = 2
-    """The same."""
+    members: tuple[int, ...]  # broker ids of the group, for the first record
+    min_isr: int = 2  # minimum of copies in sync, for the first record
     founds: bool = False
     """True on the one broker that may write the first record of a new group."""
     restored_epoch: int = 0
-    """Over 0: the log was restored from a backup, and this is the highest epoch that any copy of it had."""
+    """Over 0: the log was restored from a backup, and this is the highest epoch of all its copies."""
     adopts: bool = False
-    """True: it may found it with a log that it wrote while it had no copies, as its only copy; `members` and `min_isr`
-    are then what the group is to become.
+    """True: it may found the group with a log that it wrote without copies, as its only copy. `members` and `min_isr`
+    are then those that the group is to have.
     """
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
     # Without it leader and follower took turns: an empty follower copied half as fast (decision 77).
     ahead: int = 4 << 20
     """As a follower: how much may come ahead of what is written, in the owner's unit of offsets, and one message more.
-    0: it asks for each message.
+    0: it requests each message.
     """
     gather: int = 0
-    """As a leader: less than this, in the owner's unit of offsets, waits while the follower has not written what it was
-    sent, so that small groups leave together. 0: nothing waits.
+    """As a leader: less than this, in the owner's unit of offsets, waits until the follower has written what it was
+    sent. So small groups are sent together. 0: nothing waits.
     """

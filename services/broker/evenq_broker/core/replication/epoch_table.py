@@ -1,9 +1,9 @@
-"""Which epoch wrote which part of a log: a step function from offsets to epochs, derived from the log itself.
+"""Epochs of a log: a step function from offsets to epochs, derived from the log itself.
 
-A leader begins its epoch with an epoch-start record, so every epoch of the log has at least one record and is visible
-here. Two logs agree up to the last offset at which their epochs agree, which is how a follower finds where to cut (R4;
-the idea is Kafka's KIP-101 and KIP-279). Immutable. Bounded: the oldest entries go first, which makes a follower that
-shares none of the newer ones copy the log anew.
+A leader begins its epoch with an epoch-start record, so every epoch of the log has at least one record and an entry
+here. Two logs agree up to the last offset at which their epochs agree, and a follower cuts there (R4; the idea is
+Kafka's KIP-101 and KIP-279). Immutable. Bounded: the oldest entries are dropped first, so a follower that shares none
+of the newer ones copies the log anew.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["EMPTY", "ENTRIES_MAX", "EpochStart", "EpochTable", "TableRefused", "common_end"]
-
 ENTRIES_MAX = 1_000
 
 
 class TableRefused(ValueError):
-    """A table is not ascending or too long."""
+    """Error for a table that is not ascending or too long."""
 
 
 class EpochStart(NamedTuple):
@@ -29,7 +27,7 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochTable:
-    """Entries ascending in both, the log from `start` (offset of its first byte) on."""
+    """Entries ascending in both fields; the log's first byte is at `start`."""
 
     start: int = 0
     entries: tuple[EpochStart, ...] = ()
@@ -40,7 +38,7 @@ class EpochTable:
         return self.entries[-1].epoch if self.entries else 0
 
     def appended(self, epoch: int, offset: int) -> EpochTable:
-        """A record of `epoch` was appended at `offset`. Raises TableRefused for a lower epoch than the last."""
+        """Returns the table with a record of `epoch` appended at `offset`. Raises TableRefused for a lower epoch."""
         last = self.last_epoch
         if epoch == last:
             return self
@@ -49,33 +47,32 @@ class EpochTable:
         return EpochTable(self.start, (*self.entries, EpochStart(epoch, offset))[-ENTRIES_MAX:])
 
     def cut(self, end: int) -> EpochTable:
-        """The log now ends at `end`."""
         entries = self.entries
         while entries and entries[-1].offset >= end:
             entries = entries[:-1]
         return self if entries is self.entries else EpochTable(self.start, entries)
 
     def begun(self, start: int) -> EpochTable:
-        """Retention removed all below `start`: what is left begins there, in the epoch that wrote it."""
+        """Returns the table after retention removed all below `start`: the rest begins in the epoch that wrote it."""
         older = [entry for entry in self.entries if entry.offset <= start]
         newer = tuple(entry for entry in self.entries if entry.offset > start)
-        # The epoch that wrote the first record left keeps an entry, moved up: without it logs that differ only there
-        # would seem to share nothing and be copied anew.
+        # The epoch of the first record that is left keeps an entry, moved up. Without it, logs that differ only there
+        # would seem to share nothing and would be copied anew.
         return EpochTable(start, (EpochStart(older[-1].epoch, start), *newer) if older else newer)
 
     def epoch_at(self, offset: int) -> int:
-        """Epoch of the record that holds `offset`, which must be below the log's end; 0: not known."""
+        """Returns the epoch of the record that holds `offset`, which must be below the log's end; 0: not known."""
         for entry in reversed(self.entries):
             if entry.offset <= offset:
                 return entry.epoch
         return 0
 
     def between(self, start: int, end: int) -> tuple[EpochStart, ...]:
-        """Entries whose first record lies in [start, end)."""
+        """Returns entries whose first record lies in [start, end)."""
         return tuple(entry for entry in self.entries if start <= entry.offset < end)
 
     def problem(self, end: int) -> str:
-        """What is wrong with a table that came from a peer, for a log that ends at `end`; empty: nothing."""
+        """Returns what is wrong with a peer's table, for a log that ends at `end`; empty: nothing."""
         if len(self.entries) > ENTRIES_MAX:
             return f"{len(self.entries)} epochs, at most {ENTRIES_MAX}"
         epoch, offset = 0, self.start - 1
@@ -93,7 +90,7 @@ EMPTY = EpochTable()
 
 
 def common_end(mine: EpochTable, my_end: int, theirs: EpochTable, their_end: int) -> int | None:
-    """End of what two logs have in common: behind the last offset at which their epochs are the same. None: nothing."""
+    """Returns the end of what two logs share, behind the last offset at which their epochs are equal; None: nothing."""
     spans = {}
     following = their_end
     for entry in reversed(theirs.entries):

@@ -1,283 +1,219 @@
-"""A follower: matches its log with the leader's, cuts what differs, copies the rest, and says how far it is.
+"""Follower: matches its log with the leader's, cuts what differs, copies the rest, and reports how far it is.
 
-One request for epochs and one copy are under way at a time, and what comes meanwhile waits for the copy's end, up to
-`config.ahead` (R21). What may have been lost is asked for again by `tick`, or when later records come. A reply counts
-only for the request that waits for it: a late one shows a shorter log (see `EpochsReply`). Records count only if they
-begin where what was received ends and the record before them has the same epoch; else the logs are matched again.
+One request for epochs and one copy are under way at a time. Records that come meanwhile wait for the end of the copy,
+up to `config.ahead` (R21). Lost messages are requested again by `tick`, or when later records come. A reply counts only
+for the request that waits for it: a late one shows a shorter log (see `EpochsReply`). Records count only if they begin
+where what was received ends; otherwise the gap is requested. The record before them must have the same epoch; otherwise
+the logs are matched again.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from evenq_broker.core.replication.actions import (
     Action,
     AppendRecords,
     CommitAdvanced,
-    HandedOver,
-    PersistEpoch,
     ReadRecord,
     Reset,
     Send,
-    StopServing,
     Truncate,
 )
-from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Records
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
-from evenq_broker.core.replication.rules import LEADING, NEVER, InvariantBroken, Role, Rules
-
-__all__ = ["QUEUED_MAX", "Follower"]
+from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.rules import NOTHING, InvariantBroken, LogView, OwnCopy, RecordView, Role
 
 QUEUED_MAX = 16
-"""Messages with records that wait for the writer; a leader of ours sends fewer."""
+"""Messages with records that wait for the writer at most; a leader of ours sends fewer."""
 REPORTS = 16
-"""While more has come, only this part of `ahead`, or what is synced, is worth a report: the last of it has one anyway.
-"""
-
+"""While more records wait, only this part of `ahead`, or a sync, is worth a report; the last records get one anyway."""
 CUT_UNDER_WAY = -1
-"""In place of the number of a request: the reply came, the writer cuts."""
+"""In place of the number of a request: the reply came, and the writer cuts."""
 
 
-class Follower(Rules):
-    """See the module."""
+@dataclass(slots=True)
+class Follower:
+    own: OwnCopy
+    group: RecordView
+    log: LogView
+    request: int = 0
+    """Number of the request for epochs that waits for a reply; 0: none; below 0: the writer cuts."""
+    writing: Records | None = None
+    """The one message with records that the writer copies now; it begins at the log's end."""
+    queued: tuple[Records, ...] = ()
+    """Records behind those that it writes, in order and without a gap; empty unless it fetches."""
+    gap_at: int = NOTHING
+    """Start of missing records that were requested already; `NOTHING`: none are known to be missing."""
+    reported: int = 0  # end of the log in the last report
+    rank: int = 0
+    """Rank among those in sync, in the leader's last records; 0 is the best."""
+    has_room: bool = False
+    """Its disk has room for messages, as the owner last measured."""
 
-    __slots__ = ()
-
-    def _enter_epoch(self, record: GroupRecord) -> list[Action]:
-        """A higher epoch is in the record: sync its number before anything is done in it (R3)."""
-        actions: list[Action] = []
-        if self.role is Role.DRAINING:
-            actions.append(HandedOver(record.leader, record.epoch))
-        if self.role in LEADING:
-            actions.append(StopServing(f"epoch {record.epoch} began, led by broker {record.leader}"))
-        # Moved before the epoch is on disk, so that nothing of a lower one is done meanwhile; acting in it waits for
-        # the disk (R3).
-        self._move(Role.ELECTED if self._is_own_attempt(record) else Role.FENCED)
-        self.persisting = record.epoch
-        self.windows = {}
-        self.leader_ms = NEVER
-        return [*actions, PersistEpoch(record.epoch)]
-
-    def _follow(self) -> list[Action]:
-        """The epoch is synced and another copy leads it: match the logs, if it is known who."""
-        record = self.record
-        if record is None or record.epoch != self.max_epoch or record.leader in {NO_LEADER, self.config.broker_id}:
-            if self.role is not Role.FENCED:
-                self._move(Role.TRUNCATING)
+    def follow(self) -> list[Action]:
+        """Matches the logs after the epoch was synced, if another copy is known to lead it."""
+        if self.group.leader_of(self.group.record) == NO_LEADER:
             return [ReadRecord()]
-        self._move(Role.TRUNCATING)
-        return self._request_epochs()
+        self.own.move(Role.TRUNCATING)
+        return self.request_epochs()
 
-    def _request_epochs(self) -> list[Action]:
-        record = self.followed
-        if record is None or record.leader in {NO_LEADER, self.config.broker_id} or record.epoch != self.max_epoch:
+    def request_epochs(self) -> list[Action]:
+        leader = self.group.leader_of(self.group.followed)
+        is_member = self.group.is_of_group(self.own.broker_id)
+        if leader == NO_LEADER or not is_member or self.request == CUT_UNDER_WAY:
             return []
-        if self.request == CUT_UNDER_WAY or not self._is_of_group(self.config.broker_id):
-            return []
-        self.number += 1
-        self.request = self.number
-        return [Send(record.leader, self._envelope(self._question()))]
+        self.request = self.group.next_number()
+        return [Send(leader, self.own.envelope(self.question()))]
 
-    def _question(self) -> EpochsRequest:
-        return EpochsRequest(self.request, self.table, self.end)
+    def question(self) -> EpochsRequest:
+        return EpochsRequest(self.request, self.log.table, self.log.end)
 
-    def _on_epochs(self, reply: EpochsReply) -> list[Action]:
-        # Numbers begin anew with each process, so the number alone does not tell a reply to an earlier start.
-        if self.request <= 0 or reply.number != self.request or reply.session != self.session:
+    def on_epochs(self, reply: EpochsReply) -> list[Action]:
+        # Numbers begin anew with each process, so the number alone does not identify a reply to an earlier start.
+        if self.request <= 0 or reply.number != self.request or reply.session != self.own.session:
             return []
-        if self.role is not Role.TRUNCATING:
+        if self.own.role is not Role.TRUNCATING:
             return []
-        if self.writing is not None:  # of the epoch before; its end comes first
+        if self.writing is not None:  # records of the epoch before: they are finished first
             return []
-        if self._stands_unclean():  # it may be elected already, for what its log has now
+        if self.group.stands_unclean():  # it may be elected already, for what its log has now
             return []
-        # Until the writer is done no other reply may make a second cut: it would be worked out from a log that is
+        # Until the writer is done, no other reply may cause a second cut: it would be computed from a log that is
         # shorter by then.
         self.request = CUT_UNDER_WAY
-        cut = self._cut_end(reply.table, reply.end)
-        unclean = self._unclean_since(self.table.last_epoch)
+        cut = self.log.cut_end(reply.table, reply.end)
+        unclean = self.group.unclean_since(self.log.table.last_epoch)
         # Before the cut, not after it: what is committed must still be there when its loss is noticed (I1).
-        self._compare_committed(reply.table.start if cut is None else cut)
+        kept = reply.table.start if cut is None else cut
+        self.log.matched(kept, self.own.max_epoch, may_lose=self.may_lose_committed())
         if cut is None:
             return [Reset(reply.table.start, unclean)]
-        # It is of the place that the leader worked out from this log; should that be another one, it says nothing.
+        # It is below the end that the leader computed from this log; for another `cut` it proves nothing.
         last = reply.last if reply.last is not None and reply.last.end == cut else None
         return [Truncate(cut, reply.table.start, unclean, last)]
 
-    def _compare_committed(self, cut: int) -> None:
-        """The log of this epoch's leader has what is below `cut`. It must have all that is committed, unless it came to
-        lead by an unclean election, or after one (R20): then nothing is known to be committed until it says so, as
-        after a start. Not even what both have: the leader may not have synced it, and may come back without.
+    def may_lose_committed(self) -> bool:
+        """Returns True if an unclean election lies between the epoch of `hw` and this one: the leader's log may lack
+        what was committed (R20). After the comparison with that log it may not any more.
         """
-        if self._may_lose_committed():
-            self.hw = 0
-        elif cut < self.hw:
-            raise InvariantBroken(f"I1: committed {self.hw}, but the leader of epoch {self.max_epoch} has only {cut}")
-        self.hw_epoch = self.max_epoch
+        return self.group.unclean_since(self.log.hw_epoch) > 0
 
-    def _truncated(self, end: int) -> list[Action]:
-        if not self.table.start <= end <= self.end:
-            raise InvariantBroken(f"the writer cut at {end} a log from {self.table.start} to {self.end}")
-        self.table, self.end, self.durable = self.table.cut(end), end, min(self.durable, end)
-        return self._matched()
-
-    def _emptied(self, start: int) -> list[Action]:
-        self.table, self.end, self.durable = EpochTable(start), start, start
-        return self._matched()
-
-    def _matched(self) -> list[Action]:
+    def matched(self) -> list[Action]:
         self.request = 0
-        # A higher epoch came while the writer cut: its leader's log is another one, and is matched anew.
-        if self.role is not Role.TRUNCATING:
+        # A higher epoch began while the writer cut: its leader's log is another one, and is matched anew.
+        if self.own.role is not Role.TRUNCATING:
             return []
-        self._move(Role.FETCHING)
-        return self._report(wants=True, again=True)
+        self.own.move(Role.FETCHING)
+        return self.report(wants=True, again=True)
 
-    def _report(self, *, wants: bool, again: bool = False) -> list[Action]:
-        """Say how far the log is (R5), and with `again` that what was sent behind what came is missing."""
-        record = self.followed
-        if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
+    def _received_end(self) -> int:
+        """Returns where the next records must begin: behind all that came, written or not."""
+        if self.queued:
+            return self.queued[-1].end
+        return self.log.end if self.writing is None else self.writing.end
+
+    def is_next(self, records: Records) -> bool:
+        """Returns True for records that follow what was received: only these count, in any order of arrival (R21)."""
+        return records.start == self._received_end()
+
+    def forget_queued(self) -> None:
+        """Drops the records that the writer does not have: they belong to the last match of the logs (R21)."""
+        self.queued, self.gap_at = (), NOTHING
+
+    def report(self, *, wants: bool, again: bool = False) -> list[Action]:
+        """Reports how far the log is (R5), and with `again` that records behind those that came are missing."""
+        leader = self.group.leader_of(self.group.followed)
+        if self.own.role is not Role.FETCHING or leader == NO_LEADER:
             return []
-        if not self._is_of_group(self.config.broker_id):
-            return []  # it was removed, and no leader would listen
-        ahead = self.config.ahead
-        queued = self._received_end() - self.end if ahead else 0
-        self.reported = self.end
+        if not self.group.is_of_group(self.own.broker_id):
+            return []  # it was removed, so no leader accepts its reports
+        ahead, end = self.own.config.ahead, self.log.end
+        queued = self._received_end() - end if ahead else 0
+        self.reported = end
         progress = FollowerProgress(
-            self.end, min(self._confirmed_end(), self.end), wants, ahead, queued, again and ahead > 0, self.has_room
+            end, self.log.confirmed_end(), wants, ahead, queued, again and ahead > 0, self.has_room
         )
-        return [Send(record.leader, self._envelope(progress))]
+        return [Send(leader, self.own.envelope(progress))]
 
-    def _on_records(self, records: Records) -> list[Action]:
-        if self.role is not Role.FETCHING:
+    def on_records(self, records: Records) -> list[Action]:
+        if self.own.role is not Role.FETCHING:
             return []
         received, is_empty = self._received_end(), records.end == records.start
         if records.start > received and is_empty and records.previous_epoch == 0:
             return self._match_again()  # the leader's log begins there: it no longer has what comes next
-        if not self._is_next(records):
-            # Also of records that overlap: the leader sent them when it heard `again`, while those that came were on
-            # their way. It takes them for received, and would send no more until the repeat.
-            return self._miss(received) if records.end > received else []  # or it is a repeat
-        if records.previous_epoch != self._last_epoch(records):
+        if not self.is_next(records):
+            # Also for records that overlap: the leader sent them because of `again`, while the earlier ones were on
+            # their way. It counts them as received, and would send no more until the repeat.
+            return self._miss(received) if records.end > received else []  # otherwise a repeat
+        if records.previous_epoch != self.last_epoch(records):
             return self._match_again()
-        # Only here the records fit the own log, so this is the leader of the epoch and it counts this copy as it is.
+        # Only here do the records fit the own log, so this is the leader of the epoch and it counts this copy as it is.
         self.rank = records.rank
         is_busy = self.writing is not None
         if is_empty:
             learned = self._learn_committed(records.committed)
-            return learned if is_busy else [*learned, *self._report(wants=True)]
-        # Records without an epoch are of a leader's log with more epochs than its table. They are taken, by a log that
-        # knows of no epoch either: should it have to be matched before one is known, it begins anew.
+            return learned if is_busy else [*learned, *self.report(wants=True)]
+        # Records without an epoch come from a leader with more epochs than its table keeps. A log that knows no epoch
+        # either takes them; if it must be matched before one is known, it begins anew.
         if not is_busy:
             self.writing = records
             return [AppendRecords(records)]
-        # What does not fit is dropped without a word: it is missed by the next records, or by the repeat, and sent
-        # again (R21).
-        if received - self.end < self.config.ahead and len(self.queued) < QUEUED_MAX:
+        # Records over the limit are dropped without a report: the next ones, or the repeat, show the gap (R21).
+        if received - self.log.end < self.own.config.ahead and len(self.queued) < QUEUED_MAX:
             self.queued = (*self.queued, records)
         return []
 
     def _miss(self, received: int) -> list[Action]:
-        """Records came that do not begin where what was received ends: ask once for those that do, all that were on
-        their way may come behind them.
-        """
+        """Requests missing records, once for each gap: messages that were on their way show the same gap."""
         if self.gap_at == received:
             return []
         self.gap_at = received
-        return self._report(wants=self.writing is None, again=True)
+        return self.report(wants=self.writing is None, again=True)
 
     def _match_again(self) -> list[Action]:
-        self._move(Role.TRUNCATING)
-        return self._request_epochs()
+        # The leader's log parts from this one before the queued records, which are not written (decision 77).
+        self.forget_queued()
+        self.own.move(Role.TRUNCATING)
+        return self.request_epochs()
 
-    def _last_epoch(self, records: Records) -> int:
-        """Epoch of the record before; of an empty log that begins later, only the leader knows it."""
+    def last_epoch(self, records: Records) -> int:
+        """Returns the epoch of the record before; of an empty log that begins later, only the leader knows it."""
         before = self.queued[-1] if self.queued else self.writing
         if before is not None:
             return before.epochs[-1].epoch if before.epochs else before.previous_epoch
-        if self.end > self.table.start:
-            return self.table.last_epoch
-        return records.previous_epoch if self.end else 0
+        if not self.log.is_empty:
+            return self.log.table.last_epoch
+        return records.previous_epoch if self.log.end else 0
 
     def _learn_committed(self, committed: int) -> list[Action]:
-        # The leader may have committed more than has come: only what this log has, matched with the leader's, is known
-        # to it.
-        end = min(committed, self.end)
-        if end <= self.hw:
+        # The leader may have committed more than has come: only what this log shares with the leader's counts.
+        end = min(committed, self.log.end)
+        if end <= self.log.hw:
             return []
-        self._raise_hw(end)
+        self.log.raise_hw(end, self.own.max_epoch)
         return [CommitAdvanced(end)]
 
-    def _not_copied(self) -> list[Action]:
+    def not_copied(self) -> list[Action]:
         self.writing = None
-        self._forget_queued()
+        self.forget_queued()
         return []
 
-    def _copied(self, end: int, *, synced: bool) -> list[Action]:
-        records, self.writing = self.writing, None
-        if records is None or not records.start < end <= records.end or records.start != self.end:
-            raise InvariantBroken(f"the writer copied to {end}, asked for {records}, and the log ended at {self.end}")
-        table = self.table
-        # A log that was begun at the leader's snapshot has no record before this one; its epoch is the leader's word,
-        # and is needed when the log is matched next (R4).
-        if not table.entries and records.previous_epoch:
-            table = table.appended(records.previous_epoch, records.start)
-        for entry in records.epochs:
-            # Only whole records were written, perhaps not all: an epoch whose first record is missing is not in this
-            # log.
-            if entry.offset < end:
-                table = table.appended(entry.epoch, entry.offset)
-        self.table = table
-        self.end = end
-        if synced:
-            self.durable = end
-        if self.role is not Role.FETCHING:
+    def copied(self, end: int, *, synced: bool) -> list[Action]:
+        records, start, self.writing = self.writing, self.log.end, None
+        if records is None or records.start != start or not start < end <= records.end:
+            raise InvariantBroken(f"the writer copied to {end}, was to copy {records}, and the log ended at {start}")
+        self.log.copied(records, end, synced=synced)
+        if self.own.role is not Role.FETCHING:
             return []
-        # `end` may be below `records.committed`; see there.
+        # `end` may be below `records.committed`; see `_learn_committed`.
         learned = self._learn_committed(records.committed)
         if not self.queued or end < records.end:
-            self._forget_queued()
-            return [*learned, *self._report(wants=True, again=end < records.end)]
+            self.forget_queued()
+            return [*learned, *self.report(wants=True, again=end < records.end)]
         self.writing, *rest = self.queued
         self.queued = tuple(rest)
-        # Each report is a message and a commit round of the leader, so in between only what moves a commit or opens a
-        # window.
-        due = synced or end - self.reported >= self.config.ahead // REPORTS
-        return [*learned, *(self._report(wants=False) if due else []), AppendRecords(self.writing)]
-
-    # Signs of life.
-
-    def _read_again(self, now_ms: int) -> None:
-        """The record was read and has not changed. If it could not be read for a while, its leader could not renew it
-        either, perhaps: then the link says whether it lives, until now. Of what it does not renew after that each look
-        counts, however long after the last one, so a leader that alone has lost the way to the record is replaced.
-        """
-        blind_ms = now_ms - self.read_ms - self.config.timing.blind_ms
-        self.read_ms = now_ms
-        if blind_ms > 0:
-            self.again_ms = now_ms if self.again_ms == NEVER else self.again_ms + blind_ms
-
-    def _lived_ms(self) -> int:
-        """When the leader last gave a sign of life: in the record, or to this copy while the record was away."""
-        return max(self.sign_ms, min(self.again_ms, self.leader_ms))
-
-    def unchanged_ms(self) -> int:
-        """For how long the record was seen not to change. Grows only while it can be read."""
-        return max(0, self.read_ms - max(self.changed_ms, self.again_ms))
-
-    def _pass_time(self, now_ms: int) -> None:
-        """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read, and links
-        that broke say nothing of who is dead, since all may have been paused together.
-        """
-        paused_ms = now_ms - self.ticked_ms - self.config.timing.pause_ms
-        self.ticked_ms = now_ms
-        if paused_ms <= 0:
-            return
-
-        def moved(ms: int) -> int:
-            return min(now_ms, ms + paused_ms)
-
-        self.heard = {id_: moved(ms) for id_, ms in self.heard.items()}
-        self.caught_up = {pair: (end, moved(ms)) for pair, (end, ms) in self.caught_up.items()}
-        self.sign_ms = moved(self.sign_ms)
-        if self.leader_ms != NEVER:
-            self.leader_ms = moved(self.leader_ms)
+        # Each report is a message and a commit round of the leader, so meanwhile only what moves a commit or opens a
+        # window is reported.
+        due = synced or end - self.reported >= self.own.config.ahead // REPORTS
+        return [*learned, *(self.report(wants=False) if due else []), AppendRecords(self.writing)]

@@ -1,27 +1,28 @@
-"""A leader: commits what every in-sync copy has, and changes who is in sync, one compare-and-set at a time.
+"""Leader: commits what every in-sync copy has, changes the in-sync set, and hands over (R13).
 
-Commits are a minimum over pairs (R6), so the code has no quorum arithmetic. While the answer of a compare-and-set is
-not known, both the old and the proposed set count (R7), and the same proposal is made again until it is answered.
+One compare-and-set at a time: while the answer of one is not known, the old and the proposed set count (R7), and the
+same proposal is repeated. A nominee of a hand-over stands for election like any other copy in sync, so a hand-over that
+fails loses nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,
     ClosePeer,
     CommitAdvanced,
-    CompareAndSet,
     HandedOver,
     Send,
     SendEpochs,
     SendRecords,
     Serve,
 )
+from evenq_broker.core.replication.copies import Copies
 from evenq_broker.core.replication.epoch_table import common_end
-from evenq_broker.core.replication.following import Follower
 from evenq_broker.core.replication.membership import CopyChange, changed, is_done
 from evenq_broker.core.replication.messages import (
     Envelope,
@@ -31,381 +32,287 @@ from evenq_broker.core.replication.messages import (
     Nomination,
     Records,
 )
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
-from evenq_broker.core.replication.rules import LEADING, NEVER, NOTHING, STANDING, InvariantBroken, Role
+from evenq_broker.core.replication.record import NO_LEADER, Pair
+from evenq_broker.core.replication.rules import NEVER, NOTHING, LogView, OwnCopy, RecordView, Role
 from evenq_broker.core.replication.windows import Window, reported
 
-__all__ = ["Leader"]
 
-STORES_PER_BROKER = 2
-"""Pairs kept of one broker: the newest ones, of which one may be in sync."""
+@dataclass(slots=True)
+class Leader:
+    own: OwnCopy
+    group: RecordView
+    log: LogView
+    copies: Copies
+    windows: Mapping[int, Window] = field(default_factory=dict)  # broker that takes records -> what it was sent
+    asked: Mapping[int, Envelope] = field(default_factory=dict)
+    """Broker id -> its last request for epochs that came before this replica led; answered when it does."""
+    epoch_start_end: int = NOTHING
+    """End of the own epoch-start record; `NOTHING` until it is written."""
+    calm_ms: int = NEVER  # when the term began, or its last drain
+    drain_since_ms: int = NOTHING  # begin of the drain, or of its present round
+    drain_ms: int = 0  # longest wait of this drain for a successor
+    successor: int = NOTHING
+    """Broker id that alone may take over from this drain; `NOTHING`: the best one."""
+    nominated: frozenset[int] = frozenset()  # broker ids, in the present round of the drain
 
+    def may_append(self) -> bool:
+        """Returns True if a client's record may be appended now (R9, R11, R13). Otherwise it is refused before anything
+        is written: too few copies in sync keep up, so it would not be committed.
+        """
+        return self.own.role is Role.READY and self.group.meets_floor(self.copies.count_in_sync())
 
-class Leader(Follower):
-    """See the module."""
+    def begin(self, now_ms: int) -> list[Action]:
+        """Begins the own epoch, which is synced: everything else waits for its first record."""
+        self.copies.begin()
+        self.windows, self.epoch_start_end, self.calm_ms = {}, NOTHING, now_ms
+        self._end_drain()
+        return [AppendEpochStart(self.own.max_epoch)]
 
-    __slots__ = ()
+    def end_term(self) -> None:
+        self.windows = {}
 
-    def stand(self) -> list[Action]:
-        """Try to become leader of the next epoch (R1). Gives nothing if this replica may not."""
-        seen = self.seen
-        if seen is None or self.role not in STANDING or self.persisting:
-            return []
-        if not self._may_stand(seen.record) or self._is_over(seen.record.epoch):
-            return []
-        proposed = seen.record.elected(self.config.broker_id)
-        # Before the answer: the write may have happened although none comes, and only an own attempt may lead then
-        # (R2).
-        self.attempted = proposed.epoch
-        return self._set(proposed)
-
-    def _set(self, proposed: GroupRecord) -> list[Action]:
-        self.number += 1
-        self.cas = CompareAndSet(self.number, self.seen, proposed)
-        return [self.cas]
-
-    def _begin(self) -> list[Action]:
-        """The own epoch is synced: the first record of it is what everything else waits for."""
-        # What was confirmed in an earlier epoch may have been cut since, so everything counts from this epoch on (R5,
-        # R8).
-        self.acks, self.heard, self.caught_up, self.windows = {}, {}, {}, {}
-        self.silent = self.roomy = frozenset()
-        self.calm_ms = self.ticked_ms
-        self.epoch_start_end = self.drain_since_ms = self.successor = NOTHING
-        self.nominated = frozenset()
-        return [AppendEpochStart(self.max_epoch)]
-
-    def _appended(self, epoch: int, end: int) -> list[Action]:
-        if end <= self.end:
-            raise InvariantBroken(f"the writer appended to {end} a log that ended at {self.end}")
-        # Two starts of one process that lead the same epoch write other bytes at one offset (I4).
-        if self.role is Role.ELECTED and epoch == self.max_epoch == self.table.last_epoch:
-            raise InvariantBroken(f"R2: epoch {epoch} begins, but the log has records of it already")
-        self.table = self.table.appended(epoch, self.end)
-        self.end = end
-        if epoch != self.max_epoch or self.persisting:
+    def appended(self, epoch: int, end: int) -> list[Action]:
+        own = self.own
+        self.log.appended(epoch, end, begins=own.role is Role.ELECTED and epoch == own.max_epoch)
+        if epoch != own.max_epoch or own.persisting:
             return []  # written before a higher epoch was seen: it may be cut later
         answers: list[Action] = []
-        if self.role is Role.ELECTED:
-            self._move(Role.STARTING)
+        if own.role is Role.ELECTED:
+            own.move(Role.STARTING)
             self.epoch_start_end = end
             answers = self._answer_asked()
-        return [*answers, *self._advance(), *self._feed()]
+        return [*answers, *self.advance(), *self.more()]
 
-    def _advance(self) -> list[Action]:
-        """R6: commit what every copy that counts has."""
-        if self.role not in LEADING:
+    def advance(self) -> list[Action]:
+        """Commits what every copy that counts has (R6)."""
+        if not self.own.leads:
             return []
-        end = self._commit_end()
-        if end == self.hw:
+        end = self.copies.commit_end()
+        if end == self.log.hw:
             return []
-        self._raise_hw(end)
-        # The commit before Serve: who begins to serve must know of it already.
+        self.log.raise_hw(end, self.own.max_epoch)
+        # CommitAdvanced before Serve: a service begins with what is committed.
         actions: list[Action] = [CommitAdvanced(end)]
-        if self.role is Role.STARTING and end >= self.epoch_start_end:
-            self._move(Role.READY)
-            actions.append(Serve(self.max_epoch))
+        if self.own.role is Role.STARTING and end >= self.epoch_start_end:
+            self.own.move(Role.READY)
+            actions.append(Serve(self.own.max_epoch))
         return [*actions, *self._nominate()]
 
-    def _feed(self) -> list[Action]:
-        """More records, for each follower whose window is open."""
-        return [action for broker_id in sorted(self.windows) for action in self.more_for(broker_id)]
+    # Followers.
 
-    def more_for(self, broker_id: int) -> list[SendRecords]:
-        """What a follower is to be sent now, before it asks; nothing while enough is on its way. The owner asks for it
-        after each message to it that it has sent.
-        """
-        window = self.windows.get(broker_id)
-        if window is None or self.role not in LEADING:
-            return []
-        start = self.table.start
-        if window.start < start:  # it must match its log first, and then says where that ends
-            self.not_sent(broker_id)
-            return [SendRecords(broker_id, start, start)]
-        if window.start < self.end and window.is_open and not self._gathers(window):
-            return [SendRecords(broker_id, window.start, self.end)]
-        return []
-
-    def _gathers(self, window: Window) -> bool:
-        # A message, a write and a sync for each small group would cost more than the wait saves.
-        return bool(window.sent) and self.end - window.start < self.config.gather
-
-    def _say_committed(self, *, repeat: bool) -> list[Action]:
-        """What is committed, without records, to who has been sent all of them. It goes with records while there are
-        some, and a tick after the last ones: a message of its own for each commit would cost as much as they do.
-        """
-        idle = [(id_, window) for id_, window in sorted(self.windows.items()) if window.start == self.end]
-        self.windows = {id_: replace(window, quiet=True) for id_, window in self.windows.items()}
-        return [
-            SendRecords(id_, self.end, self.end)
-            for id_, window in idle
-            if repeat or (window.quiet and window.committed < self.hw)
-        ]
-
-    def not_sent(self, broker_id: int) -> None:
-        """Records for a follower could not be read, or are lost for certain: it gets more when it says where it is."""
-        self.windows = {id_: window for id_, window in self.windows.items() if id_ != broker_id}
-
-    def records(self, action: SendRecords, end: int, payload: object) -> Envelope | None:
-        """The message for a SendRecords of which [start, end) was read, to be sent now; None: not any more, because
-        this replica does not lead, or the follower is elsewhere by now.
-        """
-        if self.role not in LEADING or not self.table.start <= action.start <= end <= self.end:
-            return None
-        window = self.windows.get(action.to)
-        if window is not None and window.start == action.start:
-            self.windows = {**self.windows, action.to: window.with_sent(end, self.hw)}
-        elif end > action.start:
-            return None
-        # Read now, not when the read of the file began: the log may have been trimmed meanwhile.
-        table, start = self.table, action.start
-        previous = table.epoch_at(start - 1) if start > table.start else 0
-        rank = self._rank_of(action.to)
-        return self._envelope(Records(start, end, previous, table.between(start, end), self.hw, rank, payload))
-
-    def _rank_of(self, broker_id: int) -> int:
-        others = sorted((-self._end_of(pair), pair.broker_id) for pair in self._view() if pair != self.own_pair)
-        return [other for _, other in others].index(broker_id) if broker_id in {other for _, other in others} else 0
-
-    def _on_request(self, envelope: Envelope, request: EpochsRequest) -> list[Action]:
-        if self.role not in LEADING:
-            return []
-        reply = self._envelope(EpochsReply(request.number, envelope.session, self.table, self.end))
-        theirs = request.table
-        match = None if theirs is None else common_end(self.table, self.end, theirs, request.end)
-        return [Send(envelope.sender, reply) if match is None else SendEpochs(envelope.sender, reply, match)]
+    def asked_early(self, envelope: Envelope) -> None:
+        self.asked = {**self.asked, envelope.sender: envelope}
 
     def _answer_asked(self) -> list[Action]:
-        """Who asked for epochs before this replica led."""
+        """Answers requests for epochs that came before this replica led."""
         asked, self.asked = self.asked, {}
         actions: list[Action] = []
         for _, envelope in sorted(asked.items()):
-            if envelope.epoch == self.max_epoch and isinstance(envelope.body, EpochsRequest):
-                actions += self._on_request(envelope, envelope.body)
+            if envelope.epoch == self.own.max_epoch and isinstance(envelope.body, EpochsRequest):
+                actions += self.on_request(envelope, envelope.body)
         return actions
 
-    def _on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
-        """R5: a follower says how far its log is."""
-        if self.role not in LEADING:
+    def on_request(self, envelope: Envelope, request: EpochsRequest) -> list[Action]:
+        if not self.own.leads:
+            return []
+        table, end, theirs = self.log.table, self.log.end, request.table
+        reply = self.own.envelope(EpochsReply(request.number, envelope.session, table, end))
+        match = None if theirs is None else common_end(table, end, theirs, request.end)
+        return [Send(envelope.sender, reply) if match is None else SendEpochs(envelope.sender, reply, match)]
+
+    def on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
+        """Takes in a follower's report of how far its log is (R5)."""
+        if not self.own.leads:
             return []
         sender = envelope.sender
         received = progress.end + progress.queued
-        # A forged or mixed-up end would make commits lie: RocketMQ took a follower's position from whoever connected
-        # (its #3015).
-        if received > self.end:
-            return [ClosePeer(sender, f"its log ends at {received}, that of its leader at {self.end}")]
-        pair = Pair(sender, envelope.store_id)
-        self._confirm(pair, progress.confirmed)
-        has_room = progress.has_room and pair in self._view()
-        if has_room is not (pair in self.roomy):
-            self.roomy = self.roomy ^ {pair}
-        self.heard = {**self.heard, sender: now_ms}
+        # A wrong end would make commits false: RocketMQ took a follower's position from any connection (its #3015).
+        if received > self.log.end:
+            return [ClosePeer(sender, f"its log ends at {received}, that of its leader at {self.log.end}")]
+        self.copies.reported(Pair(sender, envelope.store_id), progress, now_ms)
         window = reported(self.windows.get(sender), progress)
         if window is not None:
             self.windows = {**self.windows, sender: window}
-        return [*self._advance(), *self.more_for(sender), *self._nominate()]
+        return [*self.advance(), *self.more_for(sender), *self._nominate()]
 
-    def _confirm(self, pair: Pair, confirmed: int) -> None:
-        before = self.acks.get(pair)
-        if before is not None:
-            # A late message says less. Nothing that a pair confirmed in this epoch goes away: only a higher epoch cuts,
-            # and a disk that lost it is another pair (R10).
-            if confirmed > before:
-                self.acks = {**self.acks, pair: confirmed}
-            return
-        # A copy whose store is made anew at each start would fill the table; pairs that decide a commit are never
-        # dropped.
-        counting = self._commit_pairs()
-        others = [known for known in self.acks if known.broker_id == pair.broker_id and known not in counting]
-        drop = others[0] if len(others) >= STORES_PER_BROKER else None
-        self.acks = {known: end for known, end in self.acks.items() if known != drop} | {pair: confirmed}
+    def lost(self, broker_id: int, now_ms: int) -> list[Action]:
+        self.copies.lost(broker_id, now_ms)
+        return self._upkeep(now_ms) if self.group.cas is None else []
 
-    # Who is in sync.
+    def more(self) -> list[SendRecords]:
+        """Returns more records for each follower whose window is open."""
+        return [action for broker_id in sorted(self.windows) for action in self.more_for(broker_id)]
+
+    def more_for(self, broker_id: int) -> list[SendRecords]:
+        """Returns what to send to a follower now, before it requests more; nothing while enough is on its way. The
+        owner calls this after each message that it has sent to the follower.
+        """
+        window = self.windows.get(broker_id)
+        if window is None or not self.own.leads:
+            return []
+        start, end = self.log.table.start, self.log.end
+        if window.start < start:  # it must match its log first, and then reports its end
+            self.not_sent(broker_id)
+            return [SendRecords(broker_id, start, start)]
+        # A message, a write and a sync for each small group would cost more than the wait saves.
+        gathers = window.sent and end - window.start < self.own.config.gather
+        if window.start < end and window.is_open and not gathers:
+            return [SendRecords(broker_id, window.start, end)]
+        return []
+
+    def not_sent(self, broker_id: int) -> None:
+        """Closes a follower's window, because records for it cannot be read or are lost: its next report opens it."""
+        self.windows = {id_: window for id_, window in self.windows.items() if id_ != broker_id}
+
+    def announce_committed(self, *, repeat: bool) -> list[SendRecords]:
+        """Returns messages with the committed end and no records, for followers that were sent all of them. Otherwise
+        the end goes with records, and a tick after the last ones: a message for each commit would cost as much as the
+        records.
+        """
+        end, hw = self.log.end, self.log.hw
+        idle = [(id_, window) for id_, window in sorted(self.windows.items()) if window.start == end]
+        self.windows = {id_: replace(window, quiet=True) for id_, window in self.windows.items()}
+        due = [id_ for id_, window in idle if repeat or (window.quiet and window.committed < hw)]
+        return [SendRecords(id_, end, end) for id_ in due]
+
+    def records(self, action: SendRecords, end: int, payload: object) -> Envelope | None:
+        """Returns the message for a SendRecords of which [start, end) was read, to be sent now. None: this replica no
+        longer leads, or the follower is elsewhere by now.
+        """
+        # Read now, not when the read of the file began: the log may have been trimmed meanwhile.
+        table, start, hw = self.log.table, action.start, self.log.hw
+        if not self.own.leads or not table.start <= start <= end <= self.log.end:
+            return None
+        window = self.windows.get(action.to)
+        if window is not None and window.start == start:
+            self.windows = {**self.windows, action.to: window.with_sent(end, hw)}
+        elif end > start:
+            return None
+        previous = table.epoch_at(start - 1) if start > table.start else 0
+        rank = self.copies.rank_of(action.to)
+        return self.own.envelope(Records(start, end, previous, table.between(start, end), hw, rank, payload))
+
+    # The record.
+
+    def observed(self, before: tuple[Pair, ...]) -> list[Action]:
+        """Handles a newer record of the own epoch; `before`: the in-sync set of the last one."""
+        # Removed copies are sent nothing, and what they confirmed does not count (R17).
+        self.copies.forget_strangers()
+        self.windows = {id_: window for id_, window in self.windows.items() if self.group.is_of_group(id_)}
+        self.asked = {id_: envelope for id_, envelope in self.asked.items() if self.group.is_of_group(id_)}
+        self.copies.forget_replaced(before)
+        return self.advance()
 
     def propose(self, isr: tuple[Pair, ...]) -> list[Action]:
-        """Change the in-sync set, if the rules allow it: one change at a time (R7), who comes was admitted (R8), the
-        floor stays (R9). Gives nothing if they do not.
+        """Proposes another in-sync set if the rules allow it: one change at a time (R7), newcomers were admitted (R8),
+        the floor stays (R9). Otherwise returns nothing.
         """
-        record = self.record
-        if self.role not in LEADING or self.cas is not None or record is None or self.own_pair not in isr:
+        record = self.group.record
+        if not self.own.leads or self.group.cas is not None or record is None or self.own.pair not in isr:
             return []
-        view = set(record.isr)
-        if not all(pair in view or self._is_admissible(pair) for pair in isr):
+        if not all(pair in record.isr or self.copies.is_admissible(pair) for pair in isr):
             return []
-        if not all(self._is_of_group(pair.broker_id) for pair in isr):
+        if not all(self.group.is_of_group(pair.broker_id) for pair in isr):
             return []
         # Below the minimum, as a founder's first set is, it may only grow.
-        if not self._meets_floor(len(isr)) and len(isr) <= len(view):
+        if not self.group.meets_floor(len(isr)) and len(isr) <= len(record.isr):
             return []
-        return self._set(record.with_isr(isr))
-
-    def changes(self, silent: frozenset[Pair]) -> list[tuple[Pair, ...]]:
-        """In-sync sets worth proposing, best first, when `silent` pairs do not keep up: swap a replaced store, drop,
-        swap at the floor, add.
-        """
-        view = self._view()
-        out = [pair for pair in view if pair in silent and pair != self.own_pair]
-        come = [pair for pair in sorted(self.acks) if pair not in view and pair not in silent]
-        wishes = []
-        for pair in come:
-            # The old disk of this broker never confirms again, so nothing commits before it is swapped: this wish comes
-            # first.
-            kept = tuple(one for one in view if one.broker_id != pair.broker_id)
-            if len(kept) < len(view):
-                wishes.append(tuple(sorted((*kept, pair))))
-        for gone in out:
-            rest = tuple(one for one in view if one != gone)
-            wishes.append(rest)
-            wishes += [tuple(sorted((*rest, pair))) for pair in come if pair.broker_id != gone.broker_id]
-        brokers = {pair.broker_id for pair in view}
-        wishes += [tuple(sorted((*view, pair))) for pair in come if pair.broker_id not in brokers]
-        return [wish for wish in wishes if len({pair.broker_id for pair in wish}) == len(wish)]
+        return self.group.compare_and_set(record.with_isr(isr))
 
     def change_copies(self, change: CopyChange) -> list[Action]:
-        """Change who is of the group, or how many copies are needed (R15 to R18). Gives nothing while another change
-        of the record is under way, if it is done already, or if `why_not_changed` forbids it: ask that first.
+        """Changes the members or the minimum of the group (R15 to R18). Returns nothing while another change of the
+        record is under way, if it is done already, or if `why_not_changed`, which the caller checks first, forbids it.
         """
-        record = self.record
-        if record is None or self.cas is not None or is_done(record, change) or self.why_not_changed(change):
+        record = self.group.record
+        if record is None or self.group.cas is not None or is_done(record, change):
             return []
-        return self._set(changed(record, change))
+        return [] if self.copies.why_not_changed(change) else self.group.compare_and_set(changed(record, change))
 
-    def _forget_strangers(self) -> None:
-        """R17: who was removed is sent nothing, and what it confirmed is forgotten."""
-        self.acks = {pair: end for pair, end in self.acks.items() if self._is_of_group(pair.broker_id)}
-        self.windows = {id_: window for id_, window in self.windows.items() if self._is_of_group(id_)}
-        self.heard = {id_: ms for id_, ms in self.heard.items() if self._is_of_group(id_)}
-        self.asked = {id_: envelope for id_, envelope in self.asked.items() if self._is_of_group(id_)}
-
-    def _forget_replaced(self, before: tuple[Pair, ...]) -> None:
-        """R10: the store that another one of its broker took the place of is gone. What it confirmed stays true, but in
-        a group that writes nothing it would be reason enough to take it back, in turns with the new one for ever.
-        """
-        view = self._view()
-        brokers = {pair.broker_id for pair in view}
-        gone = {pair for pair in before if pair not in view and pair.broker_id in brokers}
-        if gone:
-            self.acks = {pair: end for pair, end in self.acks.items() if pair not in gone}
+    def lead_on(self, now_ms: int) -> list[Action]:
+        """Returns a change of the in-sync set that is due, otherwise a renewal of the record that is due."""
+        changes, record = self._upkeep(now_ms), self.group.record
+        if changes or record is None:
+            return changes
+        # A leader that drains does not renew: its write would change the token under the nominee's compare-and-set.
+        due = now_ms - self.group.changed_ms >= self.own.config.timing.renew_ms and self.own.role is not Role.DRAINING
+        return self.group.compare_and_set(record.renewed()) if due and self.copies.is_heard(now_ms) else []
 
     def _upkeep(self, now_ms: int) -> list[Action]:
-        self.silent = silent = self._silent(now_ms)
-        for wish in self.changes(silent):
+        self.copies.look(now_ms)
+        for wish in self.copies.changes(self.copies.silent):
             actions = self.propose(wish)
             if actions:
                 return actions
         return []
 
-    def _silent(self, now_ms: int) -> frozenset[Pair]:
-        """Pairs that were not heard of, or did not catch up, for `lag_ms`."""
-        lag_ms = self.config.timing.lag_ms
-        marks, silent, heard = {}, set(), dict(self.heard)  # of whom nothing was heard yet has from now on
-        for pair in (*self._view(), *self.acks):
-            mark = self.caught_up.get(pair)
-            if mark is None or self._end_of(pair) >= mark[0]:
-                # Held against where the log ended at an earlier look, not where it ends now: under load no follower has
-                # the newest record.
-                mark = (self.end, now_ms)
-            marks[pair] = mark
-            heard_ms = now_ms if pair == self.own_pair else heard.setdefault(pair.broker_id, now_ms)
-            if now_ms - min(mark[1], heard_ms) > lag_ms:
-                silent.add(pair)
-        self.caught_up, self.heard = marks, heard
-        return frozenset(silent)
-
-    def _lost(self, broker_id: int, now_ms: int) -> list[Action]:
-        timing = self.config.timing
-        self._pass_time(now_ms)
-        if self.role in LEADING and broker_id != self.config.broker_id:
-            # A hint, no rule: dropping it needs the record, and a copy that was only cut off is admitted again by R8.
-            self.heard = {**self.heard, broker_id: now_ms - timing.lag_ms - 1}
-            return self._upkeep(now_ms) if self.cas is None else []
-        if self.role in STANDING and broker_id == self.leader_id():
-            # One renewal may still be on its way; a leader that lives and lost only this link renews within it.
-            patience_ms = min(timing.suspect_ms, timing.renew_ms + timing.renew_ms // 2)
-            self.sign_ms = min(self._lived_ms(), now_ms - timing.suspect_ms + patience_ms)
-            self.leader_ms, self.lost_ms = NEVER, now_ms
-        return []
-
-    def _is_heard(self, now_ms: int) -> bool:
-        """A leader that too few hear stops its signs of life, so that others may try (D11)."""
-        record = self.record
-        if record is None:
-            return False
-        timing = self.config.timing
-        near = sum(
-            1
-            for pair in record.isr
-            if pair == self.own_pair or now_ms - self.heard.get(pair.broker_id, NOTHING) <= timing.suspect_ms
-        )
-        return near >= min(record.min_isr, len(record.isr))
-
     # Handing over.
 
     def drain(self, now_ms: int, *, to: int = NOTHING, within_ms: int = 0) -> list[Action]:
-        """R13: take no more records, let the others catch up, then let the best one take over, or `to` and no other.
-        Ends with HandedOver, after `within_ms` (0: of the timing) at the latest.
+        """Hands over: takes no more records, lets the others catch up, then nominates the best one, or `to` alone
+        (R13). Ends with HandedOver, after `within_ms` (0: of the timing) at the latest.
         """
-        if self.role is not Role.READY:
-            return [HandedOver(self.leader_id(), self.max_epoch)]
-        self._move(Role.DRAINING)
-        self.calm_ms = now_ms
-        self.drain_since_ms, self.drain_ms = now_ms, within_ms or self.config.timing.drain_ms
-        self.successor = to
+        if self.own.role is not Role.READY:
+            return [HandedOver(self.group.leader_id(), self.own.max_epoch)]
+        self.own.move(Role.DRAINING)
+        self.calm_ms = self.drain_since_ms = now_ms
+        self.drain_ms, self.successor = within_ms or self.own.config.timing.drain_ms, to
         return self._nominate()
 
-    def relief(self, now_ms: int) -> int:
-        """R22: who should lead because this leader's disk has no room for messages, to be asked by `drain`; `NOTHING`:
-        no copy, or not yet. Terms that end so are at least `relief_ms` long, so leads do not go round.
-        """
-        relief_ms = self.config.timing.relief_ms
-        if self.role is not Role.READY or not relief_ms or now_ms - self.calm_ms < relief_ms:
-            return NOTHING
-        roomy = self._have_room()
-        return min(roomy, key=lambda pair: (-self._end_of(pair), pair.broker_id)).broker_id if roomy else NOTHING
-
     def resume(self) -> list[Action]:
-        """Take a drain back that found no successor, and take records again. Safe although a nominee may still win: it
-        is in sync, so whatever is committed until then is in its log (R1, R6).
+        """Takes back a drain that found no successor, and accepts records again. Safe although a nominee may still win:
+        it is in sync, so whatever is committed until then is in its log (R1, R6).
         """
-        if self.role is Role.DRAINING:
-            self._move(Role.READY)
-            self.drain_since_ms = self.successor = NOTHING
-            self.nominated = frozenset()
+        if self.own.role is Role.DRAINING:
+            self.own.move(Role.READY)
+            self._end_drain()
         return []
 
+    def _end_drain(self) -> None:
+        self.drain_since_ms = self.successor = NOTHING
+        self.nominated = frozenset()
+
+    def relief(self, now_ms: int) -> int:
+        """Returns the copy that should lead because this leader's disk has no room for messages (R22), for `drain`;
+        `NOTHING`: none, or not yet. Terms that end in this way take at least `relief_ms`, so the lead does not
+        circulate.
+        """
+        relief_ms = self.own.config.timing.relief_ms
+        if self.own.role is not Role.READY or not relief_ms or now_ms - self.calm_ms < relief_ms:
+            return NOTHING
+        roomy = self.copies.have_room()
+        return min(roomy, key=lambda pair: (-self.copies.end_of(pair), pair.broker_id)).broker_id if roomy else NOTHING
+
     def _nominate(self) -> list[Action]:
-        """The first nomination, as soon as the others have all; the next ones are a matter of time (`_drain_tick`)."""
-        return [] if self.role is not Role.DRAINING or self.nominated else self._nominate_next()
+        """Sends the first nomination once the others have everything; the next ones follow by time (`drain_tick`)."""
+        return [] if self.own.role is not Role.DRAINING or self.nominated else self._nominate_next()
 
     def _nominate_next(self) -> list[Action]:
-        if self.cas is not None:
+        if self.group.cas is not None:
             return []  # the nominee's compare-and-set would race with it
-        others = [pair for pair in self._view() if pair != self.own_pair]
-        if not others:
-            return [HandedOver(NO_LEADER, self.max_epoch)]
+        if not self.copies.others():
+            return [HandedOver(NO_LEADER, self.own.max_epoch)]
         # All of them, not the nominee alone: any in-sync copy may win the election that follows (R1).
-        if any(self._end_of(pair) < self.end for pair in self._view()):
+        if any(self.copies.end_of(pair) < self.log.end for pair in self.group.isr):
             return []
-        waiting = [pair for pair in others if pair.broker_id not in self.nominated and self._may_succeed(pair)]
+        waiting = [broker_id for broker_id in self._heirs() if broker_id not in self.nominated]
         if not waiting:
             return []
-        best = min(waiting, key=lambda pair: (self._rank_of(pair.broker_id), pair.broker_id))
-        self.nominated = self.nominated | {best.broker_id}
-        return [Send(best.broker_id, self._envelope(Nomination(self.end)))]
+        best = min(waiting, key=lambda broker_id: (self.copies.rank_of(broker_id), broker_id))
+        self.nominated = self.nominated | {best}
+        return [Send(best, self.own.envelope(Nomination(self.log.end)))]
 
-    def _may_succeed(self, pair: Pair) -> bool:
-        return self.successor in {NOTHING, pair.broker_id}
+    def _heirs(self) -> list[int]:
+        """Returns the copies that may take over from this drain."""
+        others = [pair.broker_id for pair in self.copies.others()]
+        return [broker_id for broker_id in others if self.successor in {NOTHING, broker_id}]
 
-    def _drain_tick(self, now_ms: int) -> list[Action]:
+    def drain_tick(self, now_ms: int) -> list[Action]:
         if now_ms - self.drain_since_ms >= self.drain_ms:
-            # The owner decides what to do with a drain that nobody took over; it is told once in `drain_ms`, not with
-            # each tick.
+            # The owner decides what to do with a drain that no copy took over; it is notified once in `drain_ms`, not
+            # with each tick.
             self.drain_since_ms = now_ms
-            return [HandedOver(NO_LEADER, self.max_epoch)]
-        nominated_before = len(self.nominated)
-        if nominated_before and nominated_before >= sum(
-            1 for pair in self._view() if pair != self.own_pair and self._may_succeed(pair)
-        ):
-            # Each was nominated once and none took over: messages may have been lost, begin with the best again.
+            return [HandedOver(NO_LEADER, self.own.max_epoch)]
+        if len(self.nominated) >= len(self._heirs()):
+            # Each was nominated once and none took over: messages may have been lost, so the best one is first again.
             self.nominated = frozenset()
         return self._nominate_next()

@@ -1,9 +1,8 @@
-"""Changes of a running group: one more copy, one copy less, another minimum of copies in sync.
+"""Changes of a running group: one more copy, one copy less, or another minimum of copies in sync.
 
-Each is one compare-and-set of the group record by the leader (R15 to R18 in `docs/internals/replication.md`), one at a
-time with every other change of the record. Nothing here can make a copy count that lacks a committed record: who is
-added is not in sync, and is admitted as every copy is (R8). Whether a change is allowed, `Rules.why_not_changed` says.
-Pure.
+Each is one compare-and-set of the group record by the leader (R15 to R18 in `docs/internals/replication.md`), and the
+only change of the record at that time. None can make a copy count that lacks a committed record: an added copy is not
+in sync, and is admitted as every copy is (R8). `Copies.why_not_changed` decides whether a change is allowed. Pure.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from typing import TypeAlias, assert_never
 
 from evenq_broker.core.replication.record import GroupRecord
 
-__all__ = ["AddCopy", "CopyChange", "RemoveCopy", "SetMinimum", "changed", "is_done"]
-
 
 @dataclass(frozen=True, slots=True)
 class AddCopy:
-    """One more member, which the others reach at `address`."""
+    """New member, which the others reach at `address`."""
 
     broker_id: int
     address: str
@@ -26,14 +23,12 @@ class AddCopy:
 
 @dataclass(frozen=True, slots=True)
 class RemoveCopy:
-    """One member less."""
-
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetMinimum:
-    """Copies in sync that are needed from now on."""
+    """New minimum of copies in sync."""
 
     copies: int
 
@@ -42,7 +37,6 @@ CopyChange: TypeAlias = AddCopy | RemoveCopy | SetMinimum
 
 
 def changed(record: GroupRecord, change: CopyChange) -> GroupRecord:
-    """The record with the change."""
     match change:
         case AddCopy(broker_id, address):
             return record.with_member(broker_id, address)
@@ -55,7 +49,7 @@ def changed(record: GroupRecord, change: CopyChange) -> GroupRecord:
 
 
 def is_done(record: GroupRecord, change: CopyChange) -> bool:
-    """True if the record is as the change would make it."""
+    """Returns True if the record is as the change would make it."""
     match change:
         case AddCopy(broker_id, address):
             return broker_id in record.members and record.address_of(broker_id) == address

@@ -1,9 +1,9 @@
-"""What replicas say to each other, and what is refused of it before anything else looks at it.
+"""Messages between replicas, and the check that each passes before anything else looks at it.
 
-Every message travels in an envelope with cluster, sender, store, start of the sender's process, and epoch. A message
-of another cluster, of a broker that is no member, with a number outside its range or a table that is no table is
-refused by `fault_of`, and the link it came on is closed. Lower and higher epochs are the replica's business (R3).
-Nothing here is protobuf: `rpc` translates. The bytes of records are opaque (`payload`).
+Every message travels in an envelope with cluster, sender, store, start of the sender's process, and epoch. `fault_of`
+refuses a message of another cluster, of a broker that is not a member, with a number outside its range or an invalid
+table. The link that it came on is then closed. Lower and higher epochs are left to the replica (R3). Protobuf stays in
+`rpc`, which translates. The bytes of records are opaque (`payload`).
 """
 
 from __future__ import annotations
@@ -14,103 +14,84 @@ from typing import TypeAlias
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID, GroupRecord
 
-__all__ = [
-    "Body",
-    "Envelope",
-    "EpochsReply",
-    "EpochsRequest",
-    "FollowerProgress",
-    "LastRecord",
-    "Nomination",
-    "Records",
-    "Refusal",
-    "fault_of",
-]
-
 EPOCH_LEAP_MAX = 1_000_000  # a claim further ahead of what is known is nonsense, not an epoch (decision 47)
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last record below a place of a log. By it two logs are told apart that have the same epochs and lengths."""
+    """The last record below an offset of a log. It distinguishes logs that have the same epochs and lengths."""
 
     start: int
-    end: int
-    """The place."""
+    end: int  # the offset
     crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochsRequest:
-    """Follower to leader: where do our logs part? `number` comes back in the reply."""
+    """Follower's request for the place where the logs part. `number` comes back in the reply."""
 
     number: int
     table: EpochTable | None = None
-    """The own log; None: the sender is of a version that does not say."""
+    """The follower's log; None: its version does not send it."""
     end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EpochsReply:
-    """Leader to follower: my log. Valid only for the start of the process, and the request, that asked: an older reply
-    shows a shorter log, and who cut by it would cut what it confirmed since.
+    """Leader's log, for the start of the process and the request that it answers. An older reply shows a shorter log: a
+    follower that cut by it would cut what it has confirmed since.
     """
 
     number: int
-    session: int
-    """`session` of the follower that asked."""
+    session: int  # `session` of the requesting follower
     table: EpochTable
     end: int
-    last: LastRecord | None = None
-    """The last record of what both logs have by their epochs; None: no comparison."""
+    last: LastRecord | None = None  # the last record that both logs have by their epochs; None: no comparison
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """Follower to leader: how far my log is (R5), and whether I want more. Offsets are ends, exclusive."""
+    """Follower's report of how far its log is (R5), and whether it wants more. Offsets are ends, exclusive."""
 
     end: int
-    """What is written; the next record wanted begins there."""
+    """End of what is written; the next record wanted begins there."""
     confirmed: int
-    """What counts: synced to disk with REPL_SYNC, written with REPL_MEMORY."""
+    """End of what counts: synced to disk with REPL_SYNC, written with REPL_MEMORY."""
     wants: bool
-    """True: send records from `end` on, now or when there are some. Only who knows no `ahead` looks at it."""
+    """True: send records from `end` on, now or when there are some. Read only where `ahead` is 0."""
     ahead: int = 0
-    """How much may be sent behind `end` without being asked for; 0: one message for each time that I want more."""
+    """How much may be sent behind `end` without a request; 0: one message for each `wants`."""
     queued: int = 0
     """How much behind `end` has come and is not written yet."""
     again: bool = False
     """True: what was sent behind `end` + `queued` has not come, send it again."""
     has_room: bool = False
-    """True: my disk has room for messages, should I lead (R22). False also of who says nothing of it."""
+    """True: the follower's disk has room for messages, should it lead (R22). False also if it does not report that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Leader to follower: records [start, end), which may be none, and what is committed."""
+    """Leader's records [start, end), maybe none, and what is committed."""
 
     start: int
     end: int
-    previous_epoch: int
-    """Epoch of the record before `start`; 0: there is none."""
-    epochs: tuple[EpochStart, ...]
-    """Epochs that begin inside."""
+    previous_epoch: int  # epoch of the record before `start`; 0: there is none
+    epochs: tuple[EpochStart, ...]  # epochs that begin inside
     committed: int
-    rank: int
-    """Place of the follower among those in sync, 0 is the best: who is worse waits longer before it stands (R1)."""
+    rank: int  # rank of the follower among those in sync, 0 is the best: a worse one waits longer before it stands (R1)
     payload: object
 
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Draining leader to the best follower: elect yourself, my log ends at `end` (R13)."""
+    """Draining leader's request to the best follower to stand for election; the leader's log ends at `end` (R13)."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Your epoch is over; the envelope has the newer one."""
+    """Answer to a message of a lower epoch; the envelope has the newer one."""
 
 
 Body: TypeAlias = EpochsRequest | EpochsReply | FollowerProgress | Records | Nomination | Refusal
@@ -118,27 +99,24 @@ Body: TypeAlias = EpochsRequest | EpochsReply | FollowerProgress | Records | Nom
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message."""
+    """One message with its sender."""
 
     cluster: str
-    sender: int
-    """Broker id."""
+    sender: int  # broker id
     store_id: str
-    session: int
-    """Number that each start of the sender's process draws anew."""
+    session: int  # number that each start of the sender's process draws anew
     epoch: int
     body: Body
 
 
 def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, record: GroupRecord) -> str:
-    """Why a message must not be looked at, in a sentence; empty: it may be."""
+    """Returns why a message must not be processed, as a sentence; empty: it may."""
     if envelope.cluster != cluster:
         return f"a message of cluster {envelope.cluster!r} in cluster {cluster!r}"
-    # The newest record decides who is a member, not the sender's epoch: a removed copy does not know yet that it was
-    # (R17).
+    # The newest record decides who is a member, not the sender's epoch: it may not know of its removal (R17).
     if envelope.sender == own_id or envelope.sender not in record.members:
         members = ", ".join(map(str, record.members))
-        return f"broker {envelope.sender} is no other member of the group, whose copies are {members}"
+        return f"broker {envelope.sender} is not another member of the group, whose copies are {members}"
     if not STORE_ID.fullmatch(envelope.store_id):
         return f"store id {envelope.store_id!r} is not 32 lower-case hexadecimal digits"
     if not 0 <= envelope.epoch <= epoch + EPOCH_LEAP_MAX:

@@ -1,8 +1,8 @@
-"""The group record: the one linearizable, compare-and-set record of a broker group, and what may stand in it.
+"""Group record: the one linearizable, compare-and-set record of a broker group, and the rules of its content.
 
-Read by every replica, written by the leader (in-sync changes, renewals) and by candidates (elections). Always true of
-one that was accepted: each in-sync broker is a member, has one store, and the minimum fits the members. `version`
-grows with each write, renewals too, so a reader sees life without comparing clocks. Pure; coordinators keep it.
+Every replica reads it; the leader (in-sync changes, renewals) and candidates (elections) write it. Always true of an
+accepted one: each in-sync broker is a member, has one store, and the minimum fits the members. `version` grows with
+each write, also with renewals, so a reader sees life without comparing clocks. Pure; coordinators keep it.
 """
 
 from __future__ import annotations
@@ -12,47 +12,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = [
-    "NO_LEADER",
-    "REASON_MAX",
-    "UNCLEAN_MAX",
-    "GroupRecord",
-    "MemberAddress",
-    "Pair",
-    "RecordRefused",
-    "Seen",
-    "UncleanElection",
-    "address_fault",
-    "first_record",
-    "record_fields",
-    "record_of",
-    "restored_record",
-]
-
 NO_LEADER = -1
 MEMBERS_MAX = 9
 NUMBER_MAX = 1 << 62
 STORE_ID = re.compile(r"[0-9a-f]{32}")
 UNCLEAN_MAX = 4
-"""Unclean elections that a record keeps, the newest ones: all that a record holds must fit into what is stored."""
-REASON_MAX = 200
-"""Characters of the reason of one."""
+"""Unclean elections that a record keeps, the newest ones: the whole record must fit into its place of storage."""
+REASON_MAX = 200  # characters of an election's reason
 ADDRESS = re.compile(r"[^\s,=;]{1,255}:[0-9]{1,5}")
 
 
 class RecordRefused(ValueError):
-    """A group record breaks a rule of its format; says which field, its value and the limit."""
+    """Error for a group record that breaks a rule of its format; names the field, its value and the limit."""
 
 
 class Pair(NamedTuple):
-    """What is in sync: a broker AND its store. A broker whose disk was replaced is another pair."""
+    """Member of an in-sync set: a broker AND its store. A broker whose disk was replaced is another pair."""
 
     broker_id: int
     store_id: str
 
 
 class MemberAddress(NamedTuple):
-    """Where the other copies reach a member that was added while the group ran."""
+    """Address at which the other copies reach a member that was added while the group ran."""
 
     broker_id: int
     address: str
@@ -60,70 +42,66 @@ class MemberAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanElection:
-    """An operator let a copy lead that may lack committed records (R20, D12): what was known then."""
+    """Facts about an operator's decision to let a copy lead that may lack committed records (R20, D12)."""
 
     epoch: int
-    """That it began; what lower epochs committed may be lost."""
+    """The epoch that it began; what lower epochs committed may be lost."""
     broker_id: int
     store_id: str
     time_ms: int
-    """Ms since the epoch of time, by the clock of that copy: for people."""
+    """Ms since the epoch of time, by that copy's clock: for people."""
     log_end: int
-    """What it had: what was committed behind it is lost."""
+    """End of its log: what was committed behind it is lost."""
     lost: tuple[Pair, ...]
-    """Who was in sync before, and may never lead again with these stores."""
+    """Pairs that were in sync before, and may never lead again with these stores."""
     reason: str
-    """The operator's, at most `REASON_MAX` characters of one line."""
+    """The operator's reason: one line of at most `REASON_MAX` characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """One state of the group."""
 
-    version: int
-    """1 for the first; each write adds 1."""
+    version: int  # 1 for the first; each write adds 1
     epoch: int
     """Number of the leadership; 0 before the first election."""
-    leader: int
-    """Broker id; `NO_LEADER` before the first election."""
+    leader: int  # broker id; `NO_LEADER` before the first election
     isr: tuple[Pair, ...]
     """The in-sync set, ascending by broker id: each of them holds every committed record durably."""
-    min_isr: int
-    """Nothing commits on fewer copies."""
-    members: tuple[int, ...]
-    """Broker ids of the group, ascending."""
+    min_isr: int  # nothing commits on fewer copies
+    members: tuple[int, ...]  # broker ids of the group, ascending
     addresses: tuple[MemberAddress, ...] = ()
     """Of members that were added while the group ran, ascending; they win over the settings of each copy."""
-    unclean: tuple[UncleanElection, ...] = ()
-    """The last `UNCLEAN_MAX` of them, ascending by epoch."""
+    unclean: tuple[UncleanElection, ...] = ()  # the last `UNCLEAN_MAX` of them, ascending by epoch
 
     def store_of(self, broker_id: int) -> str:
-        """Store that is in sync for the broker; empty: the broker is not in sync."""
+        """Returns the store that is in sync for the broker; empty: the broker is not in sync."""
         for pair in self.isr:
             if pair.broker_id == broker_id:
                 return pair.store_id
         return ""
 
     def address_of(self, broker_id: int) -> str:
-        """Where the record says that the broker is reached; empty: the settings say it."""
+        """Returns the address of the broker in the record; empty: the settings have it."""
         return next((one.address for one in self.addresses if one.broker_id == broker_id), "")
 
     def elected(self, broker_id: int) -> GroupRecord:
-        """The record that makes the broker leader of the next epoch. The in-sync set stays (R1)."""
+        """Returns the record that makes the broker leader of the next epoch. The in-sync set stays (R1)."""
         return replace(self, version=self.version + 1, epoch=self.epoch + 1, leader=broker_id)
 
-    def elected_unclean(self, election: UncleanElection, isr: tuple[Pair, ...]) -> GroupRecord:
-        """The record in which an operator let a copy lead that is not in sync (R20): no other copy is in sync then."""
-        return replace(
-            self.elected(election.broker_id), isr=tuple(sorted(isr)), unclean=(*self.unclean, election)[-UNCLEAN_MAX:]
-        )
+    def elected_unclean(self, election: UncleanElection) -> GroupRecord:
+        """Returns the record in which a copy leads by an operator's command. It alone is in sync: the others that were
+        have logs of another history now (R20).
+        """
+        pair, unclean = Pair(election.broker_id, election.store_id), (*self.unclean, election)
+        return replace(self.elected(pair.broker_id), isr=(pair,), unclean=unclean[-UNCLEAN_MAX:])
 
     def with_isr(self, isr: tuple[Pair, ...]) -> GroupRecord:
-        """The record with another in-sync set."""
+        """Returns the record with another in-sync set."""
         return replace(self, version=self.version + 1, isr=tuple(sorted(isr)))
 
     def with_member(self, broker_id: int, address: str) -> GroupRecord:
-        """The record with one more member, which is not in sync (R15)."""
+        """Returns the record with one more member, which is not in sync (R15)."""
         return replace(
             self,
             version=self.version + 1,
@@ -132,7 +110,7 @@ class GroupRecord:
         )
 
     def without_member(self, broker_id: int) -> GroupRecord:
-        """The record without a member: in one write it is neither in sync nor of the group (R16)."""
+        """Returns the record without a member: in one write it is neither in sync nor of the group (R16)."""
         return replace(
             self,
             version=self.version + 1,
@@ -142,28 +120,26 @@ class GroupRecord:
         )
 
     def with_minimum(self, min_isr: int) -> GroupRecord:
-        """The record with another minimum of copies in sync (R18)."""
+        """Returns the record with another minimum of copies in sync (R18)."""
         return replace(self, version=self.version + 1, min_isr=min_isr)
 
     def renewed(self) -> GroupRecord:
-        """The same once more: a sign of life."""
+        """Returns the same record with the next version: a sign of life."""
         return replace(self, version=self.version + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as it was read, and the token that a compare-and-set compares. The token means something to the
-    coordinator only.
-    """
+    """A record as it was read, and its token for a compare-and-set, which has a meaning only for the coordinator."""
 
     record: GroupRecord
     token: str
 
 
 def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int, epoch: int = 0) -> GroupRecord:
-    """What the first broker of a new group writes if there is no record. Only its own store is in sync, so nothing
-    commits before others were admitted, unless one is enough. `epoch`: of the last record of a log that was written
-    without copies; it counts as led by this broker, in a start that is over. Raises RecordRefused.
+    """Returns the record that the first broker of a new group writes. Only its own store is in sync, so nothing commits
+    before others were admitted, unless one is enough. `epoch`: of the last record of a log that was written without
+    copies; this broker counts as its leader, in a start that has ended. Raises RecordRefused.
     """
     leader = pair.broker_id if epoch else NO_LEADER
     record = GroupRecord(
@@ -174,16 +150,14 @@ def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int, epoch: i
 
 
 def restored_record(pair: Pair, *, members: tuple[int, ...], min_isr: int, epoch: int) -> GroupRecord:
-    """What the first broker of a new group writes whose log was restored from a backup: it leads at once, in an epoch
-    above all of the old group's. Only its store is in sync. Raises RecordRefused.
+    """Returns the first record of a new group whose log was restored from a backup. The writer leads immediately, in an
+    epoch above all of the old group's. Only its store is in sync. Raises RecordRefused.
     """
-    return replace(
-        first_record(pair, members=members, min_isr=min_isr), epoch=epoch, leader=pair.broker_id
-    )  # fmt: skip
+    return replace(first_record(pair, members=members, min_isr=min_isr), epoch=epoch, leader=pair.broker_id)
 
 
 def record_fields(record: GroupRecord) -> dict[str, object]:
-    """The record as plain values, for JSON and annotations."""
+    """Returns the record as plain values, for JSON and annotations."""
     addresses = {str(one.broker_id): one.address for one in record.addresses}
     return {
         "version": record.version,
@@ -196,7 +170,7 @@ def record_fields(record: GroupRecord) -> dict[str, object]:
 
 
 def _rare_fields(record: GroupRecord, addresses: dict[str, str]) -> dict[str, object]:
-    """What most records do not have, and older programs do not know."""
+    """Returns the fields that most records do not have, and older programs do not know."""
     unclean = [
         {
             "epoch": one.epoch,
@@ -209,12 +183,12 @@ def _rare_fields(record: GroupRecord, addresses: dict[str, str]) -> dict[str, ob
         }
         for one in record.unclean
     ]
-    # Not even as empty fields: a group that never used them can go back to a release before (decisions 65, 79).
+    # Left out, not empty: a group that never used them can go back to an earlier release (decisions 65, 79).
     return ({"addresses": addresses} if addresses else {}) | ({"unclean": unclean} if unclean else {})
 
 
 def record_of(fields: object) -> GroupRecord:
-    """The reverse. Raises RecordRefused for anything that is not a whole, sensible record."""
+    """Reads `record_fields`. Raises RecordRefused for anything that is not a whole, sensible record."""
     if not isinstance(fields, Mapping):
         raise RecordRefused(f"a group record is an object, not {type(fields).__name__}")
     isr, members = fields.get("isr"), fields.get("members")
@@ -264,7 +238,7 @@ def _unclean_election(fields: object) -> UncleanElection:
 
 
 def address_fault(address: object) -> str:
-    """What is wrong with the address of a member, in a sentence; empty: nothing."""
+    """Returns what is wrong with the address of a member, as a sentence; empty: nothing."""
     if isinstance(address, str) and ADDRESS.fullmatch(address) and 0 < int(address.rpartition(":")[2]) < 65_536:
         return ""
     return f"address {str(address)[:80]!r}: it must be host:port, as in db4:8083, of at most 255 characters"
@@ -303,13 +277,12 @@ def _check(record: GroupRecord) -> None:
     brokers = [pair.broker_id for pair in record.isr]
     if not members or len(members) != len(record.members):
         raise RecordRefused(f"members {list(record.members)}: each broker id once, and at least one")
-    # An empty in-sync set would say that no copy has the committed records: no rule could ever elect one again (R1,
-    # R2).
+    # With an empty in-sync set no copy would have the committed records: no rule could ever elect one again (R1, R2).
     if not brokers or len(set(brokers)) != len(brokers) or not members.issuperset(brokers):
         raise RecordRefused(f"isr of {brokers}: it needs at least one broker, each once, all of them members")
     if not members.issuperset(one.broker_id for one in record.addresses):
         raise RecordRefused(f"addresses of {[one.broker_id for one in record.addresses]}: all must be members")
-    # Refused here, in the one place that every write passes: such a group could never commit again.
+    # Refused here, where every write passes: such a group could never commit again.
     if record.min_isr > len(members):
         raise RecordRefused(f"min_isr is {record.min_isr}, more than the {len(members)} members")
     if record.leader != NO_LEADER and record.leader not in brokers:

@@ -1,9 +1,10 @@
-"""What an operator learns before a copy that is not in sync is let lead, and why that is refused (R20, D12).
+"""Plan of an unclean election: what an operator learns before a copy leads that is not in sync, and refusals (R20,
+D12).
 
-All copies that may lead must be gone for good: what only they had is given up by it. `unclean_plan` is made of what the
-copies that answer say of themselves, and of the group record. Of two copies that are not in sync, the one whose last
-record has the higher epoch has all committed records that the other has, since it matched its log with the leader of
-that epoch; with one epoch it is the longer log. Pure.
+All copies that may lead must be gone for good, because what only they had is given up. `unclean_plan` is made from what
+the answering copies report of themselves, and from the group record. Of two copies that are not in sync, the one whose
+last record has the higher epoch has all committed records of the other. It matched its log with the leader of that
+epoch. Within one epoch it is the longer log. Pure.
 """
 
 from __future__ import annotations
@@ -14,27 +15,20 @@ from datetime import UTC, datetime
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
 from evenq_broker.core.replication.record import NO_LEADER, REASON_MAX, GroupRecord, UncleanElection
 
-__all__ = ["LostPair", "UncleanOrder", "UncleanPlan", "cleaned_reason", "in_words", "unclean_plan"]
-
 BMP_END = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanOrder:
-    """What an operator asks for."""
-
-    copy: int
-    """That is to lead."""
+    copy: int  # the copy that is to lead
     reason: str = ""
-    despite_better: bool = False
-    """Also if another copy answers that has more."""
-    epoch: int = 0
-    """Of the plan that the operator saw; 0: whatever it is."""
+    despite_better: bool = False  # also if another copy answers that has more
+    epoch: int = 0  # of the plan that the operator saw; 0: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPair:
-    """Who may lead by the record: what only these have is lost."""
+    """Pair that may lead by the record: what only such pairs have is lost."""
 
     broker_id: int
     store_id: str
@@ -44,22 +38,26 @@ class LostPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncleanPlan:
-    """What would happen."""
+    """Consequences of an unclean election."""
 
     group: ReplicaGroupView
     lost: tuple[LostPair, ...]
     suggested: int
     """Of the copies that answer, the one that has most; `NO_LEADER`: none answers."""
     refusal: str
-    """Why it is not done, in a sentence; empty: nothing hinders."""
+    """Why it is not done, as a sentence; empty: nothing prevents it."""
 
 
 def unclean_plan(
-    view: ReplicaGroupView, record: GroupRecord | None, order: UncleanOrder | None, *, unchanged_ms: int,
+    view: ReplicaGroupView,
+    record: GroupRecord | None,
+    order: UncleanOrder | None,
+    *,
+    unchanged_ms: int,
     quiet_ms: int,
-) -> UncleanPlan:  # fmt: skip
-    """`view`: of all copies that answer; `record`: as the copy asked knows it, and for how long it has read it without
-    a change; after `quiet_ms` no leader lives. `order` None: no copy was named yet.
+) -> UncleanPlan:
+    """Returns the plan. `view`: of all copies that answer; `record`: as this copy has read it, for `unchanged_ms`
+    without a change; after `quiet_ms` no leader lives. `order` None: no copy was named yet.
     """
     answering = [one for one in view.copies if one.state is not CopyState.AWAY]
     candidates = [one for one in answering if not one.may_lead]
@@ -76,13 +74,13 @@ def unclean_plan(
 
 
 def cleaned_reason(text: str) -> str:
-    """One line of what can be printed. Longer ones are the caller's to refuse."""
+    """Returns one line of printable text. The caller refuses longer ones."""
     kept = (one if one.isprintable() and ord(one) <= BMP_END else " " for one in text)
     return " ".join("".join(kept).split())[:REASON_MAX]
 
 
 def in_words(election: UncleanElection) -> str:
-    """One election in a sentence, for logs."""
+    """Returns one election as a sentence, for logs."""
     when = datetime.fromtimestamp(election.time_ms / 1000, UTC)
     gone = ", ".join(str(pair.broker_id) for pair in election.lost)
     return (
@@ -93,7 +91,7 @@ def in_words(election: UncleanElection) -> str:
 
 
 def _has(copy: CopyView) -> tuple[int, int, int]:
-    """How much it has, comparable; of equal ones the lower number."""
+    """Returns how much a copy has, comparable; of equal ones the lower number wins."""
     return copy.log_epoch, copy.log_end, -copy.copy
 
 

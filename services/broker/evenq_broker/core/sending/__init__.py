@@ -1,1 +1,1 @@
-"""What a message may be, and what of it is stored."""
+"""Checks of sent messages, and the form in which they are stored."""

@@ -1,14 +1,12 @@
-"""Reads a SendMessage or Publish of plain messages from its bytes: checked, cut into what the store keeps, no protobuf
-object.
+"""Reader of plain SendMessage and Publish requests: checks them and cuts them for the store, without protobuf objects.
 
-Nearly every message that is sent is plain: no delay, message group, transaction, priority or lite topic, and encoded as
-every protobuf library writes it, fields in ascending order. For those all checks of `core.sending.validation` are made
-on the bytes, and head and system properties are slices of the request. Anything else, also whatever a check refuses,
-gives None, and the full path decodes it and gives the verdict: no error is made here. What is stored is byte for byte
-what the full path stores, but for the order of user properties, which protobuf leaves open; `make plain-sends` holds
-one against the other.
+Nearly every message is plain: it has no delay, message group, transaction, priority or lite topic. It is encoded as
+every protobuf library does it, with fields in ascending order. For these, all checks of `core.sending.validation` are
+made on the bytes, and head and system properties are slices of the request. Anything else, also what a check refuses,
+gives None; then the full path decodes it and decides, so no error is made here. The stored bytes are those that the
+full path stores, except for the order of user properties, which protobuf leaves open; `make plain-sends` compares both.
 
-What repeats from message to message (topic, properties, tag, host and queue) is checked once and remembered; id and
+What repeats from message to message (topic, properties, tag, host and queue) is checked once and remembered. Id and
 time, which never repeat, are read by one regular expression. Called by `rpc.sending.send` and `rpc.sending.publishing`
 through the front, before guard and handler; pure.
 """
@@ -34,14 +32,10 @@ from evenq_broker.core.sending.validation import (
     is_tag,
 )
 
-__all__ = ["PlainBlock", "PlainSend", "PlainSends"]
-
 _MESSAGES, _TOPIC, _PROPERTY, _SYSTEM, _BODY = 0x0A, 0x0A, 0x12, 0x1A, 0x22
 """First byte of a field: `messages` of the request; `topic`, `user_properties`, `system_properties`, `body` of each."""
-_BLOCK_QUEUE, _BLOCK_MESSAGES = 0x0A, 0x12
-"""The same of a PublishRequest: `queue`, `messages`."""
-_QUEUE_BROKER, _QUEUE_ID = 0x12, 0x18
-"""`broker_name`, `queue_id` of `queue`."""
+_BLOCK_QUEUE, _BLOCK_MESSAGES = 0x0A, 0x12  # the same of a PublishRequest: `queue`, `messages`
+_QUEUE_BROKER, _QUEUE_ID = 0x12, 0x18  # `broker_name`, `queue_id` of `queue`
 _MINUS_ONE = b"\xff" * 9 + b"\x01"
 _TAG, _KEY, _HOST, _QUEUE = 0x0A, 0x12, 0x42, 0x68
 """`tag`, `keys`, `born_host`, `queue_id` of system properties."""
@@ -51,75 +45,69 @@ _ID_AND_TIME = re.compile(
     rb"\x3a(.)(\x08[\x80-\xff]{4}[\x01-\x7f])(?:\x10([\x80-\xff]{0,4}[\x01-\x7f]))?",
     re.DOTALL,
 ).match
-"""Length and text of `message_id`, `body_encoding` IDENTITY and `message_type` NORMAL, each of which may be left out,
-and `born_timestamp`: its length, `seconds` of five bytes (from 1978 to 3058), and `nanos`. The lengths are yet to be
-compared.
+"""Length and text of `message_id`; `body_encoding` IDENTITY and `message_type` NORMAL, both optional; the length of
+`born_timestamp`, its `seconds` of five bytes (from 1978 to 3058), and `nanos`. Lengths are compared later.
 """
 _NANOS = re.compile(rb"[\x80-\xff]{0,4}[\x01-\x7f]", re.DOTALL).fullmatch
 _SHORT_MAX = 0x7F
 _ONE_MORE = bytes(0 < byte <= _SHORT_MAX for byte in range(256))
-"""By the second byte of a length: is it the last?"""
+"""By the second byte of a length: whether it is the last."""
 _UNLIKE_MAX = 4
-"""When this many more messages differ from the one before them than equal it, no more are compared."""
+"""When this many more messages differ from the previous one than equal it, no more are compared."""
 _SYSTEM_BYTES_MAX = 8 << 10
 _REMEMBERED, _REMEMBERED_BYTES = 4_096, 1_024
 
 
 class _Shape:
-    """What a message was like, for those behind it that differ in id, time and body alone."""
+    """Shape of a message, for later ones that differ only in id, time and body."""
 
     __slots__ = ("born_ms", "first", "moment", "nanos", "places", "second_ms", "tail")
 
     def __init__(self) -> None:
         self.first = b""
-        """From its begin to the length of its id. Empty: none is compared with it."""
+        """From its start to the length of its id. Empty: no message is compared with it."""
         self.moment = b""
-        """From behind its id to `nanos`, or to the end of the time that has none."""
+        """From behind its id to `nanos`, or to the end of a time without them."""
         self.tail = b""
         """From behind its time to the first byte of the field `body`."""
-        self.nanos = b""
-        """The newest of that length, and `born_ms` with it."""
+        self.nanos = b""  # the last ones of that length; `born_ms` fits them
         self.second_ms = self.born_ms = 0
         self.places: tuple[int, ...] = (0,) * 7
-        """From its begin: of the id, behind it, of `nanos`, behind them, of the body's field, behind topic and
-        properties, of the system properties.
-        """
+        """Offsets in it: id, its end, `nanos`, its end, `body`, end of topic and properties, system properties."""
 
 
 _NO_SHAPE = _Shape()
 
 
 class PlainSend:
-    """A request that is as usual, not yet held against its topic."""
+    """A plain request, not yet checked against its topic."""
 
     __slots__ = ("entries", "keys", "message_ids", "topic")
 
     def __init__(self, topic: str) -> None:
-        self.topic = topic
-        """Name of the topic of all of them."""
+        self.topic = topic  # name of the topic of all of them
         self.entries: list[Append] = []
-        """For the store; without a topic id, and with the queue that was asked for, 0 = none."""
+        """For the store; without a topic id, and with the requested queue, 0 = none."""
         self.message_ids: list[bytes] = []
         self.keys: list[bytes] = []
-        """Names in the window of duplicates (`core.sending.dedup_window`), without the topic."""
+        """Keys in the window of duplicates (`core.sending.dedup_window`), without the topic."""
 
 
 class PlainBlock(PlainSend):
-    """A block that is as usual: all of it for one queue."""
+    """A plain block: all messages are for one queue."""
 
     __slots__ = ("queue_id",)
 
     def __init__(self, topic: str, queue_id: int) -> None:
         super().__init__(topic)
-        self.queue_id = queue_id
-        """The one that the block names; -1: the broker chooses."""
+        self.queue_id = queue_id  # queue that the block names; -1: the broker chooses
 
 
 class PlainSends:
-    """Reads requests under the limits of one broker."""
+    """Reader of requests under the limits of one broker."""
 
     def __init__(self, limits: MessageLimits, *, broker_name: str = "") -> None:
-        """`broker_name`: whose queues blocks may name."""
+        """`broker_name`: blocks may name queues of this broker."""
         self._limits = limits
         self._here = ("", broker_name)
         self._body_bytes_max = limits.body_bytes_max
@@ -128,14 +116,14 @@ class PlainSends:
         self._known_properties = lru_cache(_REMEMBERED)(self._are_properties)
 
     def read(self, request: bytes) -> PlainSend | None:
-        """The messages of a SendMessageRequest, ready for the store; None: the full path must look."""
+        """Returns the messages of a SendMessageRequest, ready for the store; None: the full path must decide."""
         try:
             return self._read(request)
-        except (IndexError, ValueError):  # it ends too early, or a text is no UTF-8
+        except (IndexError, ValueError):  # it ends too early, or a text is not UTF-8
             return None
 
     def read_block(self, request: bytes) -> PlainBlock | None:
-        """The same of a PublishRequest for a queue of this broker."""
+        """Does the same for a PublishRequest to a queue of this broker."""
         try:
             return self._read_block(request)
         except (IndexError, ValueError):
@@ -166,10 +154,11 @@ class PlainSends:
         return block if self._read_messages(data, at, _BLOCK_MESSAGES, block, topic, left_out) else None
 
     def _read_messages(self, data: bytes, at: int, tag: int, send: PlainSend, topic: bytes, left_out: bytes) -> bool:
-        """The fields `tag` from `at` to the end, and nothing else: messages that begin with `topic`, or are stored with
-        what they have `left_out`. False: one is not as usual.
+        """Reads the fields `tag` from `at` to the end, and nothing else: messages that begin with `topic`, or that are
+        stored with the topic that they `left_out`. Returns False if one is not plain.
 
-        One that differs from the one before it in id, time and body alone is compared with that and not read again.
+        A message that differs from the one before it only in id, time and body is compared with that and not read
+        again.
         """
         end, body_bytes_max, system_end = len(data), self._body_bytes_max, self._end
         add, add_id, add_key = send.entries.append, send.message_ids.append, send.keys.append
@@ -232,7 +221,7 @@ class PlainSends:
 
     @staticmethod
     def _take_nanos(shape: _Shape, nanos: bytes) -> bool:
-        """Take another time of the same second; False: it is not written as usual."""
+        """Takes another time of the same second; False: it is not encoded as usual."""
         if not _NANOS(nanos):
             return False
         nanos_ms = _nanos_ms(nanos)
@@ -244,9 +233,7 @@ class PlainSends:
     def _read_message(  # calls cost
         self, data: bytes, start: int, at: int, end: int, send: PlainSend, left_out: bytes, learn: bool
     ) -> _Shape | None:
-        """One message of `data[start:end]` with its properties at `at`; None: it is not as usual. With `learn` what it
-        was like.
-        """
+        """Reads the message `data[start:end]`, properties at `at`; None: not plain. `learn`: returns its shape."""
         properties = at
         while data[at] == _PROPERTY:
             size = data[at + 1]
@@ -285,7 +272,7 @@ class PlainSends:
         if data[at] == _KEY:
             at = _behind_keys(data, at)
         if head_end - properties + at - system_at > self._limits.properties_bytes_max:
-            return None  # more than the texts alone: the full path counts those
+            return None  # this is more than the texts: the full path counts only those
         usual = _ID_AND_TIME(data, at, body_field)
         if usual is None:
             return None
@@ -311,7 +298,7 @@ class PlainSends:
         return _learned(data, start, head_end, system_at, usual, body_field, born_ms) if learn else _NO_SHAPE
 
     def _are_properties(self, data: bytes) -> bool:
-        """Are these fields `user_properties` of which the full path would store the same, and takes?"""
+        """Returns True for fields `user_properties` that the full path accepts and stores unchanged."""
         seen: set[bytes] = set()
         at = total = 0
         while at < len(data):
@@ -335,8 +322,8 @@ class PlainSends:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length of up to three bytes and the place behind it. Raises ValueError for one that protobuf would write
-    shorter, or that is longer.
+    """Reads a length of up to four bytes. Returns it and the position behind it. Raises ValueError for one that is
+    longer, or that protobuf would write shorter.
     """
     size = data[at]
     if size <= _SHORT_MAX:
@@ -358,17 +345,16 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 @lru_cache(_REMEMBERED)
 def _known_topic(field: bytes) -> str:
-    """The name in a field `topic` of a full name. Raises ValueError."""
+    """Returns the name in a field `topic` of a full name. Raises ValueError."""
     size = len(field) - 2
     if field[0] != _TOPIC or field[1] != size or not 3 <= size <= _SHORT_MAX or field[2:4] != bytes((0x12, size - 2)):
-        raise ValueError("the topic is no full name")
+        raise ValueError("the topic is not a full name")
     return field[4:].decode()
 
 
 def _learned(
     data: bytes, start: int, head_end: int, system_at: int, usual: re.Match[bytes], body_at: int, born_ms: int
 ) -> _Shape:
-    """What the message was like that begins at `start`."""
     shape = _Shape()
     id_at, id_behind = usual.span(2)
     nanos_at, nanos_behind = usual.span(5)
@@ -386,18 +372,17 @@ def _learned(
 
 @dataclass(frozen=True, slots=True)
 class _BlockQueue:
-    """What a PublishRequest is for."""
+    """Queue of a PublishRequest."""
 
     topic: str
     broker_name: str
     queue_id: int
-    topic_field: bytes
-    """The field `topic` of its messages."""
+    topic_field: bytes  # the field `topic` of its messages
 
 
 @lru_cache(_REMEMBERED)
 def _known_queue(field: bytes) -> _BlockQueue:
-    """The content of a field `queue`. Raises IndexError or ValueError for one that is not as usual."""
+    """Reads the content of a field `queue`. Raises IndexError or ValueError for one that is not as usual."""
     size, end = field[1], len(field)
     at = 2 + size
     name = field[2:at]
@@ -421,13 +406,13 @@ def _known_queue(field: bytes) -> _BlockQueue:
 
 @lru_cache(_REMEMBERED)
 def _known_tag(raw: bytes) -> int:
-    """The hash of a tag; 0: no message may have it."""
+    """Returns the hash of a tag; 0: no message may have it."""
     tag = raw.decode()
     return tag_hash(tag) if is_tag(tag) else 0
 
 
 def _behind_keys(system: bytes, at: int) -> int:
-    """The place behind `keys`. Raises ValueError for one that is not as usual."""
+    """Returns the position behind `keys`. Raises ValueError for one that is not as usual."""
     count = 0
     while system[at] == _KEY:
         size = system[at + 1]
@@ -442,7 +427,7 @@ def _behind_keys(system: bytes, at: int) -> int:
 
 
 def _nanos_ms(encoded: bytes) -> int:
-    """The number `nanos` of one to five bytes as ms; -1: it is a second or more."""
+    """Returns the number `nanos` of one to five bytes as ms; -1: it is a second or more."""
     raw = int.from_bytes(encoded, "little")
     if raw >> _NANOS_BITS:
         return -1
@@ -450,20 +435,18 @@ def _nanos_ms(encoded: bytes) -> int:
     return nanos // 1_000_000 if nanos <= NANOS_MAX else -1
 
 
-_NANOS_BITS = 35
-"""Of five bytes, of which the last has three."""
-_SECONDS_BYTES = 6
-"""Of a field `seconds` as it is usual."""
+_NANOS_BITS = 35  # bits in five bytes, of which the last has three
+_SECONDS_BYTES = 6  # bytes of a usual field `seconds`
 
 
 @lru_cache(64)
 def _seconds_ms(raw: bytes) -> int:
-    """A field `seconds` of five bytes as ms."""
+    """Returns a field `seconds` of five bytes as ms."""
     return sum((byte & 0x7F) << 7 * index for index, byte in enumerate(raw[1:])) * 1000
 
 
 def _tail(tail: bytes) -> int:
-    """The queue that what follows `born_timestamp` asks for, 0 = none; -1: something unusual is there."""
+    """Returns the queue that the fields behind `born_timestamp` request, 0 = none; -1: something unusual is there."""
     at, end, queue_id = 0, len(tail), 0
     if at < end and tail[at] == _HOST:
         size = tail[1]

@@ -1,7 +1,7 @@
-"""Recall handles: what a producer keeps of a delayed message, to take it back in time (wire contract 3.13).
+"""Recall handles, with which a producer takes back a delayed message in time (wire contract 3.13).
 
 Text `d1.<broker name>.<hex>`; the hex part is topic id 4, timer id 8, due time 8 (ms since the epoch), checksum 16, and
-the message id. Not kept anywhere, like receipt handles, and checked by the same key.
+the message id. Like receipt handles they are not stored, and are checked by the same key.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from typing import NamedTuple
 
 from evenq.errors import BadRequest
 
-__all__ = ["Recall", "Recalls", "recall_broker_of"]
-
 _PREFIX = "d1."
 _FIELDS = struct.Struct(">IQQ")
 _CHECKSUM_BYTES = 16
 
 
 class Recall(NamedTuple):
-    """One delayed message."""
-
     topic_id: int
     timer_id: int
     due_ms: int
@@ -38,12 +34,12 @@ class Recalls:
         self._key = key
 
     def make(self, topic_id: int, timer_id: int, due_ms: int, message_id: str) -> str:
-        """The handle's text: printable ASCII."""
+        """Returns the handle's text: printable ASCII."""
         fields, name = _FIELDS.pack(topic_id, timer_id, due_ms), message_id.encode()
         return self._prefix + (fields + self._checksum(fields + name) + name).hex()
 
     def read(self, text: str) -> Recall:
-        """What the handle names. Raises BadRequest for anything this broker did not make."""
+        """Returns what the handle names. Raises BadRequest for a handle that this broker did not make."""
         try:
             data = bytes.fromhex(text.removeprefix(self._prefix)) if text.startswith(self._prefix) else b""
         except ValueError:
@@ -61,5 +57,5 @@ class Recalls:
 
 
 def recall_broker_of(text: str) -> str:
-    """The name of the broker that made the handle; empty if it is no handle of ours."""
+    """Returns the name of the broker that made the handle; empty if it is not a recall handle."""
     return text[len(_PREFIX) :].rpartition(".")[0] if text.startswith(_PREFIX) else ""

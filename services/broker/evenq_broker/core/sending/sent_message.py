@@ -1,6 +1,6 @@
-"""What the core needs of a message as a producer sent it: fields to read and to change, and its bytes.
+"""A message as a producer sent it, as far as the core needs it: fields to read and to change, and its bytes.
 
-A decoded `Message` of `apache.rocketmq.v2` is one; `rpc` decodes it and hands it in, so that the core checks and stores
+A decoded `Message` of `apache.rocketmq.v2` fits; `rpc` decodes it and passes it in. So the core checks and stores
 messages without importing protobuf, and no field is copied on the way. The names are the protocol's.
 """
 
@@ -10,8 +10,6 @@ from collections.abc import Callable, MutableMapping, MutableSequence
 from typing import Literal, Protocol
 
 from evenq.wire.convert import SecondsAndNanos, TimeField
-
-__all__ = ["BodyDigest", "EmptyMessage", "SentMessage", "SentProperties", "TopicName"]
 
 
 class SentTime(SecondsAndNanos, TimeField, Protocol):
@@ -29,7 +27,7 @@ class TopicName(Protocol):
 
 
 class BodyDigest(Protocol):
-    """What the producer says of its body."""
+    """Digest of the body, as the producer made it."""
 
     @property
     def type(self) -> int: ...
@@ -38,10 +36,20 @@ class BodyDigest(Protocol):
 
 
 OptionalField = Literal[
-    "tag", "body_digest", "born_timestamp", "store_timestamp", "delivery_timestamp", "receipt_handle",
-    "invisible_duration", "delivery_attempt", "message_group", "orphaned_transaction_recovery_duration",
-    "dead_letter_queue", "lite_topic", "priority",
-]  # fmt: skip
+    "tag",
+    "body_digest",
+    "born_timestamp",
+    "store_timestamp",
+    "delivery_timestamp",
+    "receipt_handle",
+    "invisible_duration",
+    "delivery_attempt",
+    "message_group",
+    "orphaned_transaction_recovery_duration",
+    "dead_letter_queue",
+    "lite_topic",
+    "priority",
+]
 DeliveryField = Literal[
     "store_timestamp", "invisible_duration", "dead_letter_queue", "receipt_handle", "delivery_attempt"
 ]
@@ -78,8 +86,6 @@ class SentProperties(Protocol):
 
 
 class SentMessage(Protocol):
-    """The message."""
-
     body: bytes
 
     @property
@@ -93,5 +99,4 @@ class SentMessage(Protocol):
     def SerializeToString(self) -> bytes: ...  # noqa: N802  protobuf's name
 
 
-EmptyMessage = Callable[[], SentMessage]
-"""Makes a message without any field."""
+EmptyMessage = Callable[[], SentMessage]  # makes a message without any field

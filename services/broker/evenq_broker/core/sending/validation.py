@@ -1,7 +1,7 @@
-"""Is this message one we store? Then its two parts, ready for the log. Limits and codes: wire contract 3.7.
+"""Checks of a sent message, and its two parts, ready for the log. Limits and codes: wire contract 3.7.
 
-Shared by SendMessage and Publish. The message is parsed once, here; what goes on is bytes. Fields that belong to a
-delivery are taken out, the digest is computed over the body as it will be delivered, and the type is derived from the
+SendMessage and Publish share them. The message is parsed once, here, and continues as bytes. Fields that belong to a
+delivery are removed. The digest is computed over the body as it will be delivered, and the type follows from the
 fields.
 """
 
@@ -24,8 +24,6 @@ from evenq_broker.core.sending.sent_message import BodyDigest, SentMessage, Sent
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 
-__all__ = ["MessageLimits", "checked", "checked_in_block", "digest_of", "is_tag", "level_of"]
-
 MESSAGE_ID_MAX = 255
 KEYS_MAX = 128
 MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
@@ -45,7 +43,7 @@ RESERVED_PROPERTIES = frozenset(
         "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "__BORNHOST", "__CRC32#",
     }
 )  # fmt: skip
-"""Names that RocketMQ keeps for itself; its proxy refuses them as user properties, and so do clients beside it."""
+"""Names that RocketMQ keeps for itself; its proxy and its clients refuse them as user properties."""
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -66,19 +64,19 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY = 1
-# MD5, which all SDKs were seen to check and none sends; made at the send and here, because the broker vouches only for
-# what it has compared with the body itself (decisions 44, 46).
+# MD5, which all SDKs check and none sends. Computed for each message, because the broker vouches only for what it has
+# compared with the body itself (decisions 44, 46).
 DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
 _MD5_DIGITS = 32
-DIGITS_USED = 8  # they tell two bodies of one message id apart
+DIGITS_USED = 8  # they distinguish two bodies with one message id
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
 NORMAL_END = _ENCODING_AND_TYPE[_NORMAL]
-"""What stands behind the digest of a plain message, in front of the store's host."""
+"""Bytes behind the digest of a plain message, in front of the store's host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageLimits:
-    """What of the settings a message is held against."""
+    """Settings that limit a message."""
 
     body_bytes_max: int
     properties_max: int
@@ -86,8 +84,7 @@ class MessageLimits:
     delay_max_ms: int
     first_check_ms: int = 6_000
     lite_topic_size_max: int = 64
-    store_host: str = ""
-    """`host:port` of this broker, sent to consumers."""
+    store_host: str = ""  # `host:port` of this broker, sent to consumers
 
     @cached_property
     def store_host_field(self) -> bytes:
@@ -96,15 +93,15 @@ class MessageLimits:
 
     @cached_property
     def digest(self) -> slice:
-        """Where the first digits of the body's digest are in system properties that `checked` has just made."""
+        """Position of the digest's first digits in system properties that `checked` has just made."""
         end = len(NORMAL_END) + len(self.store_host_field)
         return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + DIGITS_USED)
 
 
 def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, now_ms: int) -> Append | TimerAppend:
-    """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
-    for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
-    names what is wrong.
+    """Returns the message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is
+    that of its message group or priority, or the requested one, or -1 for the caller to choose. Raises the error for
+    what is wrong.
     """
     system = message.system_properties
     _check_id(system.message_id)
@@ -143,14 +140,20 @@ def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, 
     if due_ms > now_ms:
         timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
         return TimerAppend(
-            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=timer, born_ms=born_ms, head=head,
+            topic.topic_id,
+            queue_id,
+            tag_hash(tag),
+            due_ms=due_ms,
+            kind=timer,
+            born_ms=born_ms,
+            head=head,
             system=encoded,
-        )  # fmt: skip
+        )
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
 
 
 def checked_in_block(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, now_ms: int) -> Append:
-    """`checked` for a message of a block, which is for one topic: it may leave that out, and is stored with it."""
+    """Returns `checked` for a message of a block, which may leave out the block's one topic and is stored with it."""
     resource = message.topic
     if resource.name not in {"", topic.name}:
         raise errors.MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {resource.name}")
@@ -169,13 +172,13 @@ def checked_in_block(message: SentMessage, topic: TopicConfig, limits: MessageLi
 
 
 def digest_of(system: bytes) -> bytes:
-    """The same of stored system properties, with the address that they hold."""
+    """Returns the first digits of the body's digest in stored system properties."""
     at = system.rfind(DIGEST_HEAD) + len(DIGEST_HEAD)
     return system[at : at + DIGITS_USED]
 
 
 def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
-    """When a delayed message is due, ms since the epoch; one in the past is delivered at once."""
+    """Returns when a delayed message is due, ms since the epoch; a time in the past means immediate delivery."""
     due_ms = requested_ms_of(due, "delivery_timestamp", errors.IllegalDeliveryTime)
     if due_ms - now_ms > limits.delay_max_ms:
         raise errors.IllegalDeliveryTime(
@@ -185,25 +188,25 @@ def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
 
 
 def _first_check_ms(system: SentProperties, limits: MessageLimits) -> int:
-    """Age of the transaction at its first check, ms."""
+    """Returns the age of the transaction at its first check, ms."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return limits.first_check_ms
     requested_ms = duration_ms_of(system.orphaned_transaction_recovery_duration)
     if requested_ms > FIRST_CHECK_MAX_MS:
         raise errors.BadRequest(
-            f"the transaction's recovery time is {requested_ms} ms, the limit is {FIRST_CHECK_MAX_MS}; ask for a first "
+            f"the transaction's recovery time is {requested_ms} ms, the limit is {FIRST_CHECK_MAX_MS}; request a first "
             "check within an hour"
         )
     return requested_ms if requested_ms > 0 else limits.first_check_ms
 
 
 def _born_ms(born: SecondsAndNanos) -> int:
-    """Ms since the epoch; a time before that is stored as 0 in the record's header, which has no sign."""
+    """Returns ms since the epoch; a time before that is stored as 0 in the record's header, which has no sign."""
     return max(0, requested_ms_of(born, "born_timestamp"))
 
 
 def level_of(priority: int, levels: int) -> int:
-    """The queue of a priority: one for each level, those above the highest share it."""
+    """Returns the queue of a priority: one for each level, which those above the highest share."""
     return min(priority, levels - 1)
 
 
@@ -218,8 +221,8 @@ def _queue_of(system: SentProperties, topic: TopicConfig, kind: int) -> int:
 
 
 def _clear_delivery(system: SentProperties) -> None:
-    # What only a delivery may say. Times and origin are nested, so a later value would merge with them; the queue and
-    # its offset are always overwritten.
+    # Only a delivery may set these. Times and origin are nested, so later values would merge with them; queue and
+    # offset are always overwritten.
     if system.HasField("store_timestamp"):
         system.ClearField("store_timestamp")
     if system.HasField("invisible_duration"):
@@ -257,7 +260,7 @@ def _check_body(message: SentMessage, system: SentProperties, limits: MessageLim
 
 
 def _check_digest(sent: BodyDigest, body: bytes, md5_digest: str) -> None:
-    """SDKs write a CRC32 as a hexadecimal number with or without leading zeros. Unknown types are ignored."""
+    """Compares the digest. SDKs write a CRC32 in hexadecimal, some with leading zeros. Unknown types are ignored."""
     match sent.type:
         case _ if not sent.checksum:
             return
@@ -300,7 +303,7 @@ def _check_properties_size(message: SentMessage, limits: MessageLimits) -> None:
 
 
 def is_tag(tag: str) -> bool:
-    """May a message have it, its length apart?"""
+    """Returns True if a message may have this tag, its length apart."""
     return bool(tag) and not tag.isspace() and "|" not in tag and tag.isprintable()
 
 

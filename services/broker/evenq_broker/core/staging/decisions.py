@@ -1,13 +1,34 @@
-"""Queries that stage rows: who decides their batches, and at that broker what was decided.
+"""Decisions about batches of staged rows, as the broker that coordinates a Spark query keeps them.
 
-Pure. Spark numbers the batches of a query upwards and begins one when the last is decided, so per query the number of
-the last decided batch says of all up to it that they are; the winners of a batch are kept only until every broker that
-has some is rolled forward. A token that was dropped can never win: what a broker may drop is fixed here first.
+Problem: Spark runs tasks again, also in parallel, and repeats the commit of a batch whose end it did not note. The rows
+of one attempt of each task must become visible together and once, whatever crashes in between. A query id is the id of
+a checkpoint, which can be copied, put back, or named by somebody else. So a query id and a batch number alone do not
+prove that a repeated batch has the same rows.
 
-A query id is the id of a checkpoint, which can be copied, put back, or named by somebody else. So a query belongs to
-the user and the topics of its first Begin (`QueryWriter`), and of its last batch the content is kept: Spark repeats
-that one after a crash, with the same rows. A number below the last one, or other rows, come from another copy of the
-checkpoint.
+Idea: rows are staged, invisible, under the random token of their attempt. One broker, the coordinator, decides each
+batch with one durable record that lists the winning tokens. The brokers then publish their winners (roll forward).
+Spark numbers the batches of a query upwards and begins one when the last is decided. So the number of the last decided
+batch stands for all before it. Memory is bounded by the batches that some broker has not published yet.
+
+Invariants:
+
+- `last_batch` of a known query never falls, and the winners of an open decision only become fewer.
+- A token in `dropped` can never win. A broker drops rows only after it is there, durably; `loops.staging.deciding`
+  refuses a decision that lists it. An entry leaves when its batch, or a later one, is decided.
+- A decision stays in `open` until every broker with winners is rolled forward.
+- A query belongs to the user and the topics of its first Begin (`QueryWriter`); later operations do not change them.
+- The content of the last batch is kept, because Spark repeats it after a crash, with the same rows. A smaller number,
+  or other rows, come from another copy of the checkpoint.
+- `held` and the counts of tenants are the sums over their queries; `_counted` keeps them at each change.
+- Applying an operation again changes nothing.
+
+Example: attempts t1 at broker-a, t2 and t3 at broker-b staged batch 7, where t3 repeated the task of t2. TokensDropped
+(7, t3) comes first. BatchDecided(7, broker-a: t1, broker-b: t2) makes `last_batch` 7, opens the decision and removes t3
+from `dropped`. After RolledForward of broker-a and of broker-b nothing is open. Batch 7 with the same rows passes again
+without an effect; batch 6 is refused, unless the job chose `onDecidedBatch` otherwise.
+
+Pure. Decisions 33 and 115; docs/guides/spark_guarantees.md. This is two-phase commit (Gray, 1978) in which a staged
+block is the prepared state and only the coordinator may exclude one.
 """
 
 from __future__ import annotations
@@ -28,31 +49,17 @@ from evenq_broker.core.state.staging_records import (
     TokensDropped,
 )
 
-__all__ = [
-    "JOB_PREFIX",
-    "BatchContent",
-    "BatchDecision",
-    "BatchOutcome",
-    "Decisions",
-    "OnDecided",
-    "Query",
-    "QueryCounts",
-    "QueryWriter",
-]
-
 JOB_PREFIX = "job-"
-"""Of the ids of batch jobs, which never come back after they ended."""
+"""Prefix of the ids of batch jobs, which never come back after they ended."""
 
 
 @dataclass(slots=True)
 class QueryCounts:
-    """What the queries of one tenant, or of all, hold here."""
+    """Amounts that the queries of one tenant, or of all, hold here."""
 
     queries: int = 0
-    open: int = 0
-    """Decided batches that are not published everywhere."""
-    tokens: int = 0
-    """Winners that some broker has not published, and what was dropped of batches that are not decided."""
+    open: int = 0  # decided batches that are not published everywhere
+    tokens: int = 0  # winners that some broker has not published, and dropped tokens of undecided batches
 
     def add(self, query: Query, sign: int) -> None:
         self.queries += sign
@@ -62,7 +69,7 @@ class QueryCounts:
 
 
 class OnDecided(StrEnum):
-    """What shall happen to a batch that was decided before, unless it is the last one with the same rows."""
+    """Handling of a batch that was decided before, unless it is the last one with the same rows."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -70,7 +77,7 @@ class OnDecided(StrEnum):
 
 
 class BatchContent(NamedTuple):
-    """What the rows of a batch are, in any order."""
+    """Number and checksum of a batch's rows, in any order."""
 
     rows: int
     checksum: int
@@ -78,17 +85,15 @@ class BatchContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryWriter:
-    """The user who calls, and the topics that the call names."""
+    """User and topics of a call."""
 
-    user: str = ""
-    """Empty: calls are not signed."""
+    user: str = ""  # Empty: calls are not signed
     topics: tuple[str, ...] = ()
-    fixed: bool | None = None
-    """Whether these are all topics that the query ever writes to; None: the call does not say."""
+    fixed: bool | None = None  # True: the query never writes to other topics; None: not reported by the call
 
     @property
     def bound(self) -> tuple[str, ...] | None:
-        """The topics that a query gets by this call, as `QueryKnown` has them."""
+        """Topics to which the call binds a query, in the form of `QueryKnown`."""
         if self.fixed is None:
             return None
         return tuple(sorted(set(self.topics))) if self.fixed else ()
@@ -123,17 +128,17 @@ class BatchDecision:
     """A decided batch that some broker has not published yet."""
 
     winners: dict[str, list[str]]
-    """Broker to its tokens; a broker leaves when it is rolled forward."""
+    """Broker -> its tokens; a broker leaves when it is rolled forward."""
     decided_ms: int
 
 
 class BatchOutcome(NamedTuple):
-    """What a coordinator says of a batch."""
+    """Coordinator's answer about a batch."""
 
     decided: bool
     winners: Collection[str]
     dropped: Collection[str]
-    """Only of an undecided batch: shall never win."""
+    """Tokens that can never win; only of an undecided batch."""
 
 
 @dataclass(slots=True)
@@ -143,26 +148,24 @@ class Query:
     coordinator: str
     used_ms: int
     last_batch: int = -1
-    """Decided, as are all before it. Known to the coordinator only."""
+    """The last decided batch, which stands for all before it; only the coordinator knows it."""
     open: dict[int, BatchDecision] = field(default_factory=dict)
-    """By batch id: those that some broker has not published yet."""
+    """Batch id -> decision that some broker has not published yet."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Token that shall never win, to its batch; until that is decided."""
-    user: str = ""
-    """Whose it is; empty: not known."""
+    """Token that can never win -> its batch, which is not decided."""
+    user: str = ""  # its owner; empty: not known
     topics: tuple[str, ...] | None = None
     """All that it writes to; empty: its rows name them; None: not known."""
-    content: BatchContent | None = None
-    """Of the last batch; None: not known."""
+    content: BatchContent | None = None  # of the last batch; None: not known
 
     @property
     def tenant(self) -> str:
-        """Whose share of the limits it counts to: its user's, or its topic's where calls are not signed."""
+        """Tenant whose share of the limits it takes: its user, or its topic where calls are not signed."""
         return self.user or next(iter(self.topics or ()), "")
 
     def must_repeat(self, query_id: str, batch_id: int, content: BatchContent | None, on_decided: OnDecided) -> None:
-        """Raises PreconditionFailed unless a decided batch may pass as written."""
-        if on_decided is OnDecided.SKIP:
+        """Raises PreconditionFailed unless this repetition of a decided batch may pass as written."""
+        if on_decided is OnDecided.SKIP:  # the job accepts that such a batch counts as written
             return
         if batch_id < self.last_batch:
             raise PreconditionFailed(
@@ -184,12 +187,12 @@ _COPIED = (
 
 
 class Decisions:
-    """The queries of one broker, those first that were used least lately."""
+    """The queries of one broker, the least recently used first."""
 
     def __init__(self) -> None:
-        self.queries: dict[str, Query] = {}
-        self.held = QueryCounts()
-        self._of_tenants: dict[str, QueryCounts] = {}
+        self.queries: dict[str, Query] = {}  # by id; `use` moves a query to the end
+        self.held = QueryCounts()  # the sum over all queries
+        self._of_tenants: dict[str, QueryCounts] = {}  # the sum over a tenant's queries; never without a query
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -200,17 +203,16 @@ class Decisions:
         return self.held.open
 
     def held_by(self, tenant: str) -> QueryCounts:
-        """What the tenant has of it."""
         return self._of_tenants.get(tenant) or QueryCounts()
 
     def winners(self, query_id: str, batch_id: int, broker_name: str) -> list[str]:
-        """Tokens of a decided batch that a broker still has to publish."""
+        """Returns the tokens of a decided batch that a broker still has to publish."""
         query = self.queries.get(query_id)
         decision = query.open.get(batch_id) if query is not None else None
         return decision.winners.get(broker_name, []) if decision is not None else []
 
     def behind(self, query_id: str) -> dict[str, list[int]]:
-        """Brokers to the batches that they have not published yet, in ascending order."""
+        """Returns broker -> batches that it has not published yet, ascending."""
         brokers: dict[str, list[int]] = {}
         query = self.queries.get(query_id)
         for batch_id, decision in sorted(query.open.items()) if query is not None else ():
@@ -219,14 +221,13 @@ class Decisions:
         return brokers
 
     def use(self, query_id: str, now_ms: int) -> None:
-        """The query is alive."""
         query = self.queries.pop(query_id, None)
         if query is not None:
             query.used_ms = max(query.used_ms, now_ms)
             self.queries[query_id] = query
 
     def idle(self, now_ms: int, *, memory_ms: int, job_memory_ms: int) -> list[str]:
-        """Queries that were not used for that time and have nothing open here."""
+        """Returns queries that were not used for that time and have nothing open here."""
         return [
             query_id
             for query_id, query in self.queries.items()
@@ -235,7 +236,7 @@ class Decisions:
         ]
 
     def saved(self, query_id: str) -> Query | None:
-        """The query as it is now, for `restore`."""
+        """Returns a copy of the query, for `restore`."""
         query = self.queries.get(query_id)
         if query is None:
             return None
@@ -248,7 +249,7 @@ class Decisions:
         return replace(query, open=opened, dropped=dict(query.dropped))
 
     def restore(self, query_id: str, saved: Query | None) -> None:
-        """What was changed since could not be written down."""
+        """Puts back a saved query, because its later changes could not be recorded."""
         with self._counted(query_id):
             if saved is None:
                 self.queries.pop(query_id, None)
@@ -256,7 +257,7 @@ class Decisions:
                 self.queries[query_id] = saved
 
     def apply(self, op: StagingOp) -> None:
-        """Take in one operation; twice is as once."""
+        """Applies one operation; a repetition changes nothing."""
         match op:
             case QueryKnown() | QueryForgotten() | BatchDecided() | RolledForward() | TokensDropped():
                 with self._counted(op.query_id):
@@ -274,12 +275,13 @@ class Decisions:
                 self._rolled(op)
             case TokensDropped():
                 query = self.queries.get(op.query_id)
+                # Otherwise the batch was decided first, and these tokens have lost anyway.
                 if query is not None and op.batch_id > query.last_batch:
                     query.dropped.update(dict.fromkeys(op.tokens, op.batch_id))
 
     @contextmanager
     def _counted(self, query_id: str) -> Iterator[None]:
-        """Around each change of a query: what its tenant has."""
+        """Keeps the counts right around a change of a query."""
         self._count(self.queries.get(query_id), -1)
         yield
         self._count(self.queries.get(query_id), 1)
@@ -297,23 +299,23 @@ class Decisions:
         query = self.queries.get(op.query_id)
         if query is None:
             query = self.queries[op.query_id] = Query(op.coordinator, op.used_ms)
-        # The first user and topics stay.
+        # The first user and topics stay. Those of an older version are not known, and the next writer sets them.
         query.user = query.user or op.user
         query.topics = op.topics if query.topics is None else query.topics
-        if op.last_batch > query.last_batch:
+        if op.last_batch > query.last_batch:  # of a snapshot
             query.last_batch, query.content = op.last_batch, _content(op)
         self.use(op.query_id, op.used_ms)
 
     def _decided(self, op: BatchDecided) -> None:
         query = self.queries.get(op.query_id)
-        if query is None:
+        if query is None:  # forgotten since
             return
         winners: dict[str, list[str]] = {}
         for broker_name, token in op.winners:
             winners.setdefault(broker_name, []).append(token)
-        if winners and op.batch_id not in query.open:
+        if winners and op.batch_id not in query.open:  # otherwise nothing to publish, or a repetition
             query.open[op.batch_id] = BatchDecision(winners, op.decided_ms)
-        if op.batch_id > query.last_batch:
+        if op.batch_id > query.last_batch:  # a snapshot repeats older decisions that are open
             query.last_batch, query.content = op.batch_id, _content(op)
         query.dropped = {token: batch for token, batch in query.dropped.items() if batch > query.last_batch}
         self.use(op.query_id, op.decided_ms)
@@ -321,19 +323,23 @@ class Decisions:
     def _rolled(self, op: RolledForward) -> None:
         query = self.queries.get(op.query_id)
         decision = query.open.get(op.batch_id) if query is not None else None
-        if query is None or decision is None:
+        if query is None or decision is None:  # forgotten, or rolled forward everywhere
             return
         decision.winners.pop(op.broker_name, None)
         if not decision.winners:
             del query.open[op.batch_id]
 
     def dump(self) -> Iterator[StagingOp]:
-        """Operations that make this table anew."""
         for query_id, query in self.queries.items():
             yield QueryKnown(
-                query_id, query.coordinator, query.used_ms, query.last_batch, query.user, query.topics,
+                query_id,
+                query.coordinator,
+                query.used_ms,
+                query.last_batch,
+                query.user,
+                query.topics,
                 *(query.content or ()),
-            )  # fmt: skip
+            )
             for batch_id, decision in query.open.items():
                 yield BatchDecided(query_id, batch_id, _pairs(decision.winners.items()), decision.decided_ms)
             by_batch: dict[int, list[str]] = {}

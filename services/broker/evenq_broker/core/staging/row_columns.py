@@ -1,8 +1,8 @@
-"""A block of rows taken apart: the columns of `evenq.v1.RowBlock`, checked, and the fields that rows have of them.
+"""A block of rows taken apart: the columns of `evenq.v1.RowBlock`, checked, and the fields of its rows.
 
-Called by `core.staging.rows`. What a block's rows have in common is looked at once for all of them: keys and properties
-are encoded by columns, and the names of properties, which a job's blocks mostly share, are remembered from block to
-block. Texts that need a closer look make the block not plain: then `core.sending.validation` judges each row.
+Called by `core.staging.rows`. Parts that the rows of a block share are processed once: keys and properties are encoded
+by columns. The names of properties, which a job's blocks mostly share, are remembered from block to block. Texts that
+need a closer look make the block not plain: then `core.sending.validation` checks each row.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from evenq.errors import BadRequest
 from evenq_broker.core.sending.validation import KEYS_MAX, RESERVED_PROPERTIES, MessageLimits
 from evenq_broker.core.state.frames import varint
 
-__all__ = ["ROWS_MAX", "RowBlockColumns", "Rows", "rows_of"]
-
-ROWS_MAX = 20_000
-"""Most rows in one block."""
+ROWS_MAX = 20_000  # most rows in one block
 NAMES_BYTES_MAX, NAME_ENDS_MAX = 128 << 10, 64 << 10
-"""Larger columns of names, or of their ends, are not remembered: what is takes a megabyte each at most."""
+"""Larger columns of names, or of their ends, are not remembered; the others take a megabyte each at most."""
 NAMES_KEPT = 8
 BORN_MS_MAX = 253_402_300_799_999
 _NONE: Sequence[int] = ()
@@ -60,24 +57,20 @@ class RowBlockColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The names of a block's properties, and which row has which."""
+    """Names of a block's properties, and which row has which."""
 
     names: tuple[bytes, ...]
-    ends: tuple[int, ...]
-    """Of each row; empty: no row has any."""
-    columns: tuple[bytes, ...]
-    """If all rows have the same names in the same order: these."""
+    ends: tuple[int, ...]  # of each row; empty: no row has any
+    columns: tuple[bytes, ...]  # the names, if all rows have the same ones in the same order
     plain: bool
     low: int
-    high: int
-    """Bytes of the shortest and of the longest."""
-    most: int
-    """Names of one row."""
+    high: int  # bytes of the shortest and of the longest name
+    most: int  # names of the row that has most
 
 
 @dataclass(slots=True)
 class Rows:
-    """A column block taken apart; empty sequences: no row has any."""
+    """Columns of a block, taken apart; empty sequences: no row has any."""
 
     count: int
     bodies: list[bytes]
@@ -88,23 +81,19 @@ class Rows:
     queue_ids: Sequence[int]
     first_row: int
     born_ms: int
-    plain_texts: bool
-    """Keys and properties need no closer look."""
+    plain_texts: bool  # keys and properties need no closer look
     key_fields: list[bytes]
-    """Of each row, encoded as system properties have them; only if the texts are plain, like the next ones."""
-    property_fields: list[bytes]
-    """The same of user properties."""
+    """Keys of each row, encoded as in system properties; only if the texts are plain, like the next ones."""
+    property_fields: list[bytes]  # user properties of each row, encoded
     all_keys: list[bytes]
     key_ends: Sequence[int]
     all_pairs: tuple[Sequence[bytes], Sequence[bytes]]
     pair_ends: Sequence[int]
 
     def keys(self, at: int) -> list[bytes]:
-        """Of one row."""
         return self.all_keys[_start(self.key_ends, at) : self.key_ends[at]] if self.key_ends else []
 
     def properties(self, at: int) -> list[tuple[bytes, bytes]]:
-        """Of one row."""
         if not self.pair_ends:
             return []
         pairs = slice(_start(self.pair_ends, at), self.pair_ends[at])
@@ -117,10 +106,10 @@ def _start(ends: Sequence[int], at: int) -> int:
 
 
 def rows_of(block: RowBlockColumns, limits: MessageLimits) -> Rows:
-    """Take the columns apart. Raises BadRequest for columns that do not fit together."""
+    """Takes the columns apart. Raises BadRequest for columns that do not fit together."""
     count = block.count
     if not 0 < count <= ROWS_MAX:
-        raise BadRequest(f"the block has {count} rows; stage 1 to {ROWS_MAX} at once")
+        raise BadRequest(f"the block has {count} rows; stage 1 to {ROWS_MAX} in one block")
     keys = _texts("keys", block.keys, block.key_ends)
     key_ends = _ends_of_rows("key_rows", len(keys), block.key_rows, count)
     columns = block.property_names, block.property_name_ends, block.property_rows, count
@@ -182,7 +171,7 @@ def _texts(name: str, data: bytes, ends: bytes, count: int = -1, *, may_miss: bo
 
 
 def _ends_of_rows(name: str, items: int, rows: bytes, count: int) -> Sequence[int]:
-    """Behind which of the items each row ends."""
+    """Returns for each row the index behind its last item."""
     if not rows:
         if items:
             raise BadRequest(f"the column {name} is missing: {items} values belong to rows")
@@ -196,7 +185,6 @@ def _ends_of_rows(name: str, items: int, rows: bytes, count: int) -> Sequence[in
 
 @lru_cache(maxsize=NAMES_KEPT)
 def _one_each(count: int) -> bytes:
-    """The ends of rows that have one item each."""
     return struct.pack(f"<{count}i", *range(1, count + 1))
 
 
@@ -214,7 +202,6 @@ def _within(items: Sequence[Sized], low: int, high: int) -> bool:
 
 
 def _most(ends: Sequence[int]) -> int:
-    """Items of the row that has most."""
     return max(map(sub, ends, (0, *ends)), default=0)
 
 
@@ -243,10 +230,14 @@ def _names(data: bytes, ends: bytes, rows: bytes, count: int) -> _Names:
 
 
 def _small(
-    names: _Names, values: list[bytes], keys: list[bytes], key_ends: Sequence[int], tags: list[bytes],
+    names: _Names,
+    values: list[bytes],
+    keys: list[bytes],
+    key_ends: Sequence[int],
+    tags: list[bytes],
     limits: MessageLimits,
-) -> bool:  # fmt: skip
-    """True if no row can be over the limits; false: each is looked at."""
+) -> bool:
+    """Returns True if no row can exceed the limits; otherwise each is checked."""
     size = names.most * (names.high + _longest(values)) + _most(key_ends) * _longest(keys) + _longest(tags)
     return names.most <= limits.properties_max and size <= limits.properties_bytes_max
 
@@ -256,7 +247,7 @@ def _longest(texts: list[bytes]) -> int:
 
 
 def _property_fields(names: _Names, values: list[bytes]) -> list[bytes]:
-    """User properties as fields, of each row."""
+    """Returns the user properties of each row, as fields."""
     each = len(names.columns)
     if not each:
         fields = _Pairs()
@@ -274,13 +265,13 @@ def _property_fields(names: _Names, values: list[bytes]) -> list[bytes]:
 
 
 def _pair_head(name: bytes, size: int) -> bytes:
-    """What stands before a value of this number of bytes."""
+    """Returns the bytes in front of a value of this size."""
     inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(size)
     return b"\x12" + varint(len(inner) + size) + inner
 
 
 class _Pairs(dict[tuple[bytes, bytes], bytes]):
-    """Fields by name and value, made when first asked for: rows of one block often have the same."""
+    """Fields by name and value, made on first use: rows of one block often share them."""
 
     def __missing__(self, pair: tuple[bytes, bytes]) -> bytes:
         name, value = pair

@@ -1,9 +1,9 @@
-"""From a block of columns to stored messages, and the form in which they wait for their batch's decision.
+"""Rows staged from a block of columns: their messages, and the form in which they wait for their batch's decision.
 
-`build` makes of each row the two parts of a message that the log takes (`core.state.frames`), in a tight loop over
-bytes: no protobuf object for a row of the common kinds. Whatever is unusual (a delivery time, a priority, a text that
-is not ASCII, a first tag or message group) goes through `core.sending.validation`, so that rules and errors are those
-of a send.
+`build` makes of each row the two parts of a message that the log takes (`core.state.frames`). It is a tight loop over
+bytes, without a protobuf object for rows of the common kinds. Unusual rows have a delivery time, a priority, a text
+that is not ASCII, or a tag or message group that is new. They go through `core.sending.validation`, so that rules and
+errors are those of a send.
 
 A block waits as one timer of the store of kind 3. Its head and its system part, all numbers big-endian:
 
@@ -12,7 +12,7 @@ A block waits as one timer of the store of kind 3. Its head and its system part,
 | 1     | version, 1             | 8     | tag hash, signed                                          |
 | 16    | token of the attempt   | 4, 4  | length of the message's head, of its system part          |
 | 4     | sequence               | 4     | queue, signed; -1: the broker chooses                     |
-| 4     | rows                   | 8, 8  | due ms (0: at once), born ms; behind all rows their bytes |
+| 4     | rows                   | 8, 8  | due ms (0: none), born ms; behind all rows their bytes    |
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STAGED_ROWS = 3  # the kind of our timers
 PASSED_MAX = 10_000
 """Most pairs of tag and message group that are remembered for a topic."""
 TOKEN_BYTES = 16
-DELAYED_MESSAGE = 1  # as `core.sending.validation` has it
+DELAYED_MESSAGE = 1  # as in `core.sending.validation`
 
 _VERSION = 1
 _HEAD = struct.Struct(">B16sII")
@@ -69,8 +69,8 @@ _PLAIN = {MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED}
 
 
 class Passed(dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]]):
-    """Pairs of tag and message group that validation let pass for one topic as it is: tag hash, queue, and the two as
-    fields. Kept from block to block, for validation costs as much as ten rows.
+    """Pairs of tag and message group that validation accepted for one topic -> tag hash, queue, and the two as fields.
+    Kept from block to block, because validation costs as much as ten rows.
     """
 
     def __init__(self, topic: TopicConfig) -> None:
@@ -79,10 +79,17 @@ class Passed(dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]]):
 
 
 def build(
-    rows: Rows, topic: TopicConfig, limits: MessageLimits, *, token: bytes, sequence: int, now_ms: int,
-    empty_message: EmptyMessage, passed: Passed | None = None,
-) -> TimerAppend:  # fmt: skip
-    """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number.
+    rows: Rows,
+    topic: TopicConfig,
+    limits: MessageLimits,
+    *,
+    token: bytes,
+    sequence: int,
+    now_ms: int,
+    empty_message: EmptyMessage,
+    passed: Passed | None = None,
+) -> TimerAppend:
+    """Returns the block as it waits in the log. Raises what a send of one of its rows would, with the row's number.
     `empty_message`: makes the message that an unusual row fills; `passed`: of earlier blocks for the same topic and
     limits.
     """
@@ -90,18 +97,30 @@ def build(
         passed = Passed(topic)
     maker = _Maker(rows, topic, limits, token, now_ms, passed, empty_message)
     return TimerAppend(
-        topic.topic_id, 0, 0, due_ms=0, kind=STAGED_ROWS, born_ms=rows.born_ms,
-        head=_HEAD.pack(_VERSION, token, sequence, rows.count), system=maker.columns() or maker.rows(),
-    )  # fmt: skip
+        topic.topic_id,
+        0,
+        0,
+        due_ms=0,
+        kind=STAGED_ROWS,
+        born_ms=rows.born_ms,
+        head=_HEAD.pack(_VERSION, token, sequence, rows.count),
+        system=maker.columns() or maker.rows(),
+    )
 
 
 class _Maker:
-    """What is the same for the rows of one block."""
+    """Maker of the rows of one block, with what they share."""
 
     def __init__(
-        self, rows: Rows, topic: TopicConfig, limits: MessageLimits, token: bytes, now_ms: int, passed: Passed,
+        self,
+        rows: Rows,
+        topic: TopicConfig,
+        limits: MessageLimits,
+        token: bytes,
+        now_ms: int,
+        passed: Passed,
         empty_message: EmptyMessage,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._rows = rows
         self._topic = topic
         self._limits = limits
@@ -115,8 +134,9 @@ class _Maker:
         self._empty_message = empty_message
 
     def columns(self) -> bytes:
-        """The rows' lines in the table, then their bytes. The hot path: all usual rows at once, by columns. Empty if
-        one of them is not, or has a tag or message group that was not judged yet: then they are taken one by one.
+        """Returns the rows' lines in the table, then their bytes. The hot path: all usual rows together, by columns.
+        Empty if a row is unusual, or has a tag or message group that was not validated yet: then `rows` takes them one
+        by one.
         """
         rows = self._rows
         sizes = list(map(len, rows.bodies))
@@ -160,7 +180,7 @@ class _Maker:
         return b"".join(parts)
 
     def _judged(self) -> tuple[Sequence[int], Sequence[int], Sequence[bytes], Sequence[bytes]] | None:
-        """Tag hash, queue, and tag and group as fields, of each row; None if one was not judged yet."""
+        """Returns tag hash, queue, and tag and group as fields, of each row; None if one was not validated yet."""
         rows, passed = self._rows, self._passed
         pairs = zip(rows.tags or repeat(b"", rows.count), rows.groups or repeat(b"", rows.count), strict=True)
         known = list(map(passed.get, pairs)) if rows.tags or rows.groups else [passed.get((b"", b""))] * rows.count
@@ -171,7 +191,7 @@ class _Maker:
         return tag_hashes, queue_ids, tag_fields, group_fields
 
     def _shares(self, group_fields: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
-        """Of each row the system properties behind tag and keys, and their sizes."""
+        """Returns the system properties of each row behind tag and keys, and their sizes."""
         same, middle, width = self._same_for_all()
         starts = range(0, len(same), width)
         if not self._rows.groups:
@@ -187,7 +207,7 @@ class _Maker:
         return shares, list(map(len, shares))
 
     def rows(self) -> bytes:
-        """The same row by row, for blocks with whatever is unusual."""
+        """Returns the same, made row by row, for blocks with unusual rows."""
         rows, passed, name, born_ms = self._rows, self._passed, self._name, self._rows.born_ms
         no_texts = [b""] * rows.count
         tags, groups = rows.tags or no_texts, rows.groups or no_texts
@@ -220,9 +240,9 @@ class _Maker:
         return b"".join((*lines, *parts))
 
     def _same_for_all(self) -> tuple[bytes, int, int]:
-        """Of each row the system properties that every row has, as long for each: id, born time, digest and the rest.
-        Made by columns: digits that differ are put into copies of one row. Also where a row's message group
-        belongs, and how long one is.
+        """Returns the system properties that all rows have in the same length: id, born time, digest and the rest. Made
+        by columns: digits that differ are put into copies of one row. Also returns the place of a row's message group,
+        and the length of one row.
         """
         rows = self._rows
         before = b"\x1a\x22" + self._id.encode()
@@ -246,7 +266,7 @@ class _Maker:
         return f"{self._id}{(self._rows.first_row + at) & _ID_NUMBER_MAX:0{_ID_NUMBER_DIGITS}X}".encode()
 
     def _checked(self, at: int, tag: bytes, group: bytes, parts: list[bytes]) -> bytes:
-        """The same by way of a whole message, as a send goes."""
+        """Makes one row from a whole message, as a send does."""
         rows = self._rows
         queue_id = rows.queue_ids[at] if rows.queue_ids else -1
         try:
@@ -298,7 +318,7 @@ def _digits(numbers: bytes) -> bytes:
 
 
 def token_and_sequence(timer: StoredTimer) -> tuple[bytes, int]:
-    """Whose block it is. Raises StoreCorrupted for an unknown version."""
+    """Returns token and sequence of a block. Raises StoreCorrupted for an unknown version."""
     if len(timer.head) != _HEAD.size or timer.head[0] != _VERSION:
         raise StoreCorrupted(
             f"staged rows have version {timer.head[0] if timer.head else 'none'}, this program reads {_VERSION}"
@@ -310,8 +330,8 @@ def token_and_sequence(timer: StoredTimer) -> tuple[bytes, int]:
 def messages_of(
     timer: StoredTimer, topic: TopicConfig, *, queue_id: int, now_ms: int
 ) -> Iterator[Append | TimerAppend]:
-    """The messages of a block in order; `queue_id` takes those that have no queue of their own. Those whose delivery
-    time is still to come are timers. `block_of` does it for blocks that have none of these.
+    """Yields the messages of a block in order; those without a queue of their own get `queue_id`. Messages whose
+    delivery time is still to come are timers; `block_of` is for blocks without them.
     """
     token_and_sequence(timer)
     count = _HEAD.unpack(timer.head)[3]
@@ -323,17 +343,23 @@ def messages_of(
         queue = queue_id if row_queue < 0 else row_queue if row_queue < queues else row_queue % queues
         if due_ms > now_ms:
             yield TimerAppend(
-                topic_id, queue, tag_hash, due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=born_ms, head=data[at:middle],
+                topic_id,
+                queue,
+                tag_hash,
+                due_ms=due_ms,
+                kind=DELAYED_MESSAGE,
+                born_ms=born_ms,
+                head=data[at:middle],
                 system=data[middle:end],
-            )  # fmt: skip
+            )
         else:
             yield Append(topic_id, queue, tag_hash, born_ms, data[at:middle], data[middle:end])
         at = end
 
 
 def block_of(timer: StoredTimer, topic: TopicConfig, *, queue_id: int, now_ms: int) -> AppendBlock | None:
-    """The same for the store as one piece, without an object for each message; None if some have a delivery time that
-    is still to come.
+    """Returns the same for the store as one piece, without an object for each message; None if some have a delivery
+    time that is still to come.
     """
     token_and_sequence(timer)
     start = _HEAD.unpack(timer.head)[3] * _ROW.size
@@ -345,6 +371,12 @@ def block_of(timer: StoredTimer, topic: TopicConfig, *, queue_id: int, now_ms: i
         queues = topic.write_queues
         queue_ids = [queue_id if one < 0 else one if one < queues else one % queues for one in row_queues]
     return AppendBlock(
-        topic.topic_id, timer.system, start, queue_ids=queue_ids, tag_hashes=tag_hashes, born_ms=born_ms,
-        head_bytes=heads, system_bytes=systems,
-    )  # fmt: skip
+        topic.topic_id,
+        timer.system,
+        start,
+        queue_ids=queue_ids,
+        tag_hashes=tag_hashes,
+        born_ms=born_ms,
+        head_bytes=heads,
+        system_bytes=systems,
+    )

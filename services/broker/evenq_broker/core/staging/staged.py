@@ -1,21 +1,18 @@
-"""The rows that wait at this broker for a decision: which blocks there are, whose they are, and how much of all.
+"""Rows that wait at this broker for a decision: their blocks, the attempts that staged them, and their sizes.
 
-Pure. A staging is what one attempt of one task staged here: its token names it, its blocks are timers of the store
-(`core.staging.rows`). The table is part of the journal: `apply` takes in operations at the replay and when the broker
+Pure. A staging is what one attempt of one task staged here: its token names it, and its blocks are timers of the store
+(`core.staging.rows`). The table is part of the journal: `apply` takes operations at the replay and when the broker
 itself makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenq_broker.core.state.staging_records import StagedEnded, StagedMoved, StagedPut, StagingOp
 
-__all__ = ["Batch", "StagedAttempt", "StagedBlock", "StagedRows"]
-
-Batch = tuple[str, int]
-"""Query id and batch id."""
+Batch = tuple[str, int]  # query id and batch id
 
 
 @dataclass(slots=True)
@@ -23,13 +20,12 @@ class StagedBlock:
     """Rows of one call."""
 
     put: StagedPut
-    timer_id: int
-    """Where it is now; `put.number` stays."""
+    timer_id: int  # its present timer; `put.number` stays
 
 
 @dataclass(slots=True)
 class StagedAttempt:
-    """What one attempt staged here."""
+    """Rows that one attempt staged here."""
 
     query_id: str
     batch_id: int
@@ -37,10 +33,8 @@ class StagedAttempt:
     attempt_id: int
     token: str
     coordinator: str
-    staged_ms: int = 0
-    """When its newest block came, ms since the epoch."""
-    blocks: dict[int, StagedBlock] = field(default_factory=dict)
-    """By sequence."""
+    staged_ms: int = 0  # when its newest block came, ms since the epoch
+    blocks: dict[int, StagedBlock] = field(default_factory=dict)  # sequence -> block
 
     @property
     def batch(self) -> Batch:
@@ -51,7 +45,7 @@ class StagedAttempt:
         return sum(block.put.rows for block in self.blocks.values())
 
     def in_order(self) -> list[StagedBlock]:
-        """Its blocks as they were written."""
+        """Returns its blocks in the order in which they were written."""
         return [self.blocks[sequence] for sequence in sorted(self.blocks)]
 
 
@@ -63,58 +57,50 @@ class StagedRows:
         self.rows = 0
         self._stagings: dict[str, StagedAttempt] = {}
         self._batches: dict[Batch, dict[str, StagedAttempt]] = {}
-        self._blocks: dict[int, tuple[StagedAttempt, int]] = {}
-        """Number of a block to its place."""
+        self._blocks: dict[int, tuple[StagedAttempt, int]] = {}  # number of a block -> its staging and sequence
         self._query_bytes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def block(self, token: str, sequence: int) -> StagedBlock | None:
-        """One block, if it is here."""
         staging = self._stagings.get(token)
         return staging.blocks.get(sequence) if staging is not None else None
 
     def staging(self, token: str) -> StagedAttempt | None:
-        """What the token staged here."""
         return self._stagings.get(token)
 
     def by_number(self, number: int) -> StagedBlock | None:
-        """The block of this name."""
         entry = self._blocks.get(number)
         return entry[0].blocks[entry[1]] if entry is not None else None
 
     def of(self, batch: Batch) -> list[StagedAttempt]:
-        """The stagings of a batch, by partition, then by token."""
+        """Returns the stagings of a batch, by partition, then by token."""
         stagings = self._batches.get(batch, {}).values()
         return sorted(stagings, key=lambda staging: (staging.partition_id, staging.token))
 
     def batches(self) -> list[Batch]:
-        """Those that have stagings here, each query's in ascending order."""
+        """Returns the batches that have stagings here, each query's in ascending order."""
         return sorted(self._batches)
 
     def batches_before(self, batch: Batch) -> list[Batch]:
-        """Earlier ones of the same query."""
         return sorted(other for other in self._batches if other[0] == batch[0] and other[1] < batch[1])
 
     def has_query(self, query_id: str) -> bool:
-        """True if any row of the query is here."""
         return query_id in self._query_bytes
 
     def queries(self) -> Iterable[str]:
-        """Those that have rows here."""
         return self._query_bytes
 
     def query_bytes(self, query_id: str) -> int:
-        """Staged for one query."""
         return self._query_bytes.get(query_id, 0)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def apply(self, op: StagingOp) -> None:
-        """Take in one operation; twice is as once."""
+        """Applies one operation; a repetition changes nothing."""
         match op:
             case StagedPut():
                 self._put(op)
@@ -140,7 +126,7 @@ class StagedRows:
         self._count(op, 1)
 
     def end(self, numbers: Iterable[int]) -> list[StagedPut]:
-        """Blocks are gone; returns what would bring them back."""
+        """Removes blocks; returns what would bring them back."""
         gone = []
         for number in numbers:
             entry = self._blocks.pop(number, None)
@@ -168,11 +154,9 @@ class StagedRows:
             self._query_bytes.pop(op.query_id, None)
 
     def dump(self) -> list[StagedPut]:
-        """Operations that make this table anew."""
         return [_now(staging.blocks[sequence]) for staging, sequence in self._blocks.values()]
 
     def check(self) -> None:
-        """Every invariant, for tests."""
         blocks = [block for staging in self._stagings.values() for block in staging.blocks.values()]
         assert len(blocks) == len(self._blocks)
         assert self.bytes == sum(block.put.size for block in blocks)
@@ -184,9 +168,4 @@ class StagedRows:
 
 def _now(block: StagedBlock) -> StagedPut:
     op = block.put
-    if block.timer_id == op.timer_id:
-        return op
-    return StagedPut(
-        op.number, block.timer_id, op.query_id, op.batch_id, op.partition_id, op.attempt_id, op.token, op.sequence,
-        op.coordinator, op.topic_id, op.rows, op.size, op.staged_ms,
-    )  # fmt: skip
+    return op if block.timer_id == op.timer_id else replace(op, timer_id=block.timer_id)

@@ -1,1 +1,1 @@
-"""What everything else stands on: names, records, handles, encoded parts of messages."""
+"""Foundations of the core: names, records, handles, encoded parts of messages."""

@@ -1,7 +1,7 @@
-"""The topics that a follower can name: what the state records of its copied log say of them, and nothing else.
+"""Topics and groups that a follower can name, from the state records of its copied log.
 
-Filled in the log's order by `loops.replication.follower_reads`, with the records that a leader's catalog is replayed
-from. A follower changes none of it. Pure.
+`loops.replication.follower_reads` fills it in the log's order, with the records from which a leader's catalog is
+replayed. A follower changes none of it. Pure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from evenq_broker.core.state.name_table import NameTable
 from evenq_broker.core.state.records import GroupPut, GroupRemoved, KeyPut, TopicPut, TopicRemoved, decode
 from evenq_broker.core.state.uids import local_uid, queue_uid
 
-__all__ = ["CopiedNames", "names_something"]
-
-
 KINDS = (KeyPut, TopicPut, GroupPut, TopicRemoved, GroupRemoved)
 
 
 def names_something(record: bytes) -> bool:
-    """Whether `CopiedNames` learns anything from a state record; on any thread. Raises StoreCorrupted."""
+    """Returns True if `CopiedNames` uses anything of a state record; on any thread. Raises StoreCorrupted."""
     return any(isinstance(op, KINDS) for op in decode(record))
 
 
 class CopiedNames:
-    """Of one copied log, up to where it was read."""
+    """Names of one copied log, up to where it was read."""
 
     def __init__(self) -> None:
         self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
@@ -34,7 +31,7 @@ class CopiedNames:
         self._key = b""
 
     def apply(self, record: bytes) -> None:
-        """Take in one state record, or a snapshot. Raises StoreCorrupted."""
+        """Applies one state record, or a snapshot. Raises StoreCorrupted."""
         for op in decode(record):
             match op:
                 case TopicPut(topic):
@@ -51,7 +48,7 @@ class CopiedNames:
                     pass
 
     def queue_uid(self, topic: TopicConfig) -> str:
-        """What the offsets of this topic's queues count, as its leader says it."""
+        """Returns the uid of what the offsets of this topic's queues count, as its leader does."""
         if not topic.uid:
             topic = replace(topic, uid=local_uid(self._key, topic.topic_id) * 2)
         return queue_uid(topic.uid, self._key, topic.topic_id)

@@ -1,9 +1,9 @@
-"""Delivered bytes without parsing or re-encoding (architecture.md 2).
+"""Delivered bytes of stored messages, made without parsing or encoding them again (architecture.md 2).
 
 A stored message is `head` (everything but `system_properties`) and `system` (the content of `system_properties`). A
-delivery appends its few fields to the content of `system_properties` and writes that field's tag and new length: a
-later occurrence of a scalar wins in every protobuf library. Nested fields that a delivery sets (times) must therefore
-not be in `system`; the send path takes them out (`core.sending.validation`).
+delivery appends its few fields to that content and writes the tag and new length of the field. In every protobuf
+library a later occurrence of a scalar wins. Nested fields that a delivery sets (times) must therefore not be in
+`system`; the send path removes them (`core.sending.validation`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = [
-    "OK_STATUS", "Stored", "StoredAt", "delivered", "delivery_frame", "delivery_frames", "extra_fields", "field",
-    "near", "text_field", "varint", "varint_field",
-]  # fmt: skip
-
 
 class Stored(Protocol):
-    """What of a stored message a frame needs; `evenq.store.StoredMessage` is one."""
+    """Parts of a stored message that a frame needs; `evenq.store.StoredMessage` has them."""
 
     @property
     def head(self) -> bytes: ...
@@ -28,7 +23,7 @@ class Stored(Protocol):
 
 
 class StoredAt(Stored, Protocol):
-    """A stored message that knows its place."""
+    """A stored message with its position and time."""
 
     @property
     def queue_id(self) -> int: ...
@@ -39,7 +34,7 @@ class StoredAt(Stored, Protocol):
 
 
 def varint(value: int) -> bytes:
-    """`value` as an unsigned varint; a negative int32 or int64 takes ten bytes, as protobuf has it."""
+    """Encodes `value` as an unsigned varint; a negative int32 or int64 takes ten bytes, as in protobuf."""
     if 0 <= value < 0x80:
         return _SMALL[value]
     if 0 <= value < 0x4000:
@@ -55,28 +50,25 @@ def varint(value: int) -> bytes:
 
 
 def near(value: int) -> bytes:
-    """`varint` of numbers that mostly follow each other, as offsets do: all but the last seven bits are remembered."""
+    """Encodes numbers that mostly follow each other, as offsets do: all but the last seven bits are remembered."""
     return _CONTINUED[value & 0x7F] + _upper(value >> 7) if value > 0x7F else _SMALL[value]
 
 
 _upper = lru_cache(1024)(varint)
 _CONTINUED = [bytes((value | 0x80,)) for value in range(128)]
-
 _SMALL = [bytes((value,)) for value in range(128)]
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """A length-delimited field: a message, text or bytes."""
+    """Encodes a length-delimited field: a message, text or bytes."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
 def text_field(number: int, text: str) -> bytes:
-    """A string field."""
     return field(number, text.encode())
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """An integer, bool or enum field."""
     return varint(number << 3) + varint(value)
 
 
@@ -99,8 +91,8 @@ def extra_fields(
     attempt: int | None = None,
     invisible_ms: int | None = None,
 ) -> bytes:
-    """The fields of `SystemProperties` that only the broker knows: place and time, and for a delivery its handle,
-    its number (from 1) and how long it stays invisible (ms). Wire contract 5.3.
+    """Encodes the fields of `SystemProperties` that only the broker knows: place and time, and for a delivery its
+    handle, its number (from 1) and how long it stays invisible (ms). Wire contract 5.3.
     """
     encoded = None if handle is None else handle.encode()
     return _extra(queue_id, queue_offset, store_ms, encoded, attempt, invisible_ms)
@@ -114,22 +106,26 @@ def _extra(
     attempt: int | None,
     invisible_ms: int | None,
 ) -> bytes:
-    return b"".join((
-        _moment(9, store_ms),
-        b"\x62" + varint(len(handle)) + handle if handle is not None else b"",  # 12 receipt_handle
-        _queue_field(queue_id), b"\x70", near(queue_offset),  # 13, 14
-        _delivery_end(invisible_ms, attempt),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            _moment(9, store_ms),
+            b"\x62" + varint(len(handle)) + handle if handle is not None else b"",  # 12 receipt_handle
+            _queue_field(queue_id),
+            b"\x70",
+            near(queue_offset),  # 13, 14
+            _delivery_end(invisible_ms, attempt),
+        )
+    )
 
 
 def delivered(stored: Stored, *, extra: bytes = b"") -> bytes:
-    """The encoded v2 `Message`: the head, then `system_properties` with `extra` behind what was stored."""
+    """Returns the encoded v2 `Message`: the head, then `system_properties` with `extra` behind what was stored."""
     system = stored.system
     return b"".join((stored.head, b"\x1a", varint(len(system) + len(extra)), system, extra))
 
 
 def delivery_frame(stored: StoredAt, handle: bytes, attempt: int, invisible_ms: int | None) -> tuple[bytes, int]:
-    """The field `message` of a ReceiveMessageResponse, and how long the message in it is: `delivered` with
+    """Returns the field `message` of a ReceiveMessageResponse, and the length of the message in it: `delivered` with
     `extra_fields`, in one step.
     """
     head, system = stored.head, stored.system
@@ -142,8 +138,8 @@ def delivery_frame(stored: StoredAt, handle: bytes, attempt: int, invisible_ms: 
 def delivery_frames(
     messages: Sequence[StoredAt], handles: Sequence[bytes], attempt: int, invisible_ms: int | None
 ) -> tuple[list[bytes], int]:
-    """`delivery_frame` of messages of one queue that are delivered alike, and how long the messages in them are: what
-    they have in common is made once.
+    """Returns `delivery_frame` of messages of one queue that are delivered alike, and their length without the frames:
+    what they share is made once.
     """
     frames: list[bytes] = []
     total, store_ms, length, start = 0, -1, -1, b""
@@ -181,3 +177,17 @@ def _delivery_end(invisible_ms: int | None, attempt: int | None) -> bytes:
             varint_field(16, attempt) if attempt is not None else b"",
         )
     )
+
+
+def delayed_entry(message_id: bytes, recall_handle: str) -> bytes:
+    """Returns the entry of SendMessage's answer for a delayed message.
+
+    Its handle is made from what the log has of the timer. So the bytes are the same for the first try
+    (`rpc.sending.send`) and for a retry that a later process or another copy answers (`loops.sending.dedup`).
+    """
+    return field(2, OK_STATUS + field(2, message_id) + field(5, recall_handle.encode()))
+
+
+def half_entry(message_id: bytes, transaction_id: str) -> bytes:
+    """Returns the entry of SendMessage's answer for a half message; its id is made as that of `delayed_entry`."""
+    return field(2, OK_STATUS + field(2, message_id) + field(3, transaction_id.encode()))

@@ -1,8 +1,8 @@
-"""Receipt handles: self-contained, checked by a key, not kept anywhere.
+"""Receipt handles: self-contained, checked by a key, and not stored.
 
 Text `e1.<broker name>.<hex>`; the hex part is 49 bytes: group id 4, topic id 4, queue id 4, queue offset 8, delivery
-number 4, expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes that live in the
-broker's journal, so handles survive a restart and a forged one is refused. Any broker can read whose handle it is
+number 4, expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes of the broker's
+journal, so handles survive a restart and a forged one is refused. Any broker can read which broker made a handle
 (architecture.md 4).
 """
 
@@ -15,8 +15,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from evenq.errors import InvalidReceiptHandle
-
-__all__ = ["KEY_BYTES", "Handle", "Handles", "broker_of"]
 
 KEY_BYTES = 32
 _CHECKSUM_BYTES = 16
@@ -36,30 +34,29 @@ class Handle(NamedTuple):
     queue_id: int
     queue_offset: int
     number: int
-    """Which delivery of the message to the group; grows with each."""
+    """Number of this delivery of the message to the group; grows with each."""
     expires_ms: int
-    """End of the invisible time as it was promised with this handle, ms since the epoch."""
+    """End of the invisible time that this handle promises, ms since the epoch."""
     flags: int = 0
 
 
 class Handles:
-    """Makes and reads the handles of one broker."""
+    """Maker and reader of the handles of one broker."""
 
     __slots__ = ("_begun", "_prefix", "_prefix_bytes")
 
     def __init__(self, broker_name: str, key: bytes) -> None:
         self._prefix = f"{_PREFIX}{broker_name}."
         self._prefix_bytes = self._prefix.encode()
-        self._begun = blake2b(self._prefix_bytes, digest_size=_CHECKSUM_BYTES, key=key)  # copied: half the price
+        self._begun = blake2b(self._prefix_bytes, digest_size=_CHECKSUM_BYTES, key=key)  # a copy costs half as much
 
     def make(self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int) -> str:
-        """The handle's text: printable ASCII, under 300 characters."""
+        """Returns the handle's text: printable ASCII, under 300 characters."""
         return self.encoded(group_id, topic_id, queue_id, queue_offset, number, expires_ms).decode()
 
     def encoded(
         self, group_id: int, topic_id: int, queue_id: int, queue_offset: int, number: int, expires_ms: int
     ) -> bytes:
-        """The same as bytes."""
         fields = _FIELDS.pack(group_id, topic_id, queue_id, queue_offset, number, expires_ms, 0)
         check = self._begun.copy()
         check.update(fields)
@@ -68,7 +65,7 @@ class Handles:
     def encoded_all(
         self, group_id: int, topic_id: int, queue_id: int, offsets: Iterable[int], number: int, expires_ms: int
     ) -> list[bytes]:
-        """The same for messages of one queue that are delivered alike."""
+        """Returns the handles of messages of one queue that are delivered alike."""
         pack, begun, prefix = _FIELDS.pack, self._begun, self._prefix_bytes
         made: list[bytes] = []
         for offset in offsets:
@@ -79,11 +76,11 @@ class Handles:
         return made
 
     def is_own(self, text: str) -> bool:
-        """True if the text says that this broker made it."""
+        """Returns True if the text names this broker as its maker."""
         return text.startswith(self._prefix)
 
     def read_all(self, texts: Sequence[str]) -> list[Handle] | None:
-        """As `read`, for many; None if this broker did not make one of them."""
+        """Reads many handles; None if this broker did not make one of them."""
         prefix, begun = self._prefix, self._begun
         start, length = len(prefix), len(prefix) + _LENGTH
         for text in texts:
@@ -107,7 +104,7 @@ class Handles:
         return handles
 
     def read(self, text: str) -> Handle:
-        """The handle behind `text`. Raises InvalidReceiptHandle for anything this broker did not make."""
+        """Returns the handle behind `text`. Raises InvalidReceiptHandle for anything this broker did not make."""
         prefix = self._prefix
         if not text.startswith(prefix) or len(text) != len(prefix) + _LENGTH:
             raise _invalid(text)
@@ -124,7 +121,7 @@ class Handles:
 
 
 def broker_of(text: str) -> str | None:
-    """The name of the broker whose handle it is; None if it is no handle of ours."""
+    """Returns the name of the broker that made the handle; None if it is not a receipt handle."""
     if not text.startswith(_PREFIX):
         return None
     name, dot, _ = text[len(_PREFIX) :].rpartition(".")

@@ -1,12 +1,10 @@
-"""From a stored message's system properties to the keys it is found by: its keys, then its message id.
+"""Keys by which a stored message is found, from its system properties: its keys, then its message id.
 
-Scans the encoded `SystemProperties` (apache.rocketmq.v2) without building an object: the message index asks for each
-message of the log. Bytes that are no such message give no keys and no error; a later message id wins, as in protobuf.
+Scans the encoded `SystemProperties` (apache.rocketmq.v2) without building an object, because the message index needs
+them for each message of the log. Invalid bytes give no keys and no error; a later message id wins, as in protobuf.
 """
 
 from __future__ import annotations
-
-__all__ = ["keys_of", "message_id_of"]
 
 TAG_TAG = 1 << 3 | 2  # string tag = 1
 KEYS_TAG = 2 << 3 | 2  # repeated string keys = 2
@@ -20,9 +18,9 @@ _UP_TO_ID = frozenset({TAG_TAG, KEYS_TAG, MESSAGE_ID_TAG})
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 
 
-def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # what the message store calls
-    """The message's keys and its message id, each once, in the order of their coming; empty ones are left out. `head`
-    is not looked at. Empty for bytes that protobuf would refuse.
+def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # the message store passes it
+    """Returns the keys and the message id, each once, in the order of their occurrence, without empty ones. `head` is
+    not read. Empty for bytes that protobuf would refuse.
     """
     keys, message_id = _read(system)
     if message_id:
@@ -31,7 +29,7 @@ def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # what 
 
 
 def message_id_of(system: bytes) -> bytes:
-    """The message id; empty if there is none. Quick for what a server wrote, which has the fields in their order."""
+    """Returns the message id; empty if there is none. Fast for what a server wrote, with the fields in their order."""
     position, end = 0, len(system) - 1
     while position < end:
         tag, length = system[position], system[position + 1]
@@ -44,7 +42,7 @@ def message_id_of(system: bytes) -> bytes:
 
 
 def _read(system: bytes) -> tuple[list[bytes], bytes]:
-    """Keys, the same one several times perhaps, and the message id."""
+    """Returns the keys, maybe repeated, and the message id."""
     keys: list[bytes] = []
     message_id = b""
     position, end = 0, len(system)
@@ -79,7 +77,7 @@ def _read(system: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Value and the place behind it. Raises IndexError, ValueError."""
+    """Returns a value and the position behind it. Raises IndexError, ValueError."""
     value = 0
     for number in range(VARINT_BYTES_MAX):
         byte = data[position + number]
@@ -90,7 +88,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, position: int, tag: int) -> int:
-    """The place behind the value of a field that is not of length and bytes. Raises IndexError, ValueError."""
+    """Returns the position behind the value of a field that is not text or bytes. Raises IndexError, ValueError."""
     open_groups: list[int] = []
     while True:
         number, kind = tag >> 3, tag & 7

@@ -1,7 +1,7 @@
-"""What a broker knows by name and by number: its topics and its consumer groups each are one such table.
+"""Table of configs by name and by number: a broker has one for its topics and one for its consumer groups.
 
 The journal fills it at the start and with every change (`Broker.create_topic`, `delete_group` ...); handlers and loops
-only read. A number is never used twice, so that a handle, a committed offset or a queue folder of something deleted can
+only read. A number is never used twice, so a handle, a committed offset or a queue folder of something deleted can
 never name something else. Pure.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
-
-__all__ = ["NameTable"]
 
 
 class _Named(Protocol):
@@ -32,27 +30,23 @@ class NameTable(Generic[ConfigT]):
         self._by_name: dict[str, ConfigT] = {}
         self._by_id: dict[int, ConfigT] = {}
         self._next_id = 1
-        self.version = 0
-        """Grows with each change."""
+        self.version = 0  # grows with each change
 
     def get(self, name: str) -> ConfigT | None:
-        """The config of this name, or None."""
         return self._by_name.get(name)
 
     def by_id(self, number: int) -> ConfigT | None:
-        """The config of this number, or None."""
         return self._by_id.get(number)
 
     def all(self) -> list[ConfigT]:
-        """Every config in ascending name."""
+        """Returns every config, ascending by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def names(self) -> Iterable[str]:
-        """Every name, in no order."""
         return self._by_name.keys()
 
     def put(self, config: ConfigT) -> None:
-        """Add a config, or replace the one of this name."""
+        """Adds a config, or replaces the one of this name."""
         old = self._by_name.get(config.name)
         if old == config:
             return
@@ -65,11 +59,11 @@ class NameTable(Generic[ConfigT]):
         self.version += 1
 
     def touch(self) -> None:
-        """What is known of the configs changed, though none of them did."""
+        """Notes that knowledge about the configs changed, though no config did."""
         self.version += 1
 
     def remove(self, name: str) -> ConfigT | None:
-        """Forget a config; gives it back, or None if it was unknown."""
+        """Removes and returns a config; None if it is unknown."""
         config = self._by_name.pop(name, None)
         if config is not None:
             self._by_id.pop(self._id_of(config), None)
@@ -80,9 +74,9 @@ class NameTable(Generic[ConfigT]):
         return len(self._by_name)
 
     def next_id(self) -> int:
-        """A number that nothing in this table ever had."""
+        """Returns a number that nothing in this table ever had."""
         return self._next_id
 
     def reserve(self, next_id: int) -> None:
-        """Never give numbers below `next_id`: said by a snapshot, which does not know what was deleted before it."""
+        """Reserves all numbers below `next_id`: a snapshot does not have what was deleted before it."""
         self._next_id = max(self._next_id, next_id)

@@ -1,4 +1,4 @@
-"""A group's policies as JSON in the journal (`core.state.records`); the default of each is written as nothing."""
+"""Policies of a group as JSON in the journal (`core.state.records`); the default of each is left out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from typing import Any
 from evenq.model import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 
-__all__ = ["balance_json", "balance_of", "retry_json", "retry_of"]
-
 
 def retry_json(retry: RetryPolicy) -> list[Any] | None:
-    """None: the classic one."""
+    """Returns the policy as JSON; None: the classic one."""
     if retry.kind is RetryKind.CLASSIC:
         return None
     return [str(retry.kind), list(retry.delays_ms), retry.initial_ms, retry.max_ms, retry.multiplier]
 
 
 def retry_of(fields: list[Any] | None) -> RetryPolicy:
-    """What `retry_json` wrote."""
     if fields is None:
         return CLASSIC_RETRY
     kind, delays_ms, initial_ms, max_ms, multiplier = fields
@@ -32,14 +29,13 @@ def retry_of(fields: list[Any] | None) -> RetryPolicy:
 
 
 def balance_json(balance: BalancePolicy) -> list[Any] | None:
-    """None: the even one."""
+    """Returns the policy as JSON; None: the even one."""
     if balance == EVEN_BALANCE:
         return None
     return [str(balance.weight), balance.moves_max, balance.hold_ms, balance.hold_lag_max]
 
 
 def balance_of(fields: list[Any] | None) -> BalancePolicy:
-    """What `balance_json` wrote."""
     if fields is None:
         return EVEN_BALANCE
     weight, moves_max, hold_ms, hold_lag_max = fields

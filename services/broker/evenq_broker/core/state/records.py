@@ -1,7 +1,8 @@
-"""The broker's state as records of its log: small operations, and snapshots made of the same operations.
+"""State of the broker as records of its log: small operations, and snapshots made of the same operations.
 
-All operations are absolute ("this is finished"), so replaying some twice, over a snapshot that already holds them, ends
-in the same state. A record is a version byte and operations; a snapshot is a record of everything. Unknown: refused.
+All operations are absolute ("this is finished"), so replaying some twice, over a snapshot that already has them, ends
+in the same state. A record is a version byte and operations; a snapshot is a record of everything. Unknown versions and
+kinds are refused.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from evenq_broker.core.state.policies import balance_json, balance_of, retry_jso
 from evenq_broker.core.state.staging_records import StagingOp, staging_json, staging_op_of
 
 # Kinds 1 to 5, 10, 13 to 16, 24 to 26 and 32 (keys, topics, groups, locks, lite, drains, brokers, staging) are a u32
-# length and JSON. ChangePut shares kind 3 (TopicRemoved) with the id 0, which no topic has: to an older program it says
-# nothing. The others:
+# length and JSON. ChangePut shares kind 3 (TopicRemoved) with the id 0, which no topic has, so an older program ignores
+# it. The others:
 #
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
@@ -32,13 +33,6 @@ from evenq_broker.core.state.staging_records import StagingOp, staging_json, sta
 # | 11   | HalfPut      | u64 number, u32 topic, u64 timer, i64 timer before, 2 u64 ms begun, due, u16 checks, missed |
 # | 12   | HalvesEnded  | u32 n, n u64 numbers, n u8 outcomes                                                         |
 # | 17   | Counted      | u32 group, u32 topic, u32 queue, u64 given until, u16 n, n u64 offsets, n u16 deliveries    |
-
-__all__ = [
-    "Acked", "BrokerForgotten", "BrokerKnown", "BrokerTopics", "ChangeKind", "ChangePut", "Committed",
-    "Counted", "Delivered", "DrainPut", "GroupPut", "GroupRemoved", "HalfPut", "HalvesEnded", "Invisible",
-    "KeyPut", "LiteClosed", "LiteOpened", "Locked", "Op", "TopicPut", "TopicRemoved", "Unsubscribed", "decode",
-    "encode", "encode_acked", "encode_op",
-]  # fmt: skip
 
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
@@ -56,18 +50,18 @@ _COUNTED_FORM = struct.Struct(">BIIIQH")
 _HALF_FORM = struct.Struct(">BQIQqQQHH")
 _LENGTH = struct.Struct(">I")
 encode_acked = partial(_ACKED_FORM.pack, _ACKED)
-"""`encode_op` of `Acked(*fields)`, the hottest of all."""
+"""`encode_op` of `Acked(*fields)`, the most frequent operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPut:
-    """The key of receipt handles, and numbers that are taken for ever."""
+    """Key of receipt handles, and the next numbers of topics and groups."""
 
     key: bytes
     next_topic_id: int = 1
     next_group_id: int = 1
     awaited: tuple[tuple[int, str], ...] = ()
-    """Group id and topic name, where the group read a topic of that name that was deleted. None in older journals."""
+    """Group id and topic name, where the group read a deleted topic of that name. None in older journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class GroupRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Everything below `offset` is finished. `reset`: an explicit move; whatever was in flight is forgotten."""
+    """Offset below which everything is finished. `reset`: an explicit move; what was in flight is forgotten."""
 
     group_id: int
     topic_id: int
@@ -102,7 +96,7 @@ class Committed:
 
 
 class Acked(NamedTuple):
-    """One offset is finished. The hottest of all, so it is the cheapest kind of value."""
+    """One finished offset. The most frequent operation, so it is the cheapest kind of value."""
 
     group_id: int
     topic_id: int
@@ -128,7 +122,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Invisible:
-    """One delivery now ends at `deadline_ms`; `attempt` is what it counts as."""
+    """New end of one delivery; `attempt` is what it counts as."""
 
     group_id: int
     topic_id: int
@@ -141,20 +135,20 @@ class Invisible:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Deliveries to members that pull (`core.delivery.counts`). Numbers only grow: the larger one stands."""
+    """Deliveries to members that pull (`core.delivery.counts`). Numbers only grow: the larger one wins."""
 
     group_id: int
     topic_id: int
     queue_id: int
     given_until: int
-    """What is below and unfinished was given to a holder that is gone."""
+    """Unfinished offsets below it were given to a holder that is gone."""
     offsets: tuple[int, ...] = ()
     deliveries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A queue's lock has this holder now; empty: it is free."""
+    """New holder of a queue's lock; empty: it is free."""
 
     group: str
     queue: MessageQueue
@@ -165,13 +159,12 @@ class Locked:
 
 
 class HalfPut(NamedTuple):
-    """A transaction is open (`core.transactions.table`)."""
+    """An open transaction (`core.transactions.table`)."""
 
     number: int
     topic_id: int
     timer_id: int
-    previous_id: int
-    """-1: there is only one."""
+    previous_id: int  # the timer before; -1: there is only one
     first_ms: int
     due_ms: int
     checks: int
@@ -180,7 +173,7 @@ class HalfPut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """A group's progress on a topic is forgotten: an operator took the subscription away."""
+    """End of a group's progress on a topic: an operator removed the subscription."""
 
     group_id: int
     topic_id: int
@@ -188,7 +181,7 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class LiteOpened:
-    """A lite topic is in this queue of its parent, from the offset `base` on (`core.lite.lite_topics`)."""
+    """A lite topic in this queue of its parent, from the offset `base` on (`core.lite.lite_topics`)."""
 
     topic_id: int
     queue_id: int
@@ -198,7 +191,7 @@ class LiteOpened:
 
 @dataclass(frozen=True, slots=True)
 class LiteClosed:
-    """The lite topic of this queue has expired, with every group's progress on it."""
+    """End of the lite topic of this queue, with every group's progress on it."""
 
     topic_id: int
     queue_id: int
@@ -206,65 +199,55 @@ class LiteClosed:
 
 @dataclass(frozen=True, slots=True)
 class DrainPut:
-    """The broker takes no new messages, or does again."""
+    """Whether the broker is drained: then it takes no new messages."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerKnown:
-    """Another broker belongs to the cluster."""
+    """Another broker of the cluster."""
 
     name: str
-    gone_ms: int = 0
-    """When it was missed first, ms since the epoch; 0: it was there."""
-    unread: int = 0
-    """Messages that it still held, drained, when it ended, and that no group ever read."""
-    dead_letters: int = 0
-    """The same."""
+    gone_ms: int = 0  # when it was first missed, ms since the epoch; 0: it was there
+    unread: int = 0  # messages that it still held, drained, when it ended, and that no group ever read
+    dead_letters: int = 0  # dead letters that it still held then
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerForgotten:
-    """It left for good."""
+    """A broker that left for good."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTopics:
-    """How many readable queues of these topics another broker has now; of all others as many as before."""
+    """Numbers of readable queues of these topics at another broker; those of other topics stay."""
 
     name: str
-    read_queues: Mapping[str, int]
-    """By topic; 0: none any more."""
+    read_queues: Mapping[str, int]  # by topic; 0: none any more
 
 
 class ChangeKind(StrEnum):
-    """How a topic or group was changed."""
-
     TOPIC_DELETED = "topic-deleted"
-    TOPIC_MADE = "topic-made"
-    """Made, or widened."""
+    TOPIC_MADE = "topic-made"  # Made, or widened
     GROUP_DELETED = "group-deleted"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePut:
-    """A change that brokers have not confirmed (`core.cluster.unconfirmed_changes`)."""
+    """A change that some broker has not confirmed (`core.cluster.unconfirmed_changes`)."""
 
     kind: ChangeKind
     name: str
-    uid: str
-    """Of the topic; empty: of a group, which has none."""
-    at_ms: int
-    """When it was asked for, ms since the epoch."""
-    waiting: tuple[str, ...]
-    """Brokers that have not confirmed it, ascending; none: it is forgotten."""
+    uid: str  # uid of the topic; empty for a group
+    at_ms: int  # when it was requested, ms since the epoch
+    waiting: tuple[str, ...]  # brokers that have not confirmed it, ascending; none: it is forgotten
 
 
 class HalvesEnded(NamedTuple):
-    """Transactions ended; `outcomes` are numbers of `core.transactions.table.TransactionOutcome`."""
+    """Ended transactions; `outcomes` are numbers of `core.transactions.table.TransactionOutcome`."""
 
     numbers: tuple[int, ...]
     outcomes: tuple[int, ...]
@@ -297,12 +280,12 @@ Op = (
 
 
 def encode(ops: Iterable[Op]) -> bytes:
-    """One record of many operations."""
+    """Encodes operations as one record."""
     return b"".join((bytes((VERSION,)), *map(encode_op, ops)))
 
 
 def encode_op(op: Op) -> bytes:
-    """One operation, without the version byte."""
+    """Encodes one operation, without the version byte."""
     match op:
         case Acked():
             return encode_acked(*op)
@@ -320,19 +303,9 @@ def encode_op(op: Op) -> bytes:
         case HalvesEnded():
             return _encode_ended(op)
         case TopicPut():
-            topic = op.topic
-            return _json(_TOPIC, {
-                "name": topic.name, "id": topic.topic_id, "type": str(topic.message_type), "read": topic.read_queues,
-                "write": topic.write_queues, "permission": int(topic.permission), "retention_ms": topic.retention_ms,
-                "widest": topic.widest, "chosen": topic.chosen, "uid": topic.uid,
-            })  # fmt: skip
+            return _encode_topic(op.topic)
         case GroupPut():
-            group = op.group
-            return _json(_GROUP, {
-                "name": group.name, "id": group.group_id, "ordered": group.ordered, "attempts": group.max_attempts,
-                "start": str(group.start_from), "strategy": group.strategy, "retry": retry_json(group.retry),
-                "balance": balance_json(group.balance), "revised": group.revised_ms, "made": group.made_ms,
-            })  # fmt: skip
+            return _encode_group(op.group)
         case TopicRemoved():
             return _json(_TOPIC_GONE, {"id": op.topic_id})
         case ChangePut():
@@ -348,45 +321,78 @@ def encode_op(op: Op) -> bytes:
         case DrainPut():
             return _json(_DRAIN, {"on": op.on})
         case BrokerKnown():
-            return _json(_BROKER, {
-                "name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters,
-            })  # fmt: skip
+            return _json(_BROKER, {"name": op.name, "gone": op.gone_ms, "unread": op.unread, "dead": op.dead_letters})
         case BrokerForgotten():
             return _json(_BROKER_GONE, {"name": op.name})
         case BrokerTopics():
             return _json(_BROKER_TOPICS, {"name": op.name, "read": dict(op.read_queues)})
         case Locked():
-            queue = op.queue
-            return _json(_LOCKED, {
-                "group": op.group, "queue": [queue.topic, queue.broker_name, queue.queue_id], "client": op.client_id,
-                "generation": [op.epoch, op.counter],
-            })  # fmt: skip
+            queue, generation = op.queue, [op.epoch, op.counter]
+            place = [queue.topic, queue.broker_name, queue.queue_id]
+            return _json(_LOCKED, {"group": op.group, "queue": place, "client": op.client_id, "generation": generation})
         case StagingOp():
             return _json(_STAGING, staging_json(op))
         case KeyPut():
-            return _json(_KEY, {
-                "key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id, "awaited": op.awaited,
-            })  # fmt: skip
+            return _json(
+                _KEY,
+                {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id, "awaited": op.awaited},
+            )
+
+
+def _encode_topic(topic: TopicConfig) -> bytes:
+    value = {
+        "name": topic.name,
+        "id": topic.topic_id,
+        "type": str(topic.message_type),
+        "read": topic.read_queues,
+        "write": topic.write_queues,
+        "permission": int(topic.permission),
+        "retention_ms": topic.retention_ms,
+        "widest": topic.widest,
+        "chosen": topic.chosen,
+        "uid": topic.uid,
+    }
+    return _json(_TOPIC, value)
+
+
+def _encode_group(group: GroupConfig) -> bytes:
+    value = {
+        "name": group.name,
+        "id": group.group_id,
+        "ordered": group.ordered,
+        "attempts": group.max_attempts,
+        "start": str(group.start_from),
+        "strategy": group.strategy,
+        "retry": retry_json(group.retry),
+        "balance": balance_json(group.balance),
+        "revised": group.revised_ms,
+        "made": group.made_ms,
+    }
+    return _json(_GROUP, value)
 
 
 def _encode_delivered(op: Delivered) -> bytes:
     client = op.client_id.encode()
     count = len(op.offsets)
-    return b"".join((
-        _DELIVERED_FORM.pack(
-            _DELIVERED, op.group_id, op.topic_id, op.queue_id, op.next_offset, op.deadline_ms, len(client), count
-        ),
-        client,
-        struct.pack(f">{count}Q{count}I{count}H", *op.offsets, *op.numbers, *op.attempts),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            _DELIVERED_FORM.pack(
+                _DELIVERED, op.group_id, op.topic_id, op.queue_id, op.next_offset, op.deadline_ms, len(client), count
+            ),
+            client,
+            struct.pack(f">{count}Q{count}I{count}H", *op.offsets, *op.numbers, *op.attempts),
+        )
+    )
 
 
 def _encode_counted(op: Counted) -> bytes:
     count = len(op.offsets)
-    return b"".join((
-        _COUNTED_FORM.pack(_COUNTED, op.group_id, op.topic_id, op.queue_id, op.given_until, count),
-        struct.pack(f">{count}Q{count}H", *op.offsets, *op.deliveries),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            _COUNTED_FORM.pack(_COUNTED, op.group_id, op.topic_id, op.queue_id, op.given_until, count),
+            struct.pack(f">{count}Q{count}H", *op.offsets, *op.deliveries),
+        )
+    )
 
 
 def _encode_ended(op: HalvesEnded) -> bytes:
@@ -400,7 +406,7 @@ def _json(kind: int, value: dict[str, Any]) -> bytes:
 
 
 def decode(record: bytes) -> Iterator[Op]:
-    """The operations of one record or snapshot, in order. Raises StoreCorrupted for an unknown version or kind."""
+    """Yields the operations of a record or snapshot, in order. Raises StoreCorrupted for an unknown version or kind."""
     if not record or record[0] != VERSION:
         raise StoreCorrupted(
             f"a state record has version {record[0] if record else 'none'}, this program reads version {VERSION}"
@@ -468,12 +474,18 @@ def _decode_ended(record: bytes, at: int) -> tuple[Op, int]:
 def _from_json(kind: int, value: dict[str, Any]) -> Op:
     if kind == _TOPIC:
         topic = TopicConfig(
-            name=value["name"], topic_id=value["id"], message_type=MessageType(value["type"]),
-            read_queues=value["read"], write_queues=value["write"], permission=Permission(value["permission"]),
+            name=value["name"],
+            topic_id=value["id"],
+            message_type=MessageType(value["type"]),
+            read_queues=value["read"],
+            write_queues=value["write"],
+            permission=Permission(value["permission"]),
             # None in older journals:
-            widest=value.get("widest", 0), retention_ms=value.get("retention_ms"), chosen=value.get("chosen", False),
+            widest=value.get("widest", 0),
+            retention_ms=value.get("retention_ms"),
+            chosen=value.get("chosen", False),
             uid=value.get("uid", ""),
-        )  # fmt: skip
+        )
         return TopicPut(topic)
     if kind == _GROUP:
         return GroupPut(

@@ -1,6 +1,6 @@
-"""Names of what a queue's offsets count, so that readers notice when the same offsets count something else.
+"""Uids of what a queue's offsets count, so that readers notice when the same offsets count something else.
 
-A topic has a uid that all brokers share; where its queues lie in one broker's store adds a part of its own. Pure.
+A topic has a uid that all brokers share; the place of its queues in one broker's store adds a part of its own. Pure.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Container, Iterable
 from typing import Protocol
 
-__all__ = ["TopicUids", "local_uid", "queue_uid"]
-
 ENDED_MAX = 1_000
 
 
@@ -20,9 +18,7 @@ class _Random(Protocol):
 
 
 class TopicUids:
-    """Gives uids to topics, and remembers those that were deleted lately: routes may still have them when the topic is
-    made again.
-    """
+    """Source of topic uids, with those deleted lately: routes may still have them when a topic is made again."""
 
     def __init__(self, rng: _Random) -> None:
         self._rng = rng
@@ -31,24 +27,24 @@ class TopicUids:
         """Uids of topics whose deletion some broker has not confirmed, also from before the start; set at the start."""
 
     def shared(self, uids: Iterable[str]) -> str:
-        """The uid of a topic that other brokers tell so: the first that was not deleted, else a new one."""
+        """Returns the uid that other brokers have for a topic: the first that was not deleted, otherwise a new one."""
         known = next((uid for uid in uids if uid and not self.ended(uid)), "")
         return known or f"{self._rng.getrandbits(64):016x}"
 
     def ended(self, uid: str) -> bool:
-        """Whether a topic with this uid was deleted, as far as that is remembered."""
+        """Returns whether a topic with this uid was deleted, as far as that is remembered."""
         return uid in self._ended or uid in self.remembered
 
     def end(self, uid: str) -> None:
-        """The topic is deleted everywhere."""
+        """Notes that the topic of this uid was deleted everywhere."""
         self._ended.append(uid)
 
 
 def local_uid(key: bytes, topic_id: int) -> str:
-    """Names a topic's queues in the store that has this key. Neither key nor number is ever used twice."""
+    """Returns a name of a topic's queues in the store with this key. Neither key nor number is ever used twice."""
     return hashlib.blake2s(topic_id.to_bytes(8, "big"), key=key[:32], digest_size=4).hexdigest()
 
 
 def queue_uid(topic_uid: str, key: bytes, topic_id: int) -> str:
-    """Another one when the topic was made anew, when it left this broker and came back, and when the store was lost."""
+    """Returns a uid that changes when the topic is made anew, leaves this broker and returns, or the store is lost."""
     return f"{topic_uid}-{local_uid(key, topic_id)}"

@@ -1,4 +1,4 @@
-"""The words of transactions: what stands before a half message in the log, and the id that its producer is given.
+"""Format of half messages in the log, and the transaction ids that their producers get.
 
 A half message is a timer of the store of kind 2 that becomes due for its next check. Its head begins with `HalfHeader`:
 
@@ -7,11 +7,11 @@ A half message is a timer of the store of kind 2 that becomes due for its next c
 | 1     | version, 1                                                                                         |
 | 8     | number of the transaction: log offset of its first timer; all ones in that timer itself            |
 | 8     | when it began, ms since the epoch                                                                  |
-| 2, 2  | checks made, and checks in a row that reached no one                                               |
+| 2, 2  | checks made, and checks in a row without a producer                                                |
 | 2     | length of the producer's client id, which follows; behind it comes the head of the message         |
 
 A transaction id is the text `t1.<broker name>.<hex>`; the hex part is topic id 4, number 8, checksum 16, keyed as
-receipt handles are. Not kept anywhere; any broker can read whose it is.
+receipt handles are. It is not stored; any broker can read which broker made it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from typing import NamedTuple
 
 from evenq.errors import InvalidTransactionId, StoreCorrupted
 
-__all__ = [
-    "DECIDED_NUMBER", "HALF_MESSAGE", "HalfHeader", "TransactionIds", "number_of", "pack_half", "transaction_broker_of",
-    "unpack_half",
-]  # fmt: skip
-
 HALF_MESSAGE = 2  # the kind of our timers
 DECIDED_NUMBER = (1 << 64) - 1
-"""Of no transaction: an id with it names one that was decided long ago, and whose own number is not known any more."""
+"""Number of no transaction: an id with it names one that was decided long ago, whose number is not known any more."""
 
 _VERSION = 1
 _OWN = (1 << 64) - 1
@@ -42,27 +37,21 @@ _CHECKSUM_BYTES = 16
 
 
 class HalfHeader(NamedTuple):
-    """What the broker keeps with a half message."""
+    """Data that the broker keeps with a half message."""
 
-    number: int | None
-    """The transaction; None in its first timer, whose log offset it is."""
-    first_ms: int
-    """When it began, ms since the epoch."""
+    number: int | None  # the transaction; None in its first timer, whose log offset is the number
+    first_ms: int  # when it began, ms since the epoch
     checks: int
     missed: int
-    client_id: str
-    """The producer that sent it; empty if it sent none, or one of absurd length."""
+    client_id: str  # producer that sent it; empty if it sent no id, or one over 1,024 bytes
 
 
 class TransactionId(NamedTuple):
-    """One transaction of this broker."""
-
     topic_id: int
     number: int
 
 
 def pack_half(header: HalfHeader, head: bytes) -> bytes:
-    """The head of the timer."""
     client = header.client_id.encode()
     if len(client) > _CLIENT_BYTES_MAX:
         client = b""
@@ -72,7 +61,7 @@ def pack_half(header: HalfHeader, head: bytes) -> bytes:
 
 
 def unpack_half(data: bytes) -> tuple[HalfHeader, bytes]:
-    """The header, and the head of the message. Raises StoreCorrupted for an unknown version."""
+    """Returns the header, and the head of the message. Raises StoreCorrupted for an unknown version."""
     if len(data) < _HEADER.size or data[0] != _VERSION:
         raise StoreCorrupted(f"a half message has version {data[0] if data else 'none'}, this program reads {_VERSION}")
     _, number, first_ms, checks, missed, length = _HEADER.unpack_from(data)
@@ -82,13 +71,13 @@ def unpack_half(data: bytes) -> tuple[HalfHeader, bytes]:
 
 
 def number_of(timer_id: int, head: bytes) -> int:
-    """The transaction of a half message's timer. Raises StoreCorrupted for an unknown version."""
+    """Returns the transaction of a half message's timer. Raises StoreCorrupted for an unknown version."""
     number = unpack_half(head)[0].number
     return timer_id if number is None else number
 
 
 class TransactionIds:
-    """Makes and reads the transaction ids of one broker."""
+    """Maker and reader of the transaction ids of one broker."""
 
     __slots__ = ("_key", "_prefix")
 
@@ -97,12 +86,12 @@ class TransactionIds:
         self._key = key
 
     def make(self, topic_id: int, number: int) -> str:
-        """The id's text: printable ASCII."""
+        """Returns the id's text: printable ASCII."""
         fields = _FIELDS.pack(topic_id, number)
         return self._prefix + (fields + self._checksum(fields)).hex()
 
     def read(self, text: str) -> TransactionId:
-        """What the id names. Raises InvalidTransactionId for anything this broker did not make."""
+        """Returns what the id names. Raises InvalidTransactionId for an id that this broker did not make."""
         try:
             data = bytes.fromhex(text.removeprefix(self._prefix)) if text.startswith(self._prefix) else b""
         except ValueError:
@@ -121,5 +110,5 @@ class TransactionIds:
 
 
 def transaction_broker_of(text: str) -> str:
-    """The name of the broker that made the id; empty if it is no id of ours."""
+    """Returns the name of the broker that made the id; empty if it is not a transaction id."""
     return text[len(_PREFIX) :].rpartition(".")[0] if text.startswith(_PREFIX) else ""

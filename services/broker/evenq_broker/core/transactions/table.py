@@ -1,12 +1,36 @@
-"""The transactions of one broker: which are open, and how the last ones ended. The first decision wins, for ever.
+"""Transactions of one broker: which are open, and how the last ones ended. The first decision wins, for ever.
 
-A transaction is named by a number, the log offset of its first timer. It is OPEN from the append of its half message
-until it is committed, rolled back or given up; each check appends its timer again, so the timer's id changes and the
-number stays. Of the decided ones the newest `decisions_max` are remembered; an id that is neither open nor remembered
-was decided long ago, since ids are signed. Pure: time comes in as ms since the epoch.
+Problem: a half message must become a message once or never, in whatever order its commit, rollback, checks, repeats and
+restarts come. A producer whose answer was lost sends its decision again, and a check may be answered at the same time.
 
-Always true: an open transaction has exactly one pending timer in the store. A timer that fires for a decided one is a
-leftover (COMMITTED, ROLLED_BACK) or carries the decision out (TO_COMMIT, GIVEN_UP).
+Idea: a half message is a timer of the store that is due for its next check. The log offset of its first timer is the
+transaction's number, which its signed id holds. Each check appends the timer again, so the timer's id changes and the
+number stays. The table has the open transactions and the newest `decisions_max` decisions. Besides half messages that
+were never stored, only decided ones are forgotten. So an id that is neither open nor remembered was decided long ago
+(LONG_AGO).
+
+Life: `begin` opens a transaction. `decide` marks it, so that no other caller decides it meanwhile. `settle` ends it
+when the decision is on its way to the log. `undo` (nothing was appended) and `reopen` (the append failed) make it open
+again. `fire` handles a due timer: a check, the end after `checks_max` checks or `age_max_ms`, or the rest of a
+decision.
+
+Invariants:
+
+- A transaction is open or decided, never both.
+- An open one has one pending timer in the store: `timer_id`, or `previous_id` where the append of the newest failed. A
+  crash may leave one without a timer, which `make_room` drops an hour after its time.
+- A timer that fires for a decided one is a leftover (COMMITTED, ROLLED_BACK) or carries the decision out (TO_COMMIT,
+  GIVEN_UP). A timer that fires for an unknown one was cut off from its record by a crash: the transaction is open.
+- `checks` counts checks that reached a producer, and is at most `checks_max`.
+- Applying an operation of the journal again changes nothing.
+
+Example: a half message is appended at log offset 4096 and due in 6 s. Its timer fires: `fire` gives CHECK, a producer
+is reached (`checked`), and the timer is appended again at 9000 (`renewed`): `timer_id` 9000, `previous_id` 4096. The
+producer commits: `decide` gives FIRST, then `settle` COMMITTED. A repeated commit is SAME, a rollback now is OTHER, and
+timer 9000, should it still fire, gives END.
+
+Pure: time comes in as ms since the epoch. Decision 15; wire contract 3.7, 3.13, 4.5; docs/guides/transactions.md.
+RocketMQ solves the same with two hidden topics that it scans for half messages without a decision.
 """
 
 from __future__ import annotations
@@ -21,47 +45,36 @@ from evenq_broker.core.shares import Shares, UsersNow, no_users
 from evenq_broker.core.state.records import HalfPut, HalvesEnded
 from evenq_broker.core.transactions.half_messages import HalfHeader
 
-__all__ = ["DecisionStatus", "Half", "TimerAction", "TransactionOutcome", "TransactionTable"]
-
 ZOMBIE_MS = 3_600_000
-"""An open one whose timer is this late has none: the crash of its birth took it."""
-
-
-SWEEP_MS = 10_000
+"""An open transaction whose timer is this late has none: a crash took it at its birth."""
+SWEEP_MS = 10_000  # between two looks for such transactions
 
 
 class TransactionOutcome(IntEnum):
-    """How a transaction ended; the numbers stand in the journal."""
+    """How a transaction ended; the numbers are part of the journal."""
 
-    FORGOTTEN = 0
-    """It was never stored, or its topic is gone."""
+    FORGOTTEN = 0  # it was never stored, or its topic is gone
     COMMITTED = 1
     ROLLED_BACK = 2
     GIVEN_UP = 3
-    TO_COMMIT = 4
-    """Committed; its message is delivered when its timer fires, since the frame could not be read before."""
+    TO_COMMIT = 4  # Committed; its timer delivers the message when it fires, because the frame could not be read before
 
 
 class DecisionStatus(Enum):
-    """What a decision meets."""
-
-    FIRST = auto()
-    """It was not decided before: carry it out."""
+    FIRST = auto()  # it was not decided before: the caller carries it out
     SAME = auto()
-    OTHER = auto()
-    """It was decided otherwise; that stays."""
+    OTHER = auto()  # it was decided otherwise, which stays
     GIVEN_UP = auto()
-    LONG_AGO = auto()
-    """Decided, and not remembered how."""
+    LONG_AGO = auto()  # it was decided, and it is not remembered how
 
 
 class TimerAction(Enum):
-    """What to do with a timer that is due."""
+    """Action for a timer that is due."""
 
     END = auto()
     CHECK = auto()
     WAIT = auto()
-    """It is being decided: append it again, and look later."""
+    """It is being decided: append the timer again, and look later."""
     DELIVER = auto()
     GIVE_UP = auto()
 
@@ -72,31 +85,44 @@ class Half:
     __slots__ = ("checks", "deciding", "due_ms", "first_ms", "missed", "previous_id", "timer_id", "topic_id")
 
     def __init__(self, topic_id: int, timer_id: int, first_ms: int, due_ms: int) -> None:
-        self.topic_id = topic_id
+        self.topic_id = topic_id  # of the message
         self.timer_id = timer_id
-        """Its newest timer, which may not be safe yet, or may never have been stored if `previous_id` is set."""
+        """Its newest timer. While `previous_id` is set, its append may be unfinished, or may have failed."""
         self.previous_id = -1
-        """The timer before, until the newest has shown that it exists."""
-        self.first_ms = first_ms
-        self.due_ms = due_ms
-        self.checks = 0
-        self.missed = 0
-        """Checks in a row that reached no producer."""
-        self.deciding = False
+        """The timer before, until the newest one fires and so shows that it exists; -1: there is none."""
+        self.first_ms = first_ms  # its begin
+        self.due_ms = due_ms  # of the newest timer
+        self.checks = 0  # that reached a producer
+        self.missed = 0  # checks in a row that reached no producer
+        self.deciding = False  # a caller decides it now: no other may, and its timer waits
 
 
 class TransactionTable:
     """number -> open transaction, and the remembered decisions, oldest first."""
 
     __slots__ = (
-        "_decided", "_name_of", "_of_topic", "_open", "_shares", "_swept_ms", "_version", "age_max_ms", "checks_max",
+        "_decided",
+        "_name_of",
+        "_of_topic",
+        "_open",
+        "_shares",
+        "_swept_ms",
+        "_version",
+        "age_max_ms",
+        "checks_max",
         "decisions_max",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, *, open_max: int, decisions_max: int, checks_max: int, age_max_ms: int,
-        users: UsersNow = no_users, name_of: Callable[[int], str] = str,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        open_max: int,
+        decisions_max: int,
+        checks_max: int,
+        age_max_ms: int,
+        users: UsersNow = no_users,
+        name_of: Callable[[int], str] = str,
+    ) -> None:
         """`users`: see `core.shares`; `name_of`: a topic's name by its id."""
         self._shares = Shares(
             UserResource.TOPIC, users, limit=open_max, setting="transactions_max", what="open transactions"
@@ -105,32 +131,29 @@ class TransactionTable:
         self.decisions_max = decisions_max
         self.checks_max = checks_max
         self.age_max_ms = age_max_ms
-        self._open: dict[int, Half] = {}
-        self._of_topic: dict[int, int] = {}
-        self._version = 0
-        self._decided: dict[int, TransactionOutcome] = {}
+        self._open: dict[int, Half] = {}  # disjoint from `_decided`
+        self._of_topic: dict[int, int] = {}  # topic -> open transactions, at least one
+        self._version = 0  # grows with each change of `_open`
+        self._decided: dict[int, TransactionOutcome] = {}  # oldest first, at most `decisions_max`
         self._swept_ms = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def get(self, number: int) -> Half | None:
-        """The open transaction."""
         return self._open.get(number)
 
     def all(self) -> Iterator[tuple[int, Half]]:
-        """Every open one."""
         return iter(self._open.items())
 
     def outcome(self, number: int) -> TransactionOutcome | None:
-        """How it ended, if that is remembered."""
         return self._decided.get(number)
 
     # ------------------------------------------------------------------------------------------------ begin
 
     def make_room(self, now_ms: int, topic_id: int) -> list[int]:
-        """Before another one of the topic begins: those without a timer that were dropped. Raises TooManyRequests if
-        none can.
+        """Makes room for one more transaction of the topic: drops and returns open ones without a timer. Raises
+        TooManyRequests if that does not suffice.
         """
         if not self._refusal(topic_id):
             return []
@@ -166,7 +189,7 @@ class TransactionTable:
             del self._of_topic[half.topic_id]
 
     def drop_zombies(self, now_ms: int) -> list[int]:
-        """Forget open ones whose timer should have fired long ago: it was never stored. Only while timers fire."""
+        """Drops open ones whose timer should have fired long ago, so it was never stored. Call it while timers fire."""
         self._swept_ms = now_ms
         gone = [number for number, half in self._open.items() if half.due_ms + ZOMBIE_MS < now_ms and not half.deciding]
         for number in gone:
@@ -174,19 +197,19 @@ class TransactionTable:
         return gone
 
     def begin(self, number: int, topic_id: int, *, first_ms: int, due_ms: int) -> Half:
-        """Its half message was appended."""
+        """Opens a transaction whose half message was appended."""
         half = Half(topic_id, number, first_ms, due_ms)
         self._put(number, half)
         return half
 
     def forget(self, number: int) -> None:
-        """It was not stored after all, or its topic is gone."""
+        """Forgets an open one: it was not stored after all, or its topic is gone."""
         self._remove(number)
 
     # ------------------------------------------------------------------------------------------------ decide
 
     def decide(self, number: int, outcome: TransactionOutcome) -> DecisionStatus:
-        """A caller wants it to end so. After FIRST comes `settle` or `undo`, and no other may decide before."""
+        """Begins a decision. After FIRST the caller must call `settle` or `undo`; no other may decide meanwhile."""
         half = self._open.get(number)
         if half is not None:
             if half.deciding:
@@ -194,27 +217,28 @@ class TransactionTable:
             half.deciding = True
             return DecisionStatus.FIRST
         known = self._decided.get(number)
-        # Only decided ones are ever forgotten, so this one had ended, one way or the other (decision 15).
+        # Only decided ones are ever forgotten, so this one has ended, one way or the other (decision 15).
         if known is None:
             return DecisionStatus.LONG_AGO
-        if known is TransactionOutcome.GIVEN_UP:
+        if known is TransactionOutcome.GIVEN_UP:  # its message lies elsewhere: every decision is refused
             return DecisionStatus.GIVEN_UP
+        # The caller of a commit that is still to be delivered has decided the same.
         same = outcome is (TransactionOutcome.COMMITTED if known is TransactionOutcome.TO_COMMIT else known)
         return DecisionStatus.SAME if same else DecisionStatus.OTHER
 
     def settle(self, number: int, outcome: TransactionOutcome) -> None:
-        """The decision is on its way to the log; `reopen` if it did not get there."""
+        """Ends a transaction whose decision is on its way to the log; `reopen` follows if it does not get there."""
         self._remove(number)
         self._remember(number, outcome)
 
     def undo(self, number: int) -> None:
-        """Nothing was appended: it is open as before."""
+        """Takes a decision back of which nothing was appended."""
         half = self._open.get(number)
         if half is not None:
             half.deciding = False
 
     def reopen(self, number: int, half: Half) -> None:
-        """The append of the decision failed: it is open as before."""
+        """Takes a decision back whose append failed."""
         half.deciding = False
         self._decided.pop(number, None)
         self._put(number, half)
@@ -222,8 +246,8 @@ class TransactionTable:
     # ------------------------------------------------------------------------------------------------ time
 
     def fire(self, number: int, timer_id: int, header: HalfHeader, topic_id: int, *, now_ms: int) -> TimerAction:
-        """Its timer is due. One that is not known was cut off at its birth: it is open from now on. The same timer may
-        come again, if the store could not take what it was to become.
+        """Handles its timer, which is due. A transaction that is not known was cut off at its birth: it is open from
+        now on. The same timer may fire again, if the store could not take what it was to become.
         """
         known = self._decided.get(number)
         if known is not None:
@@ -233,10 +257,10 @@ class TransactionTable:
             }
             return leftovers.get(known, TimerAction.END)
         half = self._open.get(number)
-        if half is None:
+        if half is None:  # a crash came between the append and its record
             half = self.begin(number, topic_id, first_ms=header.first_ms, due_ms=now_ms)
             half.checks, half.missed = header.checks, header.missed
-        # It fired, so the log has it; the one before is not needed as the frame to fall back to.
+        # It fired, so the log has it: the timer before is not needed any more as the frame to fall back to.
         half.timer_id, half.previous_id = timer_id, -1
         if half.deciding:
             return TimerAction.WAIT
@@ -246,43 +270,39 @@ class TransactionTable:
         return TimerAction.CHECK
 
     def checked(self, number: int) -> None:
-        """A producer was asked."""
+        """Counts a check that reached a producer."""
         half = self._open.get(number)
         if half is not None:
             half.checks, half.missed = half.checks + 1, 0
 
     def missed(self, number: int) -> None:
-        """There was no producer to ask; that counts as no check."""
+        """Notes that no producer was there; that does not count as a check."""
         half = self._open.get(number)
         if half is not None:
-            # No transaction is given up only because all producers of a deployment were down
-            # (docs/guides/transactions.md).
+            # No transaction is given up only because all producers were down (docs/guides/transactions.md).
             half.missed += 1
 
     def renewed(self, number: int, timer_id: int, due_ms: int) -> None:
-        """Its timer was appended again."""
         half = self._open.get(number)
-        if half is not None and half.timer_id != timer_id:
+        if half is not None and half.timer_id != timer_id:  # otherwise decided, or a repetition
             half.timer_id, half.previous_id, half.due_ms = timer_id, half.timer_id, due_ms
 
     # ------------------------------------------------------------------------------------------------ journal
 
     def op(self, number: int) -> HalfPut | None:
-        """What the journal keeps of an open one."""
         half = self._open.get(number)
         return None if half is None else _record_of(number, half)
 
     def dump(self) -> list[HalfPut | HalvesEnded]:
-        """Everything, for a snapshot."""
         ended = HalvesEnded(tuple(self._decided), tuple(map(int, self._decided.values())))
         return [*(_record_of(number, half) for number, half in self._open.items()), ended]
 
     def apply(self, op: HalfPut | HalvesEnded) -> None:
-        """Replay; twice is as good as once."""
+        """Replays one operation; a repetition changes nothing."""
         if isinstance(op, HalvesEnded):
             for number, outcome in zip(op.numbers, op.outcomes, strict=True):
                 self._remove(number)
-                if outcome:
+                if outcome:  # otherwise FORGOTTEN
                     self._remember(number, TransactionOutcome(outcome))
             return
         half = self.begin(op.number, op.topic_id, first_ms=op.first_ms, due_ms=op.due_ms)
@@ -291,7 +311,7 @@ class TransactionTable:
         self._decided.pop(op.number, None)  # a decision that did not reach the log was taken back
 
     def check(self) -> None:
-        """Recompute what is always true. For tests."""
+        """Raises AssertionError if an invariant does not hold; for tests."""
         assert not self._open.keys() & self._decided.keys(), "open and decided"
         assert len(self._decided) <= self.decisions_max
         assert self._of_topic == Counter(half.topic_id for half in self._open.values())
@@ -300,8 +320,7 @@ class TransactionTable:
     def _remember(self, number: int, outcome: TransactionOutcome) -> None:
         self._decided.pop(number, None)
         self._decided[number] = outcome
-        # Only decided ones are forgotten, so a late decision about one that is not known can be answered OK (decision
-        # 15).
+        # Only decided ones are forgotten, so a late decision about an unknown one is answered OK (decision 15).
         while len(self._decided) > self.decisions_max:
             del self._decided[next(iter(self._decided))]
 

@@ -1,1 +1,1 @@
-"""The line to the rebalancer: reports up, decisions down."""
+"""The link to the rebalancer: reports up, decisions down."""

@@ -1,10 +1,10 @@
-"""Whose queue it is, for 5.x clients that received queues of their own from the rebalancer (wire contract 6.3).
+"""Owners of queues, for 5.x clients that received queues of their own from the rebalancer (wire contract 6.3).
 
-A push consumer that names a real queue waits for it only while the queue is its own: once a decision moves the queue,
-its long poll ends with MESSAGE_NOT_FOUND at once, and further ones wait for nothing until the client has asked for its
-assignment again, so that the new owner gets what comes. Who owns what is asked of the rebalancer once per decision. In
-doubt everybody may: without a rebalancer, while it is away, and for queues without an owner; a message that two clients
-wait for still goes to one of them only. Called by `rpc.delivery.receive`; receives decisions from
+A push consumer that names a real queue waits for it only while it owns the queue. When a decision moves the queue, its
+long poll ends with MESSAGE_NOT_FOUND immediately. Further polls do not wait until the client has queried its assignment
+again, so that the new owner gets the messages. The rebalancer is queried for the owners once per decision. In doubt
+every client may read: without a rebalancer, while it is away, and for queues without an owner. A message that two
+clients wait for still goes to one of them only. Called by `rpc.delivery.receive`; receives decisions from
 `loops.groups.sessions`.
 """
 
@@ -17,11 +17,8 @@ from evenq.errors import Error
 from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.assignment import ask_owners, owners_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Grants"]
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +33,15 @@ Key = tuple[str, str]
 class Grants:
     """Owners of this broker's queues, as the rebalancer decided, for groups whose clients name real queues."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, *, long_polls: LongPolls, rebalancer: RebalancerLink | None
-    ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, *, long_polls: LongPolls, rebalancer: RebalancerLink | None) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._long_polls, self._rebalancer = long_polls, rebalancer
         self._owners: OrderedDict[Key, dict[int, str]] = OrderedDict()
         self._asking: dict[Key, bool] = {}
-        """True: something changed since the question was sent."""
+        """True: something changed since the query was sent."""
 
     def may(self, group: GroupConfig, topic: TopicConfig, client_id: str, queue_id: int) -> bool:
-        """False if the queue is certainly another member's."""
+        """False if another member certainly owns the queue."""
         link = self._rebalancer
         if link is None or not link.connected or not group.strategy or topic.message_type in _SHARED:
             return True
@@ -58,7 +53,7 @@ class Grants:
         return owners.get(queue_id, client_id) == client_id
 
     def changed(self, group: str, topic: str) -> None:
-        """A newer decision exists; empty topic: about any of the group."""
+        """Queries the owners again: there is a newer decision; empty topic: about any of the group."""
         for key in [key for key in self._owners if key[0] == group and topic in {"", key[1]}]:
             self._ask(key)
 
@@ -83,7 +78,7 @@ class Grants:
     async def _ask_owners(self, key: Key) -> dict[int, str]:
         link = self._rebalancer
         try:
-            assert link is not None, "there is no question without one"
+            assert link is not None, "queries need a link"
             response = await link.forward("/evenq.v1.Assignment/Explain", ask_owners(*key), ASK_TIMEOUT_MS)
             return owners_of(response, key[1], self._runtime.settings.broker_name)
         except Error as error:
@@ -97,7 +92,7 @@ class Grants:
             self._owners.popitem(last=False)
 
     def _apply(self, key: Key) -> None:
-        """End the polls of those who lost a queue, and those that were held until the queue is theirs."""
+        """Ends the polls of clients that lost a queue, and those that were held until the client owns the queue."""
         group, topic = self._catalog.groups.get(key[0]), self._catalog.topics.get(key[1])
         owners = self._owners.get(key, {})
         if group is None or topic is None or topic.message_type in _SHARED:

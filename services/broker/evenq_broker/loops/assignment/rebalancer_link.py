@@ -1,10 +1,10 @@
-"""The line to the rebalancer that leads: facts go up, decisions come down, questions of members are passed on.
+"""The link to the leading rebalancer: facts go up, decisions come down, queries of members are forwarded.
 
-Without a rebalancer setting nothing here runs. Of several rebalancers one leads; the others send us to it. The report
-stream starts with everything and goes on with what changed, changes of a few milliseconds together. A leader gives a
-sign of life every second; one that is silent for `SILENCE_MS` is left. While no rebalancer leads, `Assignments` repeats
-its last answers, and only after `STALE_MS` computes here: by then the rebalancers are not blinking but gone
-(architecture.md 6).
+Without a rebalancer setting nothing here runs. Of several rebalancers one leads; the others redirect the broker to it.
+The report stream starts with everything and continues with changes, those of a few milliseconds together. A leader
+sends a sign of life every second; the broker leaves one that is silent for `SILENCE_MS`. While no rebalancer leads,
+`Assignments` repeats its last answers. It computes its own only after `STALE_MS`: by then the rebalancers are away for
+long (architecture.md 6).
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ from evenq_broker.core.assignment.leader_search import LeaderSearch
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.reports import BrokerReports
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.assignment import DecisionNews, Share, ask_assignment, assignment_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["RebalancerLink"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +32,7 @@ PAUSE_MS = 500
 SILENCE_MS = 5_000
 STALE_MS = 15_000
 ABSENT_MS = 3_000
-"""The same for a broker that has just started: no member reads by earlier answers of it."""
+"""As STALE_MS, for a broker that has just started: no member reads by earlier answers of it."""
 RETRY_MAX_MS = 1_000
 
 
@@ -44,25 +40,18 @@ OnDecision = Callable[[str, str, Generation, Mapping[str, Share]], None]
 
 
 class RebalancerLink:
-    """This broker's view of the rebalancers."""
+    """This broker's connection to the rebalancers."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
-        addresses: Iterable[str],
-        *,
-        membership: GroupTables,
-    ) -> None:
-        self._runtime = runtime
-        self._changes = catalog.changes.facts
+    def __init__(self, kernel: Kernel, addresses: Iterable[str], *, membership: GroupTables) -> None:
+        self._runtime = kernel.runtime
+        self._changes = kernel.catalog.changes.facts
         self.on_decision: OnDecision = lambda *_: None
-        """Told each decision about a group and topic, with its generation and the members' shares; set at the start."""
+        """Called with each decision about a group and topic, its generation and the members' shares; set at the start.
+        """
         self._search = LeaderSearch(list(addresses))
-        self._facts = BrokerReports(runtime, catalog, ledger, membership=membership)
+        self._facts = BrokerReports(kernel, membership=membership)
         self._leader = ""
-        """`host:port` of the rebalancer that took our reports; empty while none does."""
+        """`host:port` of the rebalancer that accepted the reports; empty while none does."""
         self._heard_ms = 0
         self._ask_again_ms = 0
         self._away_since_ms: int | None = None
@@ -75,15 +64,15 @@ class RebalancerLink:
 
     @property
     def connected(self) -> bool:
-        """True while a leader takes our reports."""
+        """True while a leader accepts the reports."""
         return bool(self._leader)
 
     def changed(self, group: str, topic: str) -> None:
-        """This group or topic is not what it was; both empty: anything may have changed."""
+        """Notes a changed group or topic; both empty: anything may have changed."""
         self._facts.changed(group=group, topic=topic)
 
     async def run(self) -> None:
-        """Find the leader and keep the report stream to it open. Never ends."""
+        """Finds the leader and keeps the report stream to it open. Never ends."""
         backoff = Backoff(self._runtime.rng, max_ms=RETRY_MAX_MS)
         self._away_since_ms = self._runtime.clock.monotonic_ms()
         while True:
@@ -104,7 +93,7 @@ class RebalancerLink:
                 await self._runtime.clock.sleep_ms(backoff.next_ms())
 
     async def query(self, group: str, topic: str, client_id: str) -> Answer | None:
-        """Ask for one member's queues; None if none leads or the leader does not know the group or topic."""
+        """Queries one member's queues; None if no rebalancer leads or the leader does not know the group or topic."""
         if not self._leader or self._runtime.clock.monotonic_ms() < self._ask_again_ms:
             return None
         request = ask_assignment(group, topic, client_id)
@@ -116,7 +105,7 @@ class RebalancerLink:
             return None
 
     async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
-        """Pass a call on to the leader as it is. Raises ConnectionFailed, also while none leads, RequestTimeout."""
+        """Forwards a call to the leader unchanged. Raises ConnectionFailed, also while none leads, RequestTimeout."""
         if not self._leader:
             raise ConnectionFailed(
                 f"no rebalancer of {self._runtime.settings.rebalancer} leads at the moment; try again in a second"
@@ -124,7 +113,7 @@ class RebalancerLink:
         return await self._runtime.net.unary(self._leader, method, request, timeout_ms=timeout_ms)
 
     def gone(self) -> bool:
-        """True if there was no leader for long enough that brokers decide for themselves."""
+        """True if there was no leader for so long that brokers decide for themselves."""
         away_ms = self._away_since_ms
         limit_ms = STALE_MS if self._ever_led else ABSENT_MS
         return away_ms is not None and self._runtime.clock.monotonic_ms() - away_ms > limit_ms
@@ -132,7 +121,7 @@ class RebalancerLink:
     # ------------------------------------------------------------------------------------------------ inside
 
     async def _follow(self, target: str, backoff: Backoff) -> str:
-        """Report to `target` until it sends us elsewhere, which is returned. Raises when it fails or falls silent."""
+        """Reports to `target` until it names another leader, which is returned. Raises when it fails or is silent."""
         clock = self._runtime.clock
         self._heard_ms = clock.monotonic_ms()
         reading = spawn(self._report(target, backoff), name=f"reports to {target}")
@@ -165,9 +154,9 @@ class RebalancerLink:
                     self._facts.decided(decision)
                     self.on_decision(decision.group, decision.topic, decision.generation, decision.shares())
         finally:
-            # gRPC may still ask the generator of the reports for more: by the number it sees that its stream is over.
+            # gRPC may still request reports from the generator: the number marks its stream as ended.
             self._turn += 1
-            close = getattr(stream, "aclose", None)  # an iterator has none, every generator has
+            close = getattr(stream, "aclose", None)  # generators have it, plain iterators do not
             if close is not None:
                 await close()
         raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
@@ -197,10 +186,10 @@ class RebalancerLink:
             reported_ms = clock.monotonic_ms()
             timeout_ms = max(DEBOUNCE_MS, self._facts.next_ms() - reported_ms)
             await self._changes.wait(seen, clock=clock, timeout_ms=timeout_ms)
-            # Changes of a few milliseconds travel together, those of a large group of some more.
+            # Changes of a few milliseconds are sent together; a large group waits longer.
             await clock.sleep_ms(max(DEBOUNCE_MS, reported_ms + self._facts.silence_ms - clock.monotonic_ms()))
             if turn != self._turn:
-                return  # a stream that is over must not take away what the present one has to tell
+                return  # an ended stream must not take changes that the present one has to report
             seen = self._changes.count
             report = self._facts.changes(clock.monotonic_ms())
             if report:

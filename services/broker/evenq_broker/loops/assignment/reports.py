@@ -1,11 +1,10 @@
-"""What this broker tells the rebalancer: groups, members, holders, topics, lags; first everything, then what changed.
+"""Reports to the rebalancer: groups, members, holders, topics, lags; first everything, then changes.
 
-Owned by `loops/assignment/rebalancer_link.py`. Changes of a group or a topic come with its name, and only named ones
-are looked at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock, and
-only the next leader needs them, and what waits for successors: they are sent in the first report of a stream, holders
-encoded before it in slices between other work. Messages are put together from parts that stay encoded, two for each
-member: itself, and what it holds. Always true: a group that was reported is reported again, or as gone, after it was
-named as changed.
+Owned by `loops/assignment/rebalancer_link.py`. A change names its group or topic, and only named ones are examined
+again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock. Only the next leader
+needs them, and the queues that wait for successors: both are in the first report of a stream, with holders encoded
+before it in slices between other work. Messages are assembled from parts that stay encoded, two for each member: itself
+and its holdings. Invariant: after a change, a reported group is reported again, or as gone.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from evenq.model.balance import EVEN_BALANCE, Weight
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.core.groups.members import Member
 from evenq_broker.core.groups.membership import GroupTables
-from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.loops.wire.assignment import DecisionNews, TopicMode
+from evenq_broker.loops.state.kernel import Kernel
+from evenq_broker.loops.wire.assignment import DecisionNews, TopicHolds, TopicMode
 from evenq_broker.loops.wire.reports import (
     ReportHead,
     generation_field,
@@ -34,21 +31,21 @@ from evenq_broker.loops.wire.reports import (
     member_field,
 )
 from evenq_broker.loops.wire.translation import counts_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["BrokerReports"]
 
 LAGS_MS = 5_000
 ROWS_MAX = 40_000
 """Most holders, and most lags, in one report: about 4 MB."""
 ROW_BYTES = 100
-"""Approximate bytes of a row."""
 SLICE_ROWS = 200
 """Holders that are encoded in one step, which takes about 2 ms."""
 ROWS_PER_MS = 20
 """Rows for each millisecond of pause after a report: its reader needs about as long."""
 MODES_MAX = 1_000
 """Of one group."""
+HELD_TOPICS_MAX = 1_000
+"""Of one group."""
+HELD_BYTES_MAX = 256 * 1024
+"""Of one (group, topic): 256 places and 20,000 queues take less. Larger ones are not kept."""
 
 
 @dataclass(slots=True)
@@ -58,31 +55,30 @@ class _MemberShare:
     member: Member
     encoded: bytes
     locks: int = 0
-    """Version of the locks that `held` tells."""
+    """Version of the locks in `held`."""
     answers: Sequence[Answer] = ()
-    """The answers that `held` tells."""
     held: bytes = b""
     rows: int = 0
 
 
 class BrokerReports:
-    """See the module. Times are monotonic ms."""
+    """Reports of one broker. Times are monotonic ms."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, membership: GroupTables) -> None:
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._membership = membership
         self._groups: dict[str, None] = {}
         self._topics: dict[str, None] = {}
         self._unencoded: dict[str, None] = {}
         """Groups whose holders are still to be encoded for the first report."""
         self._held_unsent: dict[str, None] = {}
-        """Groups whose holders found no room in the first report."""
+        """Groups whose holders did not fit into the first report."""
         self._modes: dict[str, dict[str, TopicMode]] = {}
-        """Request modes by group and topic, as decisions said."""
+        """Request modes by group and topic, from decisions."""
         self._holds = ReportedHolds()
         self._look_at_all = True
         self._reported_groups: dict[str, int] = {}
-        """Name to the hash of what was reported."""
+        """Name to the hash of the reported message."""
         self._reported_topics: dict[str, int] = {}
         self._reported_lags: dict[str, int] = {}
         self._parts: dict[str, dict[str, _MemberShare]] = {}
@@ -90,14 +86,12 @@ class BrokerReports:
         self._lags_due_ms = 0
         self._rows = 0
         self.silence_ms = 0
-        """How long to keep silent after the last report."""
+        """Pause after the last report."""
 
     # --- events
 
     def decided(self, decision: DecisionNews) -> None:
-        """Keep the request mode in a decision, and what waits by it: they are reported to the next leader, whose memory
-        is empty.
-        """
+        """Keeps the request mode and the holds of a decision for the next leader, whose memory is empty."""
         if decision.group not in self._reported_groups:
             return
         self._holds.decided(decision)
@@ -108,7 +102,7 @@ class BrokerReports:
                 modes[decision.topic] = mode
 
     def changed(self, *, group: str = "", topic: str = "") -> None:
-        """This group or topic is not what it was; neither named: anything may have changed."""
+        """Notes a changed group or topic; neither named: anything may have changed."""
         if group:
             self._groups[group] = None
         if topic:
@@ -118,15 +112,15 @@ class BrokerReports:
     # --- reports
 
     def next_ms(self) -> int:
-        """When to look again though nothing woke us."""
+        """Returns when the next report is due without a change."""
         return 0 if self._held_unsent else self._lags_due_ms
 
     def prepare(self) -> None:
-        """A stream is about to open: `encode_some` until it says that all is done, then `everything`."""
+        """Prepares the first report of a stream: the caller repeats `encode_some`, then calls `everything`."""
         self._unencoded = dict.fromkeys(sorted(self._group_names()))
 
     def encode_some(self) -> bool:
-        """Encode what some members hold, where that changed; True: there is more to do, but let others work first."""
+        """Encodes changed holdings of some members; True: more is left, and other work should run first."""
         rows = 0
         while self._unencoded and rows < SLICE_ROWS:
             group = next(iter(self._unencoded))
@@ -136,7 +130,7 @@ class BrokerReports:
         return bool(self._unencoded)
 
     def everything(self, now_ms: int) -> bytes:
-        """The first report of a stream."""
+        """Returns the first report of a stream."""
         self._reported_groups.clear()
         self._reported_topics.clear()
         self._reported_lags.clear()
@@ -145,7 +139,7 @@ class BrokerReports:
         return self._report(now_ms, full=True)
 
     def changes(self, now_ms: int) -> bytes:
-        """What changed since the last report; empty if nothing did."""
+        """Returns the changes since the last report; empty without any."""
         return self._report(now_ms, full=False)
 
     # --- inside
@@ -195,7 +189,7 @@ class BrokerReports:
             (group_head(name, config, self._modes.get(name, {}).values()), *(part.encoded for part in parts))
         )
         self._rows += len(parts)
-        # All that is asked is whether it changed: the messages of ten thousand groups need not be kept for that.
+        # Only the fact of a change matters: the messages of ten thousand groups need not be kept for that.
         digest = hash(group)
         if self._reported_groups.get(name) == digest and not with_held:
             return b""
@@ -207,7 +201,7 @@ class BrokerReports:
         rows = sum(part.rows for part in parts) + sum(
             1 + len(topic_holds.encoded) // ROW_BYTES for topic_holds in holds
         )
-        # The first group always goes, however big: else it would wait for ever.
+        # The first group is always sent, whatever its size: otherwise it would wait for ever.
         if self._rows and self._rows + rows > ROWS_MAX:
             self._held_unsent[group] = None
             return b""
@@ -229,9 +223,7 @@ class BrokerReports:
         return list(after.values())
 
     def _encode_held(self, group: str, rows: int) -> int:
-        """By the locks of this broker, and by the answers it gave: those tell of other brokers' queues too, and of
-        what members were promised and do not have yet. Ends when `rows`, which it counts on, is a slice's.
-        """
+        """Encodes locks here and answers given, also of other brokers' queues, until `rows` fills a slice."""
         locks, answers = self._membership.locks, self._membership.answers.of_group(group)
         for part in self._parts_of(group, self._membership.members.members(group)):
             client_id = part.member.client_id
@@ -280,8 +272,42 @@ class BrokerReports:
 
 def _answered_rows(holder: bytes, answers: Sequence[Answer]) -> Iterator[bytes]:
     for answer in answers:
-        if answer.epoch:  # what was computed here is no rebalancer's decision
+        if answer.epoch:  # an answer that was computed here is not a rebalancer's decision
             rest = holder + generation_field(Generation(answer.epoch, answer.counter))
             for queue in answer.queues:
                 if queue.queue_id >= 0:
                     yield held_field(queue, rest)
+
+
+class ReportedHolds:
+    """Queues that wait for successors of members that left, by group and topic: the next leader continues the wait.
+
+    Keeps the newest decision of each (group, topic), also one without waiting queues: the next leader gets reports of
+    several brokers and so recognizes holds that ended. The leader alone decides when a hold ends.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, TopicHolds]] = {}
+
+    def decided(self, decision: DecisionNews) -> None:
+        """Keeps the holds of this decision, unless a newer one came."""
+        topics = self._groups.get(decision.group, {})
+        known = topics.get(decision.topic)
+        if known is None and not decision.holds_any:
+            return
+        if known is not None and known.generation > decision.generation:
+            return
+        current = decision.holds(HELD_BYTES_MAX)
+        if known is None and len(topics) >= HELD_TOPICS_MAX:
+            topics = {topic: holds for topic, holds in topics.items() if holds.waits}
+        if known is not None or len(topics) < HELD_TOPICS_MAX:
+            self._groups[decision.group] = topics
+            topics[decision.topic] = current
+
+    def forget(self, group: str) -> None:
+        """Forgets a group that is gone."""
+        self._groups.pop(group, None)
+
+    def of_group(self, group: str) -> list[TopicHolds]:
+        """Returns the holds to report, one for each topic."""
+        return list(self._groups.get(group, {}).values())

@@ -1,8 +1,8 @@
-"""The open telemetry streams of v2 clients: answers to their settings, and commands that the broker sends unasked.
+"""The open telemetry streams of v2 clients: answers to their settings, and commands of the broker.
 
-Always true: nothing waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
-`DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
-either. Several streams of one client may live at once: the newest gets the commands. `tried` names streams on
+Nothing waits for a client. A command that finds the outbox full is rejected; a client whose outbox was full for
+`DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for space, so the broker stops reading from a client
+that stops reading. A client may have several open streams: the newest gets the commands. `tried` returns each stream on
 trial once, after a while.
 """
 
@@ -17,8 +17,6 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq_broker.core.clients.client_table import PRODUCER
 
-__all__ = ["Streams", "TelemetryStream"]
-
 DEAF_MS = 10_000
 BYTES_MAX = 16 << 20
 STREAMS_PER_CLIENT = 8
@@ -31,14 +29,14 @@ class TelemetryStream:
     def __init__(self, client_id: str, clock: Clock, commands_max: int) -> None:
         self.client_id = client_id
         self.topics: frozenset[str] = frozenset()
-        """What its producer publishes; empty for consumers and before the first settings."""
+        """Topics that its producer publishes to; empty for consumers and before the first settings."""
         self.client_type = 0
-        """Number of the v2 `ClientType` that its settings say; 0 = none yet."""
+        """Number of the v2 `ClientType` in its settings; 0 = none yet."""
         self.retired = False
-        """The client said goodbye or was silent, and has not sent its settings again."""
+        """The client ended or was silent, and has not sent its settings again."""
         self.ended = False
         self.error: Error | None = None
-        """Why it ended, if its client should hear it."""
+        """Reason of its end, if the client should receive it."""
         self._clock = clock
         self._commands_max = commands_max
         self._outbox: deque[bytes] = deque()
@@ -47,7 +45,7 @@ class TelemetryStream:
         self._changed = asyncio.Event()
 
     def push(self, frame: bytes) -> bool:
-        """Send a command if there is room for it. A stream without room for `DEAF_MS` ends."""
+        """Sends a command if there is space for it. A stream without space for `DEAF_MS` ends."""
         if self.ended:
             return False
         full = len(self._outbox) >= self._commands_max or self._bytes + len(frame) > BYTES_MAX
@@ -61,13 +59,13 @@ class TelemetryStream:
         return True
 
     async def answer(self, frame: bytes) -> None:
-        """Send an answer, as soon as the last one was taken."""
+        """Sends an answer as soon as earlier frames were taken."""
         while self._outbox and not self.ended:
             await self._change()
         self._put(frame)
 
     async def take(self) -> list[bytes]:
-        """Wait for frames and take them all; an empty list means that the stream should end."""
+        """Waits for frames and takes them all; an empty list means that the stream should end."""
         while not self._outbox and not self.ended:
             await self._change()
         frames = list(self._outbox)
@@ -78,7 +76,7 @@ class TelemetryStream:
         return frames
 
     def end(self) -> None:
-        """Let `take` give what is left, and then nothing. Idempotent."""
+        """Ends the stream: `take` returns the rest, and then nothing. Idempotent."""
         self.ended = True
         self._wake()
 
@@ -96,7 +94,7 @@ class TelemetryStream:
 
 
 class Streams:
-    """client id -> its streams, the newest last; and topic -> the streams of its producers."""
+    """Client id -> its streams, the newest last; and topic -> the streams of its producers."""
 
     def __init__(self, clock: Clock, *, commands_max: int = 256) -> None:
         self._clock = clock
@@ -104,13 +102,13 @@ class Streams:
         self._streams: dict[str, list[TelemetryStream]] = {}
         self._producers: dict[str, dict[TelemetryStream, None]] = {}
         self._on_trial: OrderedDict[TelemetryStream, int] = OrderedDict()
-        """Since when."""
+        """Opening time, monotonic ms."""
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
 
     def open(self, client_id: str, *, on_trial: bool = False) -> TelemetryStream:
-        """A new stream; the oldest one of a client with very many ends."""
+        """Opens a new stream; the oldest one of a client with too many ends."""
         stream = TelemetryStream(client_id, self._clock, self._commands_max)
         if on_trial:
             self._on_trial[stream] = self._clock.monotonic_ms()
@@ -121,7 +119,7 @@ class Streams:
         return stream
 
     def publish(self, stream: TelemetryStream, topics: Iterable[str]) -> list[str]:
-        """Its producer publishes to these topics; gives those that it did not tell before."""
+        """Sets the topics that its producer publishes to; returns those that are new."""
         current = frozenset(topics)
         for topic in stream.topics - current:
             self._withdraw(stream, topic)
@@ -132,7 +130,7 @@ class Streams:
         return fresh
 
     def close(self, stream: TelemetryStream) -> None:
-        """The stream is over. Idempotent."""
+        """Removes an ended stream. Idempotent."""
         stream.end()
         self._on_trial.pop(stream, None)
         self.publish(stream, ())
@@ -143,7 +141,7 @@ class Streams:
             self._streams.pop(stream.client_id, None)
 
     def tried(self, trial_ms: int) -> list[TelemetryStream]:
-        """Open streams whose trial is over, each once."""
+        """Returns open streams whose trial ended, each once."""
         until_ms = self._clock.monotonic_ms() - trial_ms
         over: list[TelemetryStream] = []
         while self._on_trial:
@@ -155,9 +153,7 @@ class Streams:
         return over
 
     def retire(self, client_id: str) -> None:
-        """The client said goodbye or is silent: its producer is asked for no transaction, unless it sends its settings
-        again.
-        """
+        """Stops transaction checks to a client that ended or is silent, until it sends its settings again."""
         for stream in self._streams.get(client_id, ()):
             self.publish(stream, ())
             stream.retired = True
@@ -167,26 +163,22 @@ class Streams:
         return any(not types or stream.client_type in types for stream in self._streams.get(client_id, ()))
 
     def push(self, client_id: str, frame: bytes, *, types: Collection[int] = ()) -> bool:
-        """Send a command to a client; False if it has no stream here that takes it. `types`: only streams whose
-        settings say one of these client types.
-        """
+        """Sends a command to a client; False: no stream here takes it. `types`: only streams of these client types."""
         streams = self._streams.get(client_id, ())
         return any(stream.push(frame) for stream in reversed(streams) if not types or stream.client_type in types)
 
     def sender(self, client_id: str) -> list[TelemetryStream]:
-        """The streams of one producer, the newest first, whichever topics it declared: SDKs declare those that they
-        were given at their start, and send to others as well.
-        """
+        """Returns one producer's streams, the newest first. SDKs also send to topics that they did not declare."""
         known = reversed(self._streams.get(client_id, ()))
         return [one for one in known if one.topics or (one.client_type == PRODUCER and not one.retired)]
 
     def producers(self, topic: str, *, but: str = "") -> list[TelemetryStream]:
-        """The newest streams of a few producers that publish to the topic, taking turns; without client `but`."""
+        """Returns the newest streams of a few producers of the topic, taking turns; without client `but`."""
         known = self._producers.get(topic)
         if known is None:
             return []
         others = list(islice((stream for stream in known if stream.client_id != but), CANDIDATES_MAX))
-        for stream in others[:1]:  # its turn is over
+        for stream in others[:1]:  # moves behind the others: its turn ended
             del known[stream]
             known[stream] = None
         return [self._newest(stream, topic) for stream in others]

@@ -1,15 +1,15 @@
-"""Brings changes of topics and groups to brokers that were away or did not answer: deletions, and topics that were made
+"""Sends changes of topics and groups to brokers that were away or did not answer: deletions, and topics that were made
 or widened.
 
-An operator's change goes to every live broker at once (`loops.cluster.cluster_catalog`). It is in the journal before
-that, with the brokers that have not confirmed it (`core.cluster.unconfirmed_changes`), and leaves it when there are
-none. What is left is sent to every broker that comes into sight, also to those that need not confirm it: they
-remember it, too, so it outlives the brokers that were there. A broker that receives a change applies it if it has not,
+An operator's change goes to every live broker at the same time (`loops.cluster.cluster_catalog`). Before that it is in
+the journal, with the brokers that have not confirmed it (`core.cluster.unconfirmed_changes`), and leaves it when all
+have. Remaining changes are sent to every broker that appears, also to those that need not confirm them: they
+remember them, too, so a change outlives the brokers of its time. A receiving broker applies a change if it has not,
 remembers it if others have not, and answers when both are durable.
 
-Always true: a topic is deleted only if it has the uid of the deletion, a group only if it is older than the deletion
-and the sender still waits for this broker. Changes are sent in the order in which they were asked for, so a topic that
-was made again is made after the one before it is deleted.
+A topic is deleted only if it has the uid of the deletion. A group is deleted only if it is older than the deletion and
+the sender still waits for this broker. Changes are sent in the order of their requests, so a topic that was made again
+is made after its predecessor is deleted.
 """
 
 from __future__ import annotations
@@ -26,72 +26,68 @@ from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unconfirmed_changes import CHANGES_MAX, KEPT_MS, ChangeId, UnconfirmedChanges
 from evenq_broker.core.state.records import ChangeKind, ChangePut
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire import cluster as wire
 from evenq_broker.loops.wire.cluster import PeerChange
-from evenq_broker.runtime import Runtime
-
-__all__ = ["ChangeSender"]
 
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Peers/CatalogChanges"
 PAGE = 200
 AGAIN_MS = 5_000
-"""Pause before a peer that is in the routes and did not answer, or refused a change, is asked again."""
+"""Pause before a peer that is in the routes and did not answer, or rejected a change, is called again."""
 LOOK_MS = 3_600_000
-"""How often the age of changes is looked at."""
+"""How often the age of changes is checked."""
 NAMED_MAX = 5
 
 
 @dataclass(slots=True)
 class _SentChanges:
-    """Changes that were sent to one peer since it came into sight."""
+    """Changes that were sent to one peer since it appeared."""
 
     incarnation: str
     ids: set[ChangeId] = field(default_factory=set)
     version: int = -1
-    """Of the table, when the peer was sent all of it."""
+    """Of the table, when all of it was sent to the peer."""
     silent: bool = False
     """It did not answer; that was logged."""
     refused: set[ChangeId] = field(default_factory=set)
-    """That was logged."""
 
 
 class ChangeSender:
     """The changes that this broker remembers for others."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog, self._ledger, self._cluster = runtime, catalog, ledger, cluster
-        self._own_name = runtime.settings.broker_name
+    def __init__(self, kernel: Kernel, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
+        self._cluster = cluster
+        self._own_name = kernel.runtime.settings.broker_name
         self.unconfirmed = UnconfirmedChanges()
-        catalog.uids.remembered = self.unconfirmed
-        ledger.keeps({ChangePut: self.unconfirmed.apply}, self.unconfirmed.dump)
+        kernel.catalog.uids.remembered = self.unconfirmed
+        kernel.ledger.keeps({ChangePut: self.unconfirmed.apply}, self.unconfirmed.dump)
         self._sent: dict[str, _SentChanges] = {}
         self._asking: list[str] = []
-        """Names of what is being changed by a call that asks all live brokers itself."""
+        """Topics and groups that a running call changes at all live brokers."""
 
-    # ------------------------------------------------------------------------------------------------ asked for here
+    # ------------------------------------------------------------------------------------------------ requested here
 
     def remember(self, kind: ChangeKind, name: str, *, waiting: Iterable[str], uid: str = "") -> None:
-        """This is asked for now and these brokers have not confirmed it. It is in the journal's record of this turn."""
+        """Notes a change that these brokers have not confirmed; it is in the journal's record of this step."""
         waits = tuple(sorted({*waiting} - {self._own_name}))
         self._record(self.unconfirmed.asked(ChangePut(kind, name, uid, self._runtime.clock.now_ms(), waits)))
 
     def holds(self, kind: ChangeKind, name: str) -> bool:
-        """Whether brokers have not confirmed such a change."""
+        """True if brokers have not confirmed such a change."""
         return any((one.kind, one.name) == (kind, name) for one in self.unconfirmed.all())
 
     def confirmed(self, kind: ChangeKind, name: str, broker_names: Iterable[str]) -> None:
-        """These brokers have made this change, as they answered a call."""
+        """Notes that these brokers have made this change, by their answers to a call."""
         ids = [ChangeId.of(one) for one in self.unconfirmed.all() if (one.kind, one.name) == (kind, name)]
         for broker_name in broker_names:
             self._record(self.unconfirmed.confirmed(ids, broker_name))
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
-        """While a call asks all live brokers for a change of this topic or group, the loop does not send it."""
+        """Stops the loop from sending a change of this topic or group while a call sends it to all live brokers."""
         self._asking.append(name)
         try:
             yield
@@ -101,7 +97,7 @@ class ChangeSender:
                 self._catalog.changes.routes.notify()
 
     def broker_forgotten(self, name: str) -> None:
-        """It left for good: nothing waits for it."""
+        """Ends the wait for a broker that was removed for good."""
         self._record(self.unconfirmed.broker_forgotten(name))
 
     # ------------------------------------------------------------------------------------------------ sent
@@ -116,7 +112,7 @@ class ChangeSender:
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
 
     async def send_to(self, broker_names: Iterable[str]) -> bool:
-        """Send these brokers what they were not sent; False: some of it is to be sent again."""
+        """Sends these brokers all missing changes; False: some have to be sent again."""
         here = {view.name: view for view in self._cluster.peers.all()}
         self._sent = {
             name: sent
@@ -144,11 +140,13 @@ class ChangeSender:
             except Error as error:
                 if not sent.silent:
                     log.warning(
-                        "broker %s did not take over changes of topics and groups: %s", peer.name, error.message,
+                        "broker %s did not take over changes of topics and groups: %s",
+                        peer.name,
+                        error.message,
                         extra={"peer": peer.name, "changes": len(pending)},
-                    )  # fmt: skip
+                    )
                 sent.silent = True
-                if not error.retryable:  # an older one
+                if not error.retryable:  # a broker of an older version
                     sent.version = version
                 return not error.retryable
         if whole:
@@ -156,7 +154,7 @@ class ChangeSender:
         return whole
 
     def _answered(self, name: str, sent: _SentChanges, page: Sequence[PeerChange], reasons: Sequence[str]) -> bool:
-        """False: it refused some."""
+        """False: it rejected some."""
         taken: list[ChangeId] = []
         for one, reason in zip(page, reasons, strict=True):
             known = ChangeId.of(one.change)
@@ -165,15 +163,19 @@ class ChangeSender:
             elif known not in sent.refused:
                 sent.refused.add(known)
                 log.warning(
-                    "broker %s does not take over a change (%s %s): %s", name, known.kind, known.name, reason,
+                    "broker %s does not take over a change (%s %s): %s",
+                    name,
+                    known.kind,
+                    known.name,
+                    reason,
                     extra={"peer": name, "kind": str(known.kind), "name_changed": known.name},
-                )  # fmt: skip
+                )
         sent.ids.update(taken)
         self._record(self.unconfirmed.confirmed(taken, name))
         return len(taken) == len(page)
 
     def _with_definitions(self, changes: Iterable[ChangePut]) -> Iterator[PeerChange]:
-        """A topic goes as it is now. One that is gone, or was given to chosen brokers, is not sent any more."""
+        """Yields topics in their present form. One that is gone, or was given to chosen brokers, is dropped."""
         for change in changes:
             if change.kind is not ChangeKind.TOPIC_MADE:
                 yield PeerChange(change, None)
@@ -187,7 +189,7 @@ class ChangeSender:
     # ------------------------------------------------------------------------------------------------ received
 
     async def take(self, changes: Iterable[PeerChange]) -> list[str]:
-        """Another broker's changes; why each is not applied, empty: it is, durably. Raises what the journal refuses."""
+        """Applies another broker's changes durably; returns why each failed ("": it did not). Raises journal errors."""
         reasons: list[str] = []
         for one in changes:
             try:
@@ -226,9 +228,15 @@ class ChangeSender:
         await self._catalog.delete_group(group.name)
         if group.revised_ms > change.at_ms:  # made again meanwhile, and its settings came here first
             await self._catalog.create_group(
-                group.name, ordered=group.ordered, max_attempts=group.max_attempts, strategy=group.strategy,
-                start_from=group.start_from, retry=group.retry, balance=group.balance, revised_ms=group.revised_ms,
-            )  # fmt: skip
+                group.name,
+                ordered=group.ordered,
+                max_attempts=group.max_attempts,
+                strategy=group.strategy,
+                start_from=group.start_from,
+                retry=group.retry,
+                balance=group.balance,
+                revised_ms=group.revised_ms,
+            )
         fields = {"group": group.name}
         log.info("group %s was deleted while this broker was away, and now here", group.name, extra=fields)
 
@@ -236,9 +244,12 @@ class ChangeSender:
         if self._catalog.uids.ended(topic.uid):
             return
         await self._catalog.create_topic(
-            topic.name, message_type=topic.message_type, queues=topic.write_queues, uid=topic.uid,
+            topic.name,
+            message_type=topic.message_type,
+            queues=topic.write_queues,
+            uid=topic.uid,
             retention_ms=-1 if topic.retention_ms is None else topic.retention_ms,
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -257,7 +268,10 @@ class ChangeSender:
         brokers = sorted({name for change in changes for name in change.waiting})
         log.warning(
             "%d changes that brokers have not confirmed are given up, the bound is %s: %s do not get %s",
-            len(changes), bound, ", ".join(brokers[:NAMED_MAX]), ", ".join(names),
+            len(changes),
+            bound,
+            ", ".join(brokers[:NAMED_MAX]),
+            ", ".join(names),
             extra={"changes": len(changes), "peers": brokers[:NAMED_MAX]},
-        )  # fmt: skip
+        )
         self._ledger.journal.record(*self.unconfirmed.end(changes))

@@ -1,7 +1,7 @@
 """Topics and groups of the whole cluster: made, widened and deleted on every live broker.
 
 Creating a topic everywhere is one decision (TQ-2): the first live broker by name decides type and counts, the others
-follow, so two brokers that create the same topic at the same moment end with equal counts. Many first sends to one new
+follow. So two brokers that create the same topic at the same time end with equal counts. Many first sends to one new
 topic make it once; the others wait for the first.
 """
 
@@ -18,13 +18,10 @@ from evenq.runtime.tasks import outlasting, spawn
 from evenq_broker.core.state.records import ChangeKind
 from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire import cluster as wire
 from evenq_broker.loops.wire.cluster import Placement
 from evenq_broker.loops.wire.translation import counts_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["ClusterCatalog"]
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +29,18 @@ ROUNDS_MAX = 3
 
 
 class ClusterCatalog:
-    """What all brokers have to offer together."""
+    """Topics and groups of all brokers together."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, sender: ChangeSender) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, cluster: ClusterLink, sender: ChangeSender) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._peers, self._sender = cluster, cluster.peers, sender
-        self._own_name = runtime.settings.broker_name
+        self._own_name = kernel.runtime.settings.broker_name
         self._creating: dict[str, asyncio.Future[None]] = {}
 
     # ------------------------------------------------------------------------------------------------ topics
 
     async def ensure_topic(self, name: str, *, message_type: MessageType | None = None) -> TopicConfig:
-        """The topic, created on every broker if that is allowed.
-
-        Raises IllegalTopic, and TopicNotFound if it does not exist and topics are not created automatically; those
-        whose names begin with `%` never are.
-        """
+        """Returns the topic, created on every broker if that is allowed. Raises IllegalTopic, TopicNotFound."""
         topic = self._catalog.topics.get(name)
         if topic is not None:
             return topic
@@ -61,9 +54,7 @@ class ClusterCatalog:
         return topic
 
     async def topic_made(self, name: str) -> None:
-        """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be
-        kept by clients for half a minute.
-        """
+        """Waits until a topic that is being made is everywhere: clients keep an incomplete route for 30 s."""
         running = self._creating.get(name)
         if running is not None:
             await outlasting(running)
@@ -77,11 +68,12 @@ class ClusterCatalog:
         retention_ms: int | None = None,
         brokers: Mapping[str, int] | None = None,
     ) -> list[Placement]:
-        """Create or widen the topic on every live broker with equal counts; where it landed, ascending by broker name.
+        """Creates or widens the topic on every live broker with equal counts; returns the results, ascending by broker
+        name.
 
-        `queues` per broker, 0 = as it is elsewhere, else the default; `retention_ms` as for `Catalog.create_topic`.
-        With `brokers` only there, each with its own number (0 = `queues`), and from then on no other broker takes it by
-        itself (TQ-4). Raises what creating it here raises, NotFound for a broker that does not live.
+        `queues` per broker, 0 = as elsewhere, or the default; `retention_ms` as for `Catalog.create_topic`. With
+        `brokers` only there, each with its own number (0 = `queues`), and from then on no other broker adds it by
+        itself (TQ-4). Raises errors of creating it here, and NotFound for a broker that is not alive.
         """
         await self._cluster.facts_settled()
         known = await self._counts_elsewhere(name)
@@ -110,9 +102,7 @@ class ClusterCatalog:
         return placements
 
     async def delete_topic(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the topic on every broker; those that did not do it, a missing one too, with the reason. They do it
-        later (`loops.cluster.change_sender`).
-        """
+        """Deletes the topic on every broker; returns those that do it later because they failed or are missing."""
         with self._sender.asking(name):
             others = [*self._cluster.known.names(), *(peer.name for peer in self._peers.all())]
             # On its way to brokers that it may reach after this deletion: they need the uid, too.
@@ -125,9 +115,7 @@ class ClusterCatalog:
             return failed
 
     async def end_topic(self, name: str) -> None:
-        """Forget HERE a topic that is deleted everywhere: brokers that are away are not missed for it and delete it
-        when they are back, and its uid is not used again. Unknown: nothing.
-        """
+        """Forgets HERE a topic that is deleted everywhere. Brokers that are away delete it when they return."""
         await self._end_topic(name, (), [one.name for one in self._cluster.known.missing()])
 
     async def _end_topic(self, name: str, uids: Iterable[str], waiting: Collection[str]) -> None:
@@ -140,9 +128,7 @@ class ClusterCatalog:
         await self._catalog.delete_topic(name)
 
     async def topic_widened(self, name: str, failed: Iterable[str] = ()) -> None:
-        """A topic was made or widened at all live brokers but those that `failed`. They and the missing ones do it
-        later, unless an operator chose the topic's brokers; durable when it returns.
-        """
+        """Notes a topic made or widened at live brokers except `failed`; they and missing ones do it later. Durable."""
         topic = self._catalog.topics.get(name)
         if topic is not None and topic.uid and not topic.chosen:
             waiting = [*failed, *(one.name for one in self._cluster.known.missing())]
@@ -151,16 +137,12 @@ class ClusterCatalog:
             await self._catalog.settled()
 
     async def create_group(self, request: bytes) -> list[tuple[str, Error]]:
-        """Create the group on all other live brokers by a request of `loops.wire.cluster.create_group`; who did not do
-        it, and why.
-        """
+        """Creates the group on all other live brokers (`wire.create_group`); returns those that failed, and why."""
         answers = await self._peers.ask_peers("/evenq.v1.Admin/CreateGroup", request)
         return _failures(answers, wire.check_group_created)
 
     async def delete_group(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the group on every broker; those that did not do it, a missing one too, with the reason. They do it
-        later, as with topics.
-        """
+        """Deletes the group on every broker; returns those that do it later because they failed or are missing."""
         with self._sender.asking(name):
             await self._end_group(name, [*self._cluster.known.names(), *(peer.name for peer in self._peers.all())])
             answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
@@ -169,7 +151,7 @@ class ClusterCatalog:
             return failed
 
     async def end_group(self, name: str) -> None:
-        """Forget HERE a group that is deleted everywhere. Unknown: nothing."""
+        """Forgets HERE a group that is deleted everywhere. Does nothing for an unknown one."""
         await self._end_group(name, [one.name for one in self._cluster.known.missing()])
 
     async def _end_group(self, name: str, waiting: Collection[str]) -> None:
@@ -179,9 +161,7 @@ class ClusterCatalog:
     # ------------------------------------------------------------------------------------------------ inside
 
     async def _counts_elsewhere(self, name: str) -> list[QueueCounts]:
-        """The topic as it is in the cluster. A broker that has just come back may have one that was deleted meanwhile:
-        it deletes it first, and counts no more.
-        """
+        """Returns the counts at other brokers, which first delete a topic that was deleted while they were away."""
         route, ended = self._catalog.routes.route(name), self._catalog.uids.ended
         await self._sender.send_to(at.broker.name for at in route if ended(at.counts.uid))
         return [at.counts for at in route if not ended(at.counts.uid)]
@@ -224,9 +204,7 @@ class ClusterCatalog:
         elsewhere = sorted({at.broker.name for at in self._catalog.routes.route(name)} - set(wanted_at))
         places = [
             *((broker, wanted_at[broker] or queues) for broker in sorted(wanted_at)),
-            *(
-                (broker, 0) for broker in elsewhere if broker in live
-            ),  # they hear that it is chosen, and keep their counts
+            *((broker, 0) for broker in elsewhere if broker in live),  # they learn that it is chosen; counts stay
         ]
         placements = await asyncio.gather(
             *(self._place(broker, name, kind, count, retention_ms, uid, chosen=True) for broker, count in places)
@@ -256,13 +234,16 @@ class ClusterCatalog:
             return Placement(broker_name, wire.created_counts(broker_name, response))
         except Error as error:
             log.warning(
-                "topic %s was not created at broker %s: %s", name, broker_name, error.message,
+                "topic %s was not created at broker %s: %s",
+                name,
+                broker_name,
+                error.message,
                 extra={"topic": name, "peer": broker_name},
-            )  # fmt: skip
+            )
             return Placement(broker_name, error=error.message)
 
     async def _until_routed(self, topic: str, broker_names: Sequence[str]) -> None:
-        # The route must show the whole placement before it is answered: a client keeps a half route for half a minute.
+        # The answer waits for the complete route: a client would keep an incomplete one for half a minute.
         deadline_ms = self._runtime.clock.monotonic_ms() + ROUTE_WAIT_MS
         while True:
             seen = self._catalog.changes.routes.count

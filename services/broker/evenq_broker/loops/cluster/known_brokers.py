@@ -1,7 +1,7 @@
-"""Keeps `core.cluster.known_brokers` true: looks at the routes whenever they change, journals what that means, and says
-goodbye for a drained broker that ends.
+"""Maintains `core.cluster.known_brokers`: compares it with the routes when they change, journals the result, and
+reports the end of a drained broker.
 
-A broker in any route is there. Who is not counts only by a nameserver that has heard from everybody: one that has just
+A broker in any route is there. A missing one counts only by a nameserver that knows all brokers: one that has just
 started, or is away, makes no broker missing.
 """
 
@@ -14,16 +14,13 @@ from dataclasses import replace
 
 from evenq.errors import Error
 from evenq_broker.core.cluster.known_brokers import Away, KnownBrokers
-from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unfinished import Left
 from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
 from evenq_broker.loops.cluster.own_view import OwnView
 from evenq_broker.loops.cluster.peers import Peers
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import goodbye
-from evenq_broker.runtime import Runtime
-
-__all__ = ["BrokerMemory"]
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +31,21 @@ GOODBYE_MS = 1_000
 class BrokerMemory:
     """This broker's memory of the others."""
 
-    def __init__(self, runtime: Runtime, ledger: Ledger, routes: RouteTable, *, own: OwnView, peers: Peers) -> None:
-        self._runtime, self._ledger, self._routes, self._own, self._peers = runtime, ledger, routes, own, peers
+    def __init__(self, kernel: Kernel, *, own: OwnView, peers: Peers) -> None:
+        self._runtime, self._ledger, self._routes = kernel.runtime, kernel.ledger, kernel.catalog.routes
+        self._own, self._peers = own, peers
         self.brokers = KnownBrokers()
         self.on_forgotten: list[Callable[[str], None]] = []
         """Called with the name of a broker that is forgotten; filled at the start."""
-        ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
+        replays = dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply)
+        kernel.ledger.keeps(replays, self.brokers.dump)
         self._learned: dict[str, RegisteredBroker] = {}
-        """As last looked at: a table of routes is compared topic by topic only for brokers that sent something new."""
+        """As last compared: routes are compared topic by topic only for brokers that sent something new."""
         self._last: dict[str, RegisteredBroker] = {}
-        """Known brokers as this process saw them last, also those that are away: readers that take any copy go on at
-        the followers of one without a leader, and what was drained is no home of message groups.
-        """
+        """Known brokers as last seen, also those away: readers continue at the followers of one without a leader."""
 
     def look(self) -> None:
-        """The routes may have changed."""
+        """Compares the brokers with the routes, which may have changed."""
         routes, own = self._routes, self._runtime.settings.broker_name
         views = {view.name: view for view in routes.brokers() if view.name != own}
         present = {name: view.incarnation for name, view in views.items()}
@@ -77,20 +74,20 @@ class BrokerMemory:
                 )
 
     def all_present(self) -> bool:
-        """Whether each broker that was there, as far as this broker remembers, is in a route now."""
+        """True if each broker that was there, as far as this broker remembers, is in a route now."""
         present = {view.name for view in self._routes.brokers()}
         return all(name in present for name in self.brokers.expected())
 
     def missing(self) -> list[BrokerKnown]:
-        """Those that are not there, ascending."""
+        """Returns missing brokers, ascending."""
         return self.brokers.missing()
 
     def out_of_reach(self) -> list[str]:
-        """Those of them that may hold messages which groups have not read: they were not drained. Ascending."""
+        """Returns missing brokers that may hold unread messages because they were not drained, ascending."""
         return [one.name for one in self.brokers.missing() if not one.unread and not one.dead_letters]
 
     def away(self, topic: str) -> list[Away]:
-        """Brokers that had readable queues of the topic and are not there now, ascending."""
+        """Returns brokers that had readable queues of the topic and are not there now, ascending."""
         away = self.brokers.away(topic, {view.name for view in self._routes.brokers()})
         return [
             replace(one, followers=last.followers) if (last := self._last.get(one.name)) is not None else one
@@ -98,28 +95,26 @@ class BrokerMemory:
         ]
 
     def homes(self, topic: str, within_ms: int) -> list[str]:
-        """Brokers that went at most `within_ms` ago and took messages of the topic, ascending: they stay the homes of
-        their message groups.
-        """
+        """Returns brokers with writable queues that went at most `within_ms` ago: homes of their message groups."""
         runtime = self._runtime
         since_ms = runtime.clock.now_ms() - within_ms
         names = self.brokers.homes(topic, self._routes, since_ms, runtime.started_ms)
         return [name for name in names if name not in self._last or _takes(self._last[name], topic)]
 
     def names(self) -> list[str]:
-        """All that belong to the cluster, this one not among them; ascending."""
+        """Returns all other brokers that belong to the cluster, ascending."""
         return sorted({*self.brokers.expected(), *(one.name for one in self.brokers.missing())})
 
     def topic_deleted(self, topic: str) -> None:
-        """An operator deleted the topic everywhere; it is in the journal's record of this turn."""
+        """Notes that an operator deleted the topic everywhere; it is in the journal's record of this step."""
         ops = self.brokers.topic_deleted(topic)
         if ops:
             self._ledger.journal.record(*ops)
 
     async def forget(self, name: str) -> bool:
-        """Forget one HERE, durably; False if it was not known."""
+        """Forgets a broker HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
-        self._forgotten(name)  # also one that this broker never saw may be waited for
+        self._forgotten(name)  # listeners may also wait for one that this broker never saw
         if op is not None:
             self._last.pop(name, None)
             await self._ledger.journal.record(op)
@@ -130,7 +125,7 @@ class BrokerMemory:
             listener(name)
 
     async def goodbye(self, left: Left) -> None:
-        """This broker was drained and ends: if no group waits for what is `left` here, let the others not miss it."""
+        """Reports the end of this drained broker, if no group waits for what is `left`: others then do not miss it."""
         if not left.empty:
             return
         request = goodbye(self._own.now(), left)

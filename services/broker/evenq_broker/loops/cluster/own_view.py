@@ -1,27 +1,24 @@
-"""What this broker says of itself: to the nameservers, to its peers, and in its own route table."""
+"""This broker's view of itself: sent to the nameservers and peers, and in its own route table."""
 
 from __future__ import annotations
 
 from evenq.runtime.version import software_version
 from evenq_broker.core.cluster.routes import RegisteredBroker
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import counts_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["OwnView"]
 
 
 class OwnView:
-    """One broker's view of itself, made anew when its topics or addresses have changed."""
+    """Cached view of one broker, made anew when its topics or addresses have changed."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
-        self._runtime, self._catalog = runtime, catalog
-        self.incarnation = f"{runtime.rng.getrandbits(64):016x}"
-        """Random per start: tells a restart from a twin with the same name."""
+    def __init__(self, kernel: Kernel) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
+        self.incarnation = f"{kernel.runtime.rng.getrandbits(64):016x}"
+        """Random per start: distinguishes a restart from a twin with the same name."""
         self._view: RegisteredBroker | None = None
 
     def now(self) -> RegisteredBroker:
-        """What it says as of now; one object until something changes."""
+        """Returns the present view; one object until something changes."""
         runtime, topics = self._runtime, self._catalog.topics
         view, followers = self._view, runtime.leadership.followers()
         same = view is not None and view.data_version == topics.version and view.followers == followers

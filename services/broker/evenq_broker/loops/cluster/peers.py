@@ -1,7 +1,4 @@
-"""The other brokers of the cluster, and calls to them.
-
-A call to a peer always has a deadline, and a peer that does not answer is named, not waited for.
-"""
+"""The other brokers of the cluster, and calls to them. Each call has a deadline; answers name silent peers."""
 
 from __future__ import annotations
 
@@ -13,12 +10,10 @@ from evenq.errors import ConnectionFailed, Error
 from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Peers"]
-
 log = logging.getLogger(__name__)
 
 PAUSE_MS = 300
-"""Longer than a connection rests that was refused, before it is tried again (`evenq.wire.net`)."""
+"""Longer than the time after which a rejected connection is tried again (`evenq.wire.net`)."""
 
 
 class Peers:
@@ -29,18 +24,18 @@ class Peers:
         self._settings = runtime.settings
 
     def all(self) -> list[RegisteredBroker]:
-        """All other live brokers, ascending by name."""
+        """Returns all other live brokers, ascending by name."""
         own = self._settings.broker_name
         return [view for view in self._routes.brokers() if view.name != own and view.broker_id == 0]
 
     def address_of(self, peer: RegisteredBroker) -> str:
-        """Where another broker is called, as the net takes it."""
+        """Returns the address of another broker, as the net takes it."""
         return peer.peer_address(tls=self._settings.tls.peers).address
 
     async def ask_peers(
         self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
     ) -> list[tuple[str, bytes | Error]]:
-        """Ask all other brokers at once what may be asked twice; name and answer, or name and what went wrong."""
+        """Calls all other brokers in parallel with a repeatable request; returns each name with answer or error."""
         peers = self.all()
         answers = await asyncio.gather(*(self._ask(peer, method, request, metadata) for peer in peers))
         return [(peer.name, result) for peer, result in zip(peers, answers, strict=True)]
@@ -53,15 +48,18 @@ class Peers:
         *,
         metadata: Mapping[str, str] | None = None,
         repeatable: bool = False,
+        leaving: bool = False,
     ) -> bytes:
-        """Ask one other broker; a `repeatable` question is asked once more, because a broker that just came back cannot
-        be reached until the connection to it has rested. Raises ConnectionFailed (also for an unknown broker),
-        RequestTimeout.
+        """Calls one other broker. A `repeatable` request is sent once more after `PAUSE_MS`, for a broker that just
+        came back. `leaving`: also one that has left the routes lately and may still answer. Raises ConnectionFailed
+        (also for an unknown broker), RequestTimeout.
         """
-        view = self._routes.broker(broker_name)
+        routes = self._routes
+        now_ms = self._runtime.clock.monotonic_ms()
+        view = routes.reachable(broker_name, now_ms) if leaving else routes.broker(broker_name)
         if view is None:
             raise ConnectionFailed(
-                f"broker {broker_name!r} is not alive: no nameserver knows it; ask for the route again"
+                f"broker {broker_name!r} is not alive: no nameserver knows it; query the route again"
             )
         address = self.address_of(view)
         try:

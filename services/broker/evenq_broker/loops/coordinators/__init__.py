@@ -1,1 +1,1 @@
-"""The group record, kept in one place that all brokers of a group can read and compare-and-set. Nothing uses it yet."""
+"""The group record: places that all brokers of a group can read and write by compare-and-set."""

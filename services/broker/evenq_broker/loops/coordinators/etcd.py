@@ -1,26 +1,27 @@
 """A group record that is one key of etcd v3.
 
-A compare-and-set is a transaction that compares the key's `mod_revision`, which no two changes of a store share; it is
-the token. Reads are linearizable. Several endpoints are tried in turn: the one that answered last is kept until it
-fails, so a member that is down, cut off or without a leader costs one try. With a user, the login's token is sent with
-each call and fetched anew when etcd refuses it. No client library: four calls over the project's own net, whose
-messages are in `loops.wire.etcd`. Call `etcd_net` for the net, and close it.
+A compare-and-set is a transaction that compares the key's `mod_revision`, the token; no two changes of a store share
+it. Reads are linearizable. Several endpoints are tried in turn: the one that answered last is kept until it fails, so a
+member that is down, isolated or without a leader costs one try. With a user, each call sends the login's token, which
+is renewed when etcd rejects it. The caller gets the net from `etcd_net` and closes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
+from evenq import errors
 from evenq.errors import Error, IllegalAccessPoint, SettingsError
 from evenq.runtime.net import Net
 from evenq.wire.addresses import PLAIN, TLS, target_of
+from evenq.wire.call_errors import late
+from evenq.wire.http2.codes import Status
 from evenq.wire.net import GrpcNet
 from evenq.wire.tls import Hints, Tls
 from evenq_broker.core.replication.record import GroupRecord
-from evenq_broker.loops.coordinators.etcd_errors import AuthIsOff, TokenRefused, etcd_error
 from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
 from evenq_broker.loops.wire.etcd import (
     KeyValue,
@@ -33,8 +34,6 @@ from evenq_broker.loops.wire.etcd import (
     write_unchanged,
     written_at,
 )
-
-__all__ = ["EtcdStore", "EtcdUser", "endpoints_of", "etcd_net"]
 
 CALL_MS = 1_500
 """One try at one endpoint: three of them fit into the time of one call."""
@@ -65,17 +64,18 @@ class EtcdUser:
 
 
 def etcd_net(*, tls: Tls | None = None) -> GrpcNet:
-    """A net to etcd; `tls`: how endpoints with https:// are spoken to, and those without a scheme, if it is given."""
+    """Returns a net to etcd; `tls`: for endpoints with https://, and if it is given also for those without a scheme."""
     return GrpcNet(
-        tls=replace(tls or Tls(), hints=HINTS), encrypted=tls is not None, options=OPTIONS, channels_max=ENDPOINTS_MAX,
+        tls=replace(tls or Tls(), hints=HINTS),
+        encrypted=tls is not None,
+        options=OPTIONS,
+        channels_max=ENDPOINTS_MAX,
         error_table=etcd_error,
-    )  # fmt: skip
+    )
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """Client URLs of etcd with a comma between: `host:port`, with http:// or https:// in front if wanted. Raises
-    SettingsError.
-    """
+    """Parses client URLs of etcd: `host:port`, also with http:// or https://, with commas. Raises SettingsError."""
     addresses = []
     for one in filter(None, (part.strip() for part in text.split(","))):
         address = one.rstrip("/").replace("https://", TLS, 1).replace("http://", PLAIN, 1)
@@ -83,7 +83,7 @@ def endpoints_of(text: str) -> tuple[str, ...]:
             target_of(address)
         except IllegalAccessPoint as error:
             raise SettingsError(
-                f"etcd endpoint {one!r} is no client URL; write host:port, http://host:port or https://host:port"
+                f"etcd endpoint {one!r} is not a client URL; write host:port, http://host:port or https://host:port"
             ) from error
         addresses.append(address)
     if not 1 <= len(addresses) <= ENDPOINTS_MAX:
@@ -97,7 +97,7 @@ class EtcdStore:
     def __init__(
         self, net: Net, endpoints: Sequence[str], key: str, *, user: EtcdUser | None = None, call_ms: int = CALL_MS
     ) -> None:
-        """`net`: of `etcd_net`; `endpoints`: of `endpoints_of`. Raises SettingsError for a key that cannot be one."""
+        """`net`: of `etcd_net`; `endpoints`: of `endpoints_of`. Raises SettingsError for a key of an illegal length."""
         self._key = key.encode("utf-8")
         if not 1 <= len(self._key) <= KEY_BYTES_MAX:
             raise SettingsError(f"key of etcd with {len(self._key)} bytes; give 1 to {KEY_BYTES_MAX}")
@@ -140,7 +140,7 @@ class EtcdStore:
             await over.wait()  # etcd ends the watch when the requests end
 
         try:
-            headers = {**await self._headers(endpoint), "hasleader": "true"}  # a member that is cut off ends the watch
+            headers = {**await self._headers(endpoint), "hasleader": "true"}  # an isolated member then ends the watch
             stream = self._net.stream(endpoint, WATCH, requests(), timeout_ms=None, metadata=headers)
             async with aclosing(stream) as frames:  # type: ignore[type-var]  # a net's stream is a generator
                 async for frame in frames:
@@ -175,7 +175,7 @@ class EtcdStore:
             raise
 
     def _turn(self, failed: str, error: Error) -> None:
-        """Go to the next endpoint, unless it was done meanwhile."""
+        """Switches to the next endpoint, unless another call did so meanwhile."""
         if error.retryable and self._all[self._at] == failed:
             self._at = (self._at + 1) % len(self._all)
 
@@ -193,3 +193,65 @@ class EtcdStore:
 
     def _stored(self, pair: KeyValue) -> StoredRecord:
         return stored_of(pair.value, str(pair.revision), self._name)
+
+
+class TokenRefused(errors.Unauthorized):
+    """The login's token is missing, expired, or older than a change of users. Log in again."""
+
+
+class AuthIsOff(errors.Error):
+    """This etcd has no users: no login is needed."""
+
+
+def etcd_error(
+    code: int,
+    details: str,
+    trailers: Iterable[tuple[str, str | bytes]],  # noqa: ARG001 - etcd puts all of it into the text
+    /,
+    *,
+    address: str,
+    method: str,
+    timeout_ms: int | None,
+) -> errors.Error:
+    """Returns the error for a status of etcd's gRPC API, an `ErrorTable`. The texts of etcd's rejections are part of
+    that API.
+    """
+    reason = details.removeprefix("etcdserver: ") or "no reason given"
+    call = method.rpartition("/")[2]
+    match code:
+        case Status.UNAUTHENTICATED:
+            return TokenRefused(f"etcd at {address} refuses the login's token: {reason}; log in again")
+        case Status.INVALID_ARGUMENT if reason in {"user name is empty", "revision of auth store is old"}:
+            return TokenRefused(f"etcd at {address} wants a login for {call}: {reason}; give a user and a password")
+        case Status.INVALID_ARGUMENT if reason.startswith("authentication failed"):
+            return errors.Unauthorized(f"etcd at {address} refuses the login: {reason}; give the right ones")
+        case Status.FAILED_PRECONDITION if reason == "authentication is not enabled":
+            return AuthIsOff(f"etcd at {address} knows no users")
+        case Status.PERMISSION_DENIED:
+            return errors.Forbidden(
+                f"etcd at {address} forbids {call}: {reason}; give the user a role with read and write of the key"
+            )
+        case Status.DEADLINE_EXCEEDED if "etcdserver" not in details:
+            return late(address, method, timeout_ms)
+        case Status.UNIMPLEMENTED:
+            return errors.Unsupported(f"{address} does not serve {method}; is it a client URL of etcd v3?")
+        case Status.RESOURCE_EXHAUSTED if "space exceeded" in reason:
+            return errors.TooManyRequests(
+                f"etcd at {address} takes no writes: {reason}; compact and defragment it, then `etcdctl alarm disarm`"
+            )
+        case Status.RESOURCE_EXHAUSTED if "larger than max" in reason:
+            return errors.PayloadTooLarge(
+                f"etcd at {address} gives too much for {call}: {reason}; is it the right key?"
+            )
+        case Status.RESOURCE_EXHAUSTED:
+            return errors.TooManyRequests(f"etcd at {address} is overloaded: {reason}")
+        case Status.UNAVAILABLE if "etcdserver" in details:
+            return errors.ConnectionFailed(
+                f"etcd at {address} cannot do {call}: {reason}; see whether most of its members are up"
+            )
+        case Status.UNAVAILABLE | Status.CANCELLED | Status.DEADLINE_EXCEEDED:
+            return errors.ConnectionFailed(
+                f"no etcd answers at {address} ({call}: {reason}); is it running, and is it a client URL?"
+            )
+        case _:
+            return errors.InternalError(f"etcd at {address} failed in {call}: {reason} (gRPC status {code})")

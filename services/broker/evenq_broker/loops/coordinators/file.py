@@ -1,10 +1,10 @@
 """A group record in a file, for several brokers on one machine.
 
 The file holds one JSON object. It is replaced whole (write, fsync, rename, fsync of the folder) under an exclusive lock
-of the file beside it, so a compare-and-set is one step for all processes, and a crash leaves the old text or the new
-one. The lock is waited for `LOCK_WAIT_MS` at most; a process that is stopped while it has it (SIGSTOP) keeps all others
-from writing, for which its number stands in the file. A file from a backup is refused (`epoch_mark.py`). The disk is
-touched by a worker thread only.
+of the file beside it. So a compare-and-set is one step for all processes, and a crash leaves the old or the new text. A
+process waits for the lock for `LOCK_WAIT_MS` at most. A process stopped with the lock (SIGSTOP) blocks all writes of
+others; its number stands in the file. A file from a backup is rejected (`epoch_mark.py`). Only a worker thread touches
+the disk.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from pathlib import Path
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.lock_file import HOW_TO_FREE, LockHeld, run_locked
+from evenq.runtime.private_files import replace_file
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_fields, record_of
 from evenq_broker.loops.coordinators.coordinator import BYTES_MAX, CoordinatorUnknown, parsed_record
-from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
-
-__all__ = ["FileCoordinator"]
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark
 
 LOCK_WAIT_MS = 2_000
 WATCH_MS = 50
 
 
 class FileCoordinator:
-    """See the module. `path`: the record, the same for all brokers of the group; `mark_path`: this broker's own."""
+    """Coordinator on a file. `path`: the record, the same for all brokers of the group; `mark_path`: this broker's."""
 
     def __init__(self, path: Path, *, mark_path: Path, clock: Clock, lock_wait_ms: int = LOCK_WAIT_MS) -> None:
         self._path = path
@@ -58,7 +57,7 @@ class FileCoordinator:
                 raise self._unknown("written", error) from error
 
     async def watch(self) -> AsyncIterator[Seen]:
-        """See Coordinator. Looks every `WATCH_MS`."""
+        """See Coordinator. Reads every `WATCH_MS`."""
         last = ""
         while True:
             seen = await self.read()
@@ -80,7 +79,7 @@ class FileCoordinator:
         self._mark.check_proposal(proposed)
         token = str(int(before.token) + 1 if before is not None else 1)
         text = json.dumps({"token": token, **record_fields(proposed)}) + "\n"
-        record_of(json.loads(text))  # what could not be read again is not written
+        record_of(json.loads(text))  # a text that could not be read again is not written
         replace_file(self._path, text)
         self._mark.accept(proposed, str(self._path))
         return Seen(proposed, token)

@@ -1,9 +1,9 @@
 """A group record in a Lease object of Kubernetes, one per broker group.
 
-The record stands in an annotation, `resourceVersion` is its token; holder and times of the Lease are for people and
-decide nothing. A Lease without the annotation, as a chart makes it, holds no record yet. Needs get, update and watch of
-the Lease by its name, and create where no chart made it. The API is asked in worker threads; a watch has a thread of
-its own, which ends with it. A watch whose place is too old (410) begins again with what there is now.
+The record is an annotation, `resourceVersion` is its token. Holder and times of the Lease are information only. A Lease
+without the annotation, as a chart makes it, holds no record yet. Needs get, update and watch of the Lease by its name,
+and create where no chart made it. Worker threads call the API; a watch has a thread of its own, which ends with it. A
+watch whose version is too old (410) begins again with the present state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from datetime import UTC, datetime
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.serving.kubernetes.api import Expired, KubernetesApi, Object, WatchStop
-from evenq.serving.kubernetes.leases import LeaseObject, version_of
+from evenq.serving.kubernetes.leases import LeaseObject, micro_time, version_of
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
 
-__all__ = ["ANNOTATION", "LeaseStore"]
-
 ANNOTATION = "evenq.io/group-record"
 WATCH_S = 60
-"""Longest time of a watch; then it is begun again."""
+"""Longest time of a watch; then it begins again."""
 INT32_MAX = (1 << 31) - 1
 
 
@@ -58,7 +56,7 @@ class LeaseStore:
         """See RecordStore."""
         for place in (since, ""):
             news, stop = _News(asyncio.get_running_loop()), WatchStop()
-            # A daemon: where urllib3 cannot end a read from here, the process does not wait for it.
+            # A daemon thread: the process does not wait for a read that urllib3 cannot end.
             threading.Thread(
                 target=self._follow, args=(place, stop, news), name=f"watch {self.name}", daemon=True
             ).start()
@@ -84,9 +82,8 @@ class LeaseStore:
         return None if written is None else version_of(written)
 
     def _spec(self, record: GroupRecord) -> Object:
-        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         spec: Object = {
-            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "renewTime": micro_time(datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)),
             "leaseTransitions": min(record.epoch, INT32_MAX),
         }
         if record.leader != NO_LEADER:
@@ -113,7 +110,7 @@ class LeaseStore:
 
 
 class _News:
-    """From the thread of a watch to the loop: the newest state, and the end."""
+    """Channel from the thread of a watch to the loop: the newest state, and the end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -123,15 +120,15 @@ class _News:
         self._error: Error | None = None
 
     def tell(self, lease: Object) -> None:
-        """In the thread."""
+        """Passes a state on. Called in the thread."""
         self._hand_over(lease, False, None)
 
     def end(self, error: Error | None) -> None:
-        """In the thread."""
+        """Ends the channel. Called in the thread."""
         self._hand_over(None, True, error)
 
     async def next(self) -> Object | None:
-        """The newest state that was not given yet; None: it is over. Raises what ended it."""
+        """Returns the newest state that was not returned yet; None: the watch ended. Raises the error that ended it."""
         await self._changed.wait()
         lease, self._newest = self._newest, None
         if not self._over:

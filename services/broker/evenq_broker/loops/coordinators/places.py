@@ -1,4 +1,4 @@
-"""Where the settings say that the group record is kept, as a coordinator."""
+"""Coordinators for the place of the group record in the settings."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from evenq_broker.loops.coordinators.lease import LeaseStore
 from evenq_broker.loops.coordinators.remote import RemoteCoordinator, RemoteTiming
 from evenq_broker.settings import ReplicationSettings
 
-__all__ = ["RecordPlace", "forget_record", "record_place"]
-
 SECRET_BYTES_MAX = 4 << 10
 
 ETCD = re.compile(r"(?P<endpoints>(?:https?://)?[^/,]+(?:,(?:https?://)?[^/,]+)*)/(?P<key>.+)")
 MARK = "group-record"
-"""File of the highest epoch that this broker saw in the record, in its data folder."""
+"""File in the data folder with the highest epoch that this broker saw in the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """A coordinator and what has to be closed with it."""
+    """A coordinator and the connection to close with it."""
 
     coordinator: Coordinator
     net: Net | None = None
@@ -44,10 +42,10 @@ class RecordPlace:
 
 
 def record_place(settings: ReplicationSettings, folder: Path, *, clock: Clock, rng: random.Random) -> RecordPlace:
-    """`folder`: this broker's data. Raises SettingsError."""
+    """Returns the coordinator that the settings name; `folder`: this broker's data. Raises SettingsError."""
     kind, _, place = settings.record.partition(":")
     if not place:
-        raise SettingsError(f"replication.record = {settings.record!r} names no place: write {kind}: and the place")
+        raise SettingsError(f"replication.record = {settings.record!r} has no place: write {kind}: and the place")
     mark = folder / MARK
     if kind == "file":
         return RecordPlace(FileCoordinator(Path(place), mark_path=mark, clock=clock))
@@ -57,7 +55,7 @@ def record_place(settings: ReplicationSettings, folder: Path, *, clock: Clock, r
     parts = ETCD.fullmatch(place)
     if parts is None:
         raise SettingsError(
-            f"replication.record = {settings.record!r} names no key: write etcd:host:port/KEY, as in "
+            f"replication.record = {settings.record!r} has no key: write etcd:host:port/KEY, as in "
             "etcd:127.0.0.1:2379/evenq/broker-a"
         )
     net = etcd_net(tls=None if settings.etcd_ca is None else Tls(ca=settings.etcd_ca))
@@ -67,9 +65,7 @@ def record_place(settings: ReplicationSettings, folder: Path, *, clock: Clock, r
 
 
 def forget_record(folder: Path) -> None:
-    """The data is of no group after all: what was seen of a group record says nothing about the next one. Raises
-    OSError.
-    """
+    """Removes the mark of data that belongs to no group: it is not valid for the next record. Raises OSError."""
     (folder / MARK).unlink(missing_ok=True)
 
 

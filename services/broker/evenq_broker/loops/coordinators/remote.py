@@ -1,11 +1,11 @@
-"""A group record that another server keeps: what etcd and Kubernetes have in common.
+"""A group record that another server keeps: the common part of etcd and Kubernetes.
 
-A `RecordStore` makes single tries; here are the retries, all bounded in number and time, and what is concluded from
-them. A compare-and-set whose answer is lost is tried again: that is safe, because the second try compares the same
-token, and each write carries a number of its own by which it is known again. What stays unknown is CoordinatorUnknown,
-and so is a server that is away: a leader goes on without it. Watches are resumed by reading again, also when they
-have been silent for a while, since a silent connection may be a dead one. A record from a backup is refused
-(`epoch_mark.py`); a watch that tells an older state than was read meanwhile is only late.
+A `RecordStore` makes single tries. This module adds retries, bounded in number and time, and interprets the outcomes. A
+compare-and-set whose answer is lost is tried again. That is safe: the second try compares the same token, and each
+write has a number by which it is recognized. An unknown outcome or an unreachable server is CoordinatorUnknown: a
+leader continues without it. Watches resume with a new read, also after a silence, since a silent connection may be
+dead. A record from a backup is rejected (`epoch_mark.py`); a watch that reports an older state than a read is only
+late.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from evenq_broker.core.replication.record import GroupRecord, Seen, record_field
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack, parsed_record
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark
 
-__all__ = ["Look", "RecordStore", "RemoteCoordinator", "RemoteTiming", "StoredRecord", "stored_of"]
-
 log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
@@ -35,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTiming:
-    """How long is waited, and how often tried."""
+    """Waiting times and number of tries."""
 
     total_ms: int = 5_000
     """One read or compare-and-set with all its tries."""
@@ -44,7 +42,7 @@ class RemoteTiming:
     silence_ms: int = 10_000
     """After this time without a change a watch reads the record again."""
     retry_ms_max: int = 2_000
-    """Between two watches that end at once."""
+    """Longest pause between two watches that end immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +52,25 @@ class StoredRecord:
     record: GroupRecord
     token: str
     write: str
-    """Number of the write that made it, to know it again."""
+    """Number of the write that made it, by which the writer recognizes it."""
 
     @property
     def seen(self) -> Seen:
-        """For the caller."""
+        """The record and its token, for the caller."""
         return Seen(self.record, self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a read found."""
+    """Result of a read."""
 
     stored: StoredRecord | None
     since: str
-    """Where a watch goes on from here; means something to the store only."""
+    """Position at which a watch continues; only the store interprets it."""
 
 
 class RecordStore(Protocol):
-    """Single tries, each bounded by some seconds. All raise an Error if the outcome is not known, retryable if another
-    try may help.
-    """
+    """Single tries of some seconds. An unknown outcome is an Error, retryable if another try may help."""
 
     @property
     def name(self) -> str:
@@ -83,24 +79,24 @@ class RecordStore(Protocol):
 
     @property
     def endpoints(self) -> int:
-        """How many servers can be asked, one per try."""
+        """Number of servers that can be called, one per try."""
         ...
 
     async def read(self) -> Look:
-        """The newest record, linearizably. Raises RecordRefused."""
+        """Returns the newest record, linearizably. Raises RecordRefused."""
         ...
 
     async def write(self, record: GroupRecord, text: str, token: str) -> str | None:
-        """Set it to `text`, if its token is still `token` (empty: if there is none). The new token; None: it is not."""
+        """Sets it to `text` if its token is `token` (empty: if it does not exist). Returns the new token, or None."""
         ...
 
     def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
-        """Each change after `since`; None, or the end: read again."""
+        """Yields each change after `since`; None, or the end: read again."""
         ...
 
 
 class RemoteCoordinator:
-    """See the module. Belongs to one loop."""
+    """Coordinator on a RecordStore. Belongs to one loop."""
 
     def __init__(
         self,
@@ -116,12 +112,10 @@ class RemoteCoordinator:
         self._clock = clock
         self._rng = rng
         self._timing = timing or RemoteTiming()
-        # One call at a time: an answer that was overtaken must not reach the mark after a newer one.
+        # One call at a time: an older answer must not reach the mark after a newer one.
         self._busy = asyncio.Lock()
         self._failing: dict[str, str] = {}
-        """What failed last, `read` or `written`, with the token of the newest record then: a right to write that is
-        missing stays missing, however well the record can be read.
-        """
+        """Failed kind of call, `read` or `written`, to the token of the newest record then."""
         self._newest = ""
         """Token of the record that was read or written last."""
 
@@ -158,7 +152,7 @@ class RemoteCoordinator:
             async with asyncio.timeout(self._timing.total_ms / 1000), self._busy:
                 result = await work()
         except TimeoutError as error:
-            problem = f"no answer within {self._timing.total_ms} ms; see whether the server and the way to it are up"
+            problem = f"no answer within {self._timing.total_ms} ms; check the server and the network to it"
             raise self._unknown(done, problem) from error
         except RecordWentBack:
             raise
@@ -166,14 +160,14 @@ class RemoteCoordinator:
             raise self._noted(error, done) from error.__cause__
         except Error as error:
             raise self._unknown(done, error.message) from error
-        if result is not None:  # None: of a set that met another token; the read says what is there
+        if result is not None:  # None: a write that met another token; the next read returns the record
             self._succeeded(done)
         return result
 
     def _succeeded(self, done: str) -> None:
         before = bool(self._failing)
         self._failing.pop(done, None)
-        if self._failing.get("written", self._newest) != self._newest:  # another copy writes, so nothing waits for us
+        if self._failing.get("written", self._newest) != self._newest:  # another copy can write: no own write is due
             del self._failing["written"]
         if before and not self._failing:
             log.info("the group record %s is reached again", self._store.name)
@@ -186,7 +180,7 @@ class RemoteCoordinator:
         first = not self._failing
         self._failing.setdefault(done, self._newest)
         if first:
-            log.warning("%s; the leader goes on, no other copy can be elected meanwhile", error.message)
+            log.warning("%s; the leader continues, no other copy can be elected meanwhile", error.message)
         error.is_logged = True
         return error
 
@@ -212,12 +206,12 @@ class RemoteCoordinator:
 
     async def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         if await asyncio.to_thread(self._mark.is_over, None if expected is None else expected.record):
-            await self._read()  # refuses a record that went back; otherwise another writer was faster
+            await self._read()  # raises for a record that went back; otherwise another writer was faster
             return None
         await asyncio.to_thread(self._mark.check_proposal, proposed)
         write = f"{self._rng.getrandbits(64):016x}"
         text = json.dumps({**record_fields(proposed), "write": write}, separators=(",", ":"))
-        stored_of(text, "", self._store.name)  # what could not be read again is not written
+        stored_of(text, "", self._store.name)  # a text that could not be read again is not written
         token = "" if expected is None else expected.token
         unsure = False
 
@@ -230,11 +224,11 @@ class RemoteCoordinator:
                 raise
 
         fresh = await self._tried(once)
-        # Of two writes of one version one is refused, so the same record in the same version is the same write.
+        # Of two writes of one version one is rejected, so the same record in the same version is the same write.
         if fresh is None and not unsure and expected is not None and proposed.version > expected.record.version:
             token = await self._touched_token(expected)
             fresh = await self._tried(once) if token else None
-        # The token may be another one because of the own first try, whose answer was lost.
+        # The token may have changed by the first try of this write, whose answer was lost.
         if fresh is None and unsure:
             fresh = await self._token_of(write)
         if fresh is None:
@@ -244,26 +238,26 @@ class RemoteCoordinator:
         return Seen(proposed, fresh)
 
     async def _touched_token(self, expected: Seen) -> str:
-        """The token that the expected record has now, if somebody changed only what stands around it: a label of the
-        Lease, as an upgrade of a chart does, or the same record put there again. Every other try would meet the new
-        token, too: nothing else tells it, since a record of no higher version is no news. Empty: it has not changed.
+        """Returns the present token of the expected record if only its surroundings changed: a label of the Lease, as
+        an upgrade of a chart does, or the same record written again. Otherwise every other try would meet the new token
+        too, since no watch reports a record without a higher version. Empty: it has not changed.
         """
         stored = (await self._tried(self._store.read)).stored
         is_touched = stored is not None and stored.record == expected.record and stored.token != expected.token
         return stored.token if stored is not None and is_touched else ""
 
     async def _token_of(self, write: str) -> str:
-        """The token of our own write, whose answer was lost."""
+        """Returns the token of this broker's write, whose answer was lost."""
         stored = (await self._tried(self._store.read)).stored
         if stored is not None and stored.write == write:
             return stored.token
         raise CoordinatorUnknown(
             f"the group record {self._store.name} may or may not have been written: the answer was lost, and another "
-            "write stands there now; read it again"
+            "write is there now; read it again"
         )
 
     async def _next(self, changes: AsyncGenerator[StoredRecord | None, None]) -> StoredRecord | None:
-        """The next change; None: read again."""
+        """Returns the next change; None: read again."""
         try:
             async with asyncio.timeout(self._timing.silence_ms / 1000):
                 return await anext(changes, None)
@@ -274,11 +268,11 @@ class RemoteCoordinator:
             return None
 
     async def _is_late(self, stored: StoredRecord) -> bool:
-        """True: an older state than was read meanwhile. Otherwise it is kept in mind, and may be used."""
+        """True: the state is older than one read meanwhile. Otherwise it is noted in the mark, and may be used."""
         try:
             async with self._busy:
                 await self._accept(stored.record)
-        except RecordWentBack:  # a read was faster; if it did go back, the next read says so
+        except RecordWentBack:  # a read was faster; if the record did go back, the next read raises it
             return True
         except CoordinatorUnknown as error:  # of the mark
             raise self._noted(error) from error.__cause__
@@ -286,6 +280,6 @@ class RemoteCoordinator:
 
 
 def stored_of(text: str | bytes, token: str, name: str) -> StoredRecord:
-    """Read what was stored. Raises RecordRefused."""
+    """Parses a stored record. Raises RecordRefused."""
     record, fields = parsed_record(text, name)
     return StoredRecord(record, token, str(fields.get("write") or ""))

@@ -1,1 +1,1 @@
-"""Retries, dead letters, and sending them once more."""
+"""Retries, dead letters and their replay."""

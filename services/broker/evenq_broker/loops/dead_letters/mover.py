@@ -1,7 +1,7 @@
-"""What becomes of a delivery that was not finished: at once a dead letter after the last attempt, else tried again.
+"""Fate of a delivery that was not finished: a dead letter after the last attempt, otherwise another attempt.
 
-`core.delivery.progress` asks at each end of a delivery (`over`), so a message needs no consumer to die, and a delivery
-that its client's life held to the longest time counts as failed, with the group's pause. Always true: a message waits
+`core.delivery.progress` calls `over` at each end of a delivery, so no consumer needs to be alive. A delivery that
+reached the longest time of its client's life counts as failed, with the group's pause. Each message waits
 here once at most, and a few are moved at a time (D3, RD-3).
 """
 
@@ -12,36 +12,33 @@ import logging
 
 from evenq.errors import Error
 from evenq.model import GroupConfig, TopicConfig
-from evenq_broker.core.dead_letters.letter import Reason
+from evenq.model.names import DLQ_PREFIX
+from evenq_broker.core.dead_letters.letter import Death, Reason
 from evenq_broker.core.delivery.progress import Pending, QueueProgress
-from evenq_broker.loops.dead_letters.letters import to_dead_letters
+from evenq_broker.core.state.records import Acked
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.runtime import Runtime
-
-__all__ = ["HOLD_MS", "DeadLetterMover"]
+from evenq_broker.loops.wire.copies import letter
 
 log = logging.getLogger(__name__)
-
 HOLD_MS = 10_000
-"""How long a message on its way to the dead letters is held; one that could not be stored is tried again then."""
+"""How long a message is held on its way to the dead letters; a failed move is repeated then."""
 _AT_ONCE = 32
 
 
 class DeadLetterMover:
-    """The messages of this broker that had their last attempt."""
+    """Messages of this broker that had their last attempt."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, long_polls: LongPolls) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, long_polls: LongPolls) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._long_polls = long_polls
         self._waiting: dict[tuple[int, int, int, int], tuple[QueueProgress, Reason]] = {}
         self._running = False
 
     def over(self, queue: QueueProgress, offset: int, entry: Pending) -> int:
-        """A delivery has ended unfinished: until when its message is not delivered again, ms since the epoch; 0 = it is
-        ready now.
-        """
+        """Returns until when an unfinished message is held back, ms since the epoch; 0 = it is ready now."""
         group = self._catalog.groups.by_id(queue.group_id)
         if group is None:
             return 0
@@ -56,11 +53,11 @@ class DeadLetterMover:
         return 0
 
     def add(self, queue: QueueProgress, offset: int, entry: Pending, reason: Reason = Reason.ATTEMPTS) -> None:
-        """Move the message to the dead letters soon; handles of its last delivery change nothing any more."""
+        """Moves the message to the dead letters soon; handles of its last delivery are invalid from now on."""
         position = (queue.group_id, queue.topic_id, queue.queue_id, offset)
         if position in self._waiting:
             return
-        # A late ack would else be answered OK for a message that becomes a dead letter all the same.
+        # Otherwise a late ack would be answered OK for a message that still becomes a dead letter.
         entry.number += 1
         self._waiting[position] = queue, reason
         if not self._running:
@@ -68,18 +65,8 @@ class DeadLetterMover:
             self._runtime.spawn(self._work(), name="dead letters")
 
     async def bury(self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int) -> None:
-        """Move one message because its consumer says so, durably. Raises what a send raises."""
-        await to_dead_letters(
-            self._runtime,
-            self._catalog,
-            self._ledger,
-            group,
-            topic,
-            queue,
-            offset,
-            Reason.FORWARDED,
-            long_polls=self._long_polls,
-        )
+        """Moves one message on request of its consumer, durably. Raises errors of a send."""
+        await to_dead_letters(self._kernel, group, topic, queue, offset, Reason.FORWARDED, long_polls=self._long_polls)
 
     async def _work(self) -> None:
         try:
@@ -99,16 +86,15 @@ class DeadLetterMover:
         try:
             known = self._ledger.progress.queue(*position[:3]) is queue and offset in queue.pending
             if group is not None and topic is not None and known:
-                await to_dead_letters(
-                    self._runtime, self._catalog, self._ledger, group, topic, queue, offset, reason,
-                    long_polls=self._long_polls,
-                )  # fmt: skip
+                await to_dead_letters(self._kernel, group, topic, queue, offset, reason, long_polls=self._long_polls)
         except Error as error:
             self._try_again(queue, offset)
             log.warning(
-                "a dead letter of group %s, topic %s was not stored, trying again: %s", *position[:2], error.message,
+                "a dead letter of group %s, topic %s was not stored, it is moved again later: %s",
+                *position[:2],
+                error.message,
                 extra={"group": position[0], "topic": position[1]},
-            )  # fmt: skip
+            )
         finally:
             del self._waiting[position]
 
@@ -118,3 +104,60 @@ class DeadLetterMover:
         if entry is not None:
             self._ledger.progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=now_ms + HOLD_MS)
             self._long_polls.sooner(now_ms + HOLD_MS)
+
+
+async def to_dead_letters(
+    kernel: Kernel,
+    group: GroupConfig,
+    topic: TopicConfig,
+    queue: QueueProgress,
+    offset: int,
+    reason: Reason = Reason.ATTEMPTS,
+    *,
+    long_polls: LongPolls,
+) -> None:
+    """Copies the message at `offset` (unless retention removed it) to `%DLQ%group`, on this broker, one queue; then
+    finishes it. Raises errors of a send.
+
+    The original is finished after the copy is as durable as any send (D3). A crash in between leaves two, never none.
+    """
+    entry = queue.pending.get(offset)
+    attempts = entry.attempt if entry is not None else 0
+    await bury(kernel, group, topic, queue.queue_id, offset, attempts=attempts, reason=reason)
+    await settle(kernel.ledger, queue, offset, long_polls=long_polls)
+
+
+async def bury(
+    kernel: Kernel,
+    group: GroupConfig,
+    topic: TopicConfig,
+    queue_id: int,
+    offset: int,
+    *,
+    attempts: int = 0,
+    reason: Reason = Reason.SENT_BACK,
+) -> bool:
+    """Copies the message at `offset` of the topic into the group's dead-letter topic; its progress stays as it is.
+    `attempts`: number of its deliveries, 0 = not known.
+
+    A message of the group's own dead-letter topic stays there. False if the message does not exist (any more). Raises
+    errors of a send.
+    """
+    messages = await kernel.ledger.store.read_at(topic.topic_id, queue_id, [offset])
+    if not messages:
+        return False
+    if topic.name == DLQ_PREFIX + group.name:
+        return True  # a group that reads its own dead letters: each copy would be retried for ever
+    target = await kernel.catalog.create_topic(f"{DLQ_PREFIX}{group.name}", queues=1, system=True)
+    death = Death(topic, kernel.runtime.settings.broker_name, queue_id, offset, attempts, reason)
+    await kernel.ledger.store.append((letter(messages[0], death, target),))
+    kernel.runtime.stats.group_topic(group.group_id, topic.topic_id).dead_letters += 1
+    return True
+
+
+async def settle(ledger: Ledger, queue: QueueProgress, offset: int, *, long_polls: LongPolls) -> None:
+    """Finishes one message durably, whatever its state, and wakes the polls that waited for it."""
+    if ledger.progress.finish(queue, offset):
+        await ledger.journal.record(Acked(queue.group_id, queue.topic_id, queue.queue_id, offset))
+    if queue.ready:
+        long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)

@@ -1,7 +1,6 @@
-"""Sending dead letters once more. What was sent is the progress of a group of its own on the dead-letter topic, and the
-copy and its mark are one append: a replay that breaks off, or is done again, sends none twice.
+"""Replay of dead letters, one per group at a time. Its progress is that of an internal group on the dead-letter topic.
 
-Called by `rpc.dead_letters.dead_letters`, which lets one replay of a group run at a time.
+A copy and its mark are one append: an interrupted or repeated replay sends none twice.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ from evenq_broker.core.state.records import Acked, encode
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.copies import lite_topic_of, origin_topic, replayed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Count", "Replay", "group_known", "groups_with_letters", "replay_progress", "waiting_letters"]
 
 _CHUNK = 64
 _NOTED_CHUNK = 10_000
@@ -34,7 +30,7 @@ _REPORT_MS = 250
 
 @dataclass(slots=True)
 class Count:
-    """How far a replay is."""
+    """Progress of a replay."""
 
     total: int = 0
     replayed: int = 0
@@ -43,24 +39,24 @@ class Count:
     error: str = ""
 
 
-def waiting_letters(catalog: Catalog, ledger: Ledger, group: str) -> tuple[int, int]:
-    """How many dead letters of the group this broker holds, and how many of them were never replayed."""
-    topic = catalog.topics.get(DLQ_PREFIX + group)
+def waiting_letters(kernel: Kernel, group: str) -> tuple[int, int]:
+    """Returns the number of the group's dead letters at this broker, and of those that were never replayed."""
+    topic = kernel.catalog.topics.get(DLQ_PREFIX + group)
     if topic is None:
         return 0, 0
-    low, high = ledger.store.queue_range(topic.topic_id, 0)
-    progress = replay_progress(catalog, ledger, group)
+    low, high = kernel.ledger.store.queue_range(topic.topic_id, 0)
+    progress = replay_progress(kernel, group)
     if progress is None:
         return high - low, high - low
     return high - low, max(0, high - max(progress.next, low)) + sum(offset >= low for offset in progress.pending)
 
 
-def replay_progress(catalog: Catalog, ledger: Ledger, group: str) -> QueueProgress | None:
-    """What was replayed: finished offsets of queue 0; None: nothing ever was."""
-    topic, keeper = catalog.topics.get(DLQ_PREFIX + group), catalog.groups.get(replay_group(group))
+def replay_progress(kernel: Kernel, group: str) -> QueueProgress | None:
+    """Returns the progress of replays, the finished offsets of queue 0; None: no replay ever ran."""
+    topic, keeper = kernel.catalog.topics.get(DLQ_PREFIX + group), kernel.catalog.groups.get(replay_group(group))
     if topic is None or keeper is None:
         return None
-    return ledger.progress.queue(keeper.group_id, topic.topic_id, 0)
+    return kernel.ledger.progress.queue(keeper.group_id, topic.topic_id, 0)
 
 
 class Replay:
@@ -68,9 +64,7 @@ class Replay:
 
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         group: str,
         *,
         message_filter: MessageFilter,
@@ -80,8 +74,9 @@ class Replay:
         cluster_catalog: ClusterCatalog,
         lite: Lites,
     ) -> None:
-        """`per_second`, `max_count`: 0 = no limit. `to_topic`: empty = where each came from."""
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        """`per_second`, `max_count`: 0 = no limit. `to_topic`: empty = the original topic of each."""
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster_catalog, self._lite = cluster_catalog, lite
         self._group = group
         self._message_filter = message_filter
@@ -92,7 +87,7 @@ class Replay:
         self.count = Count()
 
     async def run(self) -> AsyncGenerator[Count, None]:
-        """Send what waits; the count so far, a few times a second and at the end."""
+        """Sends waiting dead letters; yields the counts a few times a second and at the end."""
         topic = self._catalog.topics.get(DLQ_PREFIX + self._group)
         if topic is None:
             return
@@ -117,15 +112,13 @@ class Replay:
         yield self.count
 
     async def plan(self) -> dict[str, int]:
-        """Topic -> letters that `run` would send there now, the empty name for those that do not tell where they came
-        from; `count` is filled. Nothing is sent or noted.
-        """
+        """Returns topic -> dead letters that `run` would send there now ("": no original topic). Only fills `count`."""
         topic = self._catalog.topics.get(DLQ_PREFIX + self._group)
         would: dict[str, int] = {}
         if topic is None:
             return would
         low, high = self._ledger.store.queue_range(topic.topic_id, 0)
-        queue = replay_progress(self._catalog, self._ledger, self._group)
+        queue = replay_progress(self._kernel, self._group)
         fresh = range(low if queue is None else max(low, queue.next), high)
         offsets = [*(sorted(queue.pending) if queue is not None else ()), *fresh]
         self.count.total = len(offsets)
@@ -197,9 +190,9 @@ class Replay:
         copy = replayed(message, target, self._turn)
         if target.message_type is MessageType.LITE:
             copy.queue_id = self._lite.place(target, _lite_topic(message, target))
-        self._ledger.journal.flush()  # what was recorded of the letter before must stand before its mark
+        self._ledger.journal.flush()  # earlier records of the dead letter must precede its mark
         stored = self._ledger.store.append((copy,), state=encode([self._mark(queue, offset)]))
-        # In the turn of the append: a snapshot between the two would tell that the letter still waits.
+        # In the step of the append: a snapshot between the two would report the dead letter as waiting.
         self._ledger.progress.finish(queue, offset)
         try:
             await asyncio.shield(stored)
@@ -219,15 +212,17 @@ class Replay:
 def _lite_topic(letter: StoredMessage, target: TopicConfig) -> str:
     name = lite_topic_of(letter)
     if not name:
-        raise BadRequest(f"the letter has no lite topic, and topic {target.name} takes LITE messages; name another one")
+        raise BadRequest(
+            f"the dead letter has no lite topic, and topic {target.name} takes LITE messages; name another topic"
+        )
     return name
 
 
 def group_known(catalog: Catalog, group: str) -> bool:
-    """True if the group is here, or has dead letters here from when it was."""
+    """True if the group exists here, or has dead letters here from when it did."""
     return catalog.groups.get(group) is not None or catalog.topics.get(DLQ_PREFIX + group) is not None
 
 
 def groups_with_letters(catalog: Catalog) -> list[str]:
-    """Names of the groups that have a dead-letter topic here."""
+    """Returns the names of the groups that have a dead-letter topic here."""
     return [topic.name.removeprefix(DLQ_PREFIX) for topic in catalog.topics.all() if topic.name.startswith(DLQ_PREFIX)]

@@ -1,1 +1,1 @@
-"""Taking messages for a receive, and where a group begins."""
+"""Messages for receives, and the end of deliveries at a shutdown."""

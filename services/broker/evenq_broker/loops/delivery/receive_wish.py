@@ -1,4 +1,4 @@
-"""What one receive wants of the queues, and what it got. Made and filled by `loops.delivery.taking`."""
+"""Request and result of one receive, as the queues see them. Made and filled by `loops.delivery.taking`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq_broker.core.delivery.filters import MessageFilter
 from evenq_broker.core.delivery.progress import QueueProgress
 
-__all__ = ["Batch", "ReceiveWish"]
-
 
 class Batch:
-    """What one receive got: frames to send, and what to undo if they are not sent."""
+    """Result of one receive: frames to send, and deliveries to undo if they are not sent."""
 
     __slots__ = ("ahead_ms", "frames", "held", "payload_bytes")
 
     def __init__(self) -> None:
         self.ahead_ms: list[list[int]] = []
-        """When those were stored, queue by queue, that were not committed when they were taken."""
+        """Store times of messages that were not committed when they were taken, queue by queue."""
         self.frames: list[bytes] = []
         self.held: list[tuple[QueueProgress, int, int]] = []
         """(queue, offset, delivery number)."""
@@ -26,7 +24,7 @@ class Batch:
 
 
 class ReceiveWish:
-    """One receive, as far as the queues are concerned."""
+    """Request of one receive, as far as the queues are concerned."""
 
     __slots__ = (
         "ahead",
@@ -51,14 +49,14 @@ class ReceiveWish:
         self.ahead = False
         """Whether messages are taken that are not committed yet."""
         self.behind: list[QueueProgress] = []
-        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
+        """Queues that may hold more: behind the look-ahead of a filter, or being read by another receive."""
         self.client_id = client_id
         self.deadline_ms = 0
         self.frame_bytes_max = 0
         """Largest encoded message that the client's SDK receives, bytes; 0 = no limit."""
         self.invisible_ms = None if client_id else invisible_ms
         self.queues: Sequence[int] | None = None
-        """Of lite topics: only these are looked at."""
+        """Of lite topics: only these are read."""
         self.ordered = group.ordered
         """One message of a message group at a time; always so in a lite topic, and not across priorities."""
         if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:

@@ -1,7 +1,7 @@
-"""From a group's wish to encoded frames: takes retries and fresh messages out of the store for one receive.
+"""Messages for one receive: takes retries and fresh messages of a group out of the store, as encoded frames.
 
-Called by `rpc.delivery.receive` and by the mover of messages to the dead-letter topic. The decisions are
-`core.delivery.progress`'s; here are the store's reads around them, the journal records behind them, and the bytes.
+Called by `rpc.delivery.receive` and by the mover of dead letters. `core.delivery.progress` decides; this module
+reads the store, writes the journal and encodes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,14 @@ from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.starting import GroupStarts
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_group_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["MessageTaker"]
 
 log = logging.getLogger(__name__)
 
 _LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
 _RETRY_TAKE_MAX = 32
+_READ_AT = 64  # messages read together to learn their message groups
 
 
 class MessageTaker:
@@ -44,9 +41,7 @@ class MessageTaker:
 
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         starts: GroupStarts,
         sessions: Sessions,
@@ -54,7 +49,7 @@ class MessageTaker:
         lite: Lites,
         dead_letter_mover: DeadLetterMover,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._starts, self._sessions, self._long_polls = starts, sessions, long_polls
         self._lite, self._dead_letter_mover = lite, dead_letter_mover
         self._turn = 0
@@ -73,13 +68,14 @@ class MessageTaker:
         until_ms: int = 0,
         frame_bytes_max: int = 0,
     ) -> Batch | None:
-        """Up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for `invisible_ms`.
-        None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
-        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least. A message that takes more
-        than `frame_bytes_max` (0 = no limit) becomes a dead letter: its client would ask for it for ever.
+        """Returns up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for
+        `invisible_ms`; None: nothing. Messages that a filter leaves out are passed over in turns with other receives.
+        The search behind them lasts until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least. A
+        message over `frame_bytes_max` (0 = no limit) becomes a dead letter: its client would request it for ever.
 
-        With copies, who has time until `until_ms` takes messages that are not committed yet, and gets them once the
-        record of their delivery is, which lies behind them in the log; if it is not by then, they go back.
+        With copies, a receive with time until `until_ms` also takes messages that are not committed yet. It returns
+        them once the record of their delivery, which lies behind them in the log, is committed. If that takes longer,
+        they are given back.
         """
         wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
         wish.queues, wish.frame_bytes_max = queues, frame_bytes_max
@@ -92,7 +88,7 @@ class MessageTaker:
                 now_ms = self._runtime.now_ms()
                 for queue in self._ledger.progress.expire(now_ms):
                     self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
-                # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
+                # A delivery that lasts while its client lives has no timer but the maximum (wire contract 5.1).
                 wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
                 await self._look(wish, batch, queue_id, count)
                 if batch.frames or not self._more_behind(wish):
@@ -102,7 +98,7 @@ class MessageTaker:
                     break
                 await self._runtime.clock.sleep_ms(0)
                 self._must_exist(wish)
-        # Also when the call is cancelled: a client that hung up must not hold messages until their invisible time ends.
+        # Also when the call is cancelled: messages of a disconnected client must not stay invisible.
         except BaseException:
             self.give_back(batch)
             raise
@@ -111,7 +107,7 @@ class MessageTaker:
         if not await self._safe(batch, until_ms, client_id):
             self.give_back(batch)
             return None
-        if self._runtime.closing:  # while this call waited for the disk; the wait for acks may be over already
+        if self._runtime.closing:  # while this call waited for the disk; the wait for acks may have ended already
             self.give_back(batch)
             return None
         self._long_polls.sooner(wish.deadline_ms)
@@ -131,9 +127,7 @@ class MessageTaker:
         invisible_ms: int,
         client_id: str,
     ) -> Batch | None:
-        """What is still open of a batch whose answer got lost: the same deliveries, with their numbers and attempts,
-        for `invisible_ms` from now. None: nothing.
-        """
+        """Returns the unfinished deliveries of a batch whose answer was lost, for `invisible_ms`. None: nothing."""
         now_ms = self._runtime.now_ms()
         wish = ReceiveWish(group, topic, EVERYTHING, client_id, invisible_ms)
         wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
@@ -142,7 +136,7 @@ class MessageTaker:
         batch.held.extend(
             (queue, offset, number)
             for queue, offset, number in held
-            # The group or the topic may have been deleted and made anew since; its offsets name other messages then.
+            # The group or the topic may have been deleted and created anew since; its offsets name other messages then.
             if progress.queue(queue.group_id, queue.topic_id, queue.queue_id) is queue
             and progress.hold_on(queue, offset, number, now_ms=now_ms, deadline_ms=wish.deadline_ms)
         )
@@ -159,10 +153,9 @@ class MessageTaker:
         return batch
 
     async def _safe(self, batch: Batch, until_ms: int = 0, client_id: str = "") -> bool:
-        """With copies: wait until the deliveries are committed (R12). A leader that was deposed and does not know it
-        yet would hand out what its successor has seen finished. False: of a batch with messages that were not committed
-        themselves, they are not by `until_ms`, when there is nothing for this receive. Raises Error; then the batch is
-        given back.
+        """With copies: waits until the deliveries are committed (R12), because a deposed leader must not deliver
+        finished messages. False: messages taken before their commit are not committed by `until_ms`. An Error gives the
+        batch back.
         """
         if self._runtime.leadership.attach is None:
             return True
@@ -187,7 +180,7 @@ class MessageTaker:
             self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
 
     def give_back(self, batch: Batch) -> None:
-        """No client saw these deliveries: the messages are ready again, at once."""
+        """Undoes deliveries that no client received: the messages are ready again immediately."""
         ops: list[Invisible] = []
         for queue, offset, number in batch.held:
             op = self._ledger.progress.give_back(queue, offset, number)
@@ -212,14 +205,14 @@ class MessageTaker:
             await self._take_whole(queue, wish, batch, count)
             if len(batch.frames) >= count or batch.payload_bytes >= self._runtime.settings.receive_bytes_max:
                 if wish.queues is not None:
-                    self._turn += looked_at  # the next one goes on here: what lies before is out
+                    self._turn += looked_at  # the next call continues here: messages of earlier queues are taken
                 self._wake_next(wish, queue_id)
                 return
         if batch.frames and wish.behind:
             self._wake_next(wish, queue_id)
 
     def _more_behind(self, wish: ReceiveWish) -> bool:
-        # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
+        # This does not wait for a queue that another receive reads: the end of that read wakes a parked poll.
         queue_range = self._ledger.store.queue_range
         return any(
             not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
@@ -236,7 +229,7 @@ class MessageTaker:
             return [queue_id]
         count = wish.topic.read_queues
         if wish.topic.message_type is MessageType.PRIORITY:
-            return range(count - 1, -1, -1)  # a queue for each level, the highest first
+            return range(count - 1, -1, -1)  # one queue for each level, the highest first
         self._turn += 1
         if wish.queues is not None:
             start = self._turn % max(1, len(wish.queues))
@@ -245,14 +238,14 @@ class MessageTaker:
         return [*range(start, count), *range(start)]
 
     def _anything_in(self, queue: QueueProgress, wish: ReceiveWish) -> bool:
-        """Most of many queues have nothing at most receives: said before any of the steps of taking."""
+        """Returns quickly for a queue that has nothing, as most of many queues do."""
         store, topic_id, queue_id = self._ledger.store, queue.topic_id, queue.queue_id
         if queue.ready or queue.next < store.queue_range(topic_id, queue_id)[1]:
             return True
         return wish.ahead and queue.next < store.placed_end(topic_id, queue_id)
 
     async def _begun(self, wish: ReceiveWish, queue_id: int) -> QueueProgress:
-        """The group's first receive there."""
+        """Begins the queue at the group's first receive there."""
         group, topic = wish.group, wish.topic
         if wish.queues is None:
             await self._starts.begin(group, topic)
@@ -264,8 +257,8 @@ class MessageTaker:
         return made
 
     async def _take_whole(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
-        # A damaged record must not keep the other queues' messages from anybody: what was found before it goes out
-        # (wire contract 3.9), and the error is raised by the receive that finds nothing else.
+        # A damaged record must not block messages of other queues: messages found before it are returned (wire contract
+        # 3.9), and a receive that finds nothing else raises the error.
         frames, held = len(batch.frames), len(batch.held)
         try:
             await self._take(queue, wish, batch, count)
@@ -283,7 +276,7 @@ class MessageTaker:
             for one in (queue, *self._ledger.progress.siblings(queue)):
                 if one.unkeyed:
                     if one.next > self._ledger.store.queue_range(one.topic_id, one.queue_id)[1]:
-                        return  # what was taken ahead cannot be read yet; the commit wakes a poll
+                        return  # messages taken ahead cannot be read yet; their commit wakes a poll
                     await self._learn_lanes(one)
         if queue.ready and not self._is_kept(queue, wish):
             await self._take_ready(queue, wish, batch, count)
@@ -309,7 +302,7 @@ class MessageTaker:
         if not again:
             return
         for offset in again:
-            # Before the read, which may fail or be cancelled: only what stands here is given back then.
+            # Before the read, which may fail or be cancelled: then only deliveries noted here are given back.
             batch.held.append((queue, offset, queue.pending[offset].number))
         stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, again)
         present = {message.queue_offset for message in stored}
@@ -364,7 +357,7 @@ class MessageTaker:
             finally:
                 queue.reading = False
                 self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
-            # A reset or a commit moved the group meanwhile; what was read may lie before it.
+            # A reset or a commit moved the group meanwhile; the messages read may lie before its position.
             if queue.next != before:
                 wish.behind.append(queue)
                 return
@@ -379,9 +372,7 @@ class MessageTaker:
         stats.went([message.store_ms for message in messages], self._runtime.clock.now_ms())
 
     def _take_ahead(self, queue: QueueProgress, start: int, wish: ReceiveWish, batch: Batch, most: int) -> None:
-        """Take messages that are not committed yet. Nothing of them is passed over, so that all that is finished is
-        committed: they end before the first one that the filter leaves out.
-        """
+        """Takes messages before their commit, up to the first that the filter excludes: it is not finished yet."""
         messages = wish.message_filter.leading(
             self._ledger.store.read_ahead(
                 queue.topic_id,
@@ -399,16 +390,21 @@ class MessageTaker:
     def _hand_out(
         self, queue: QueueProgress, read: ReadResult, wish: ReceiveWish, batch: Batch, most: int
     ) -> list[StoredMessage]:
-        """Deliver fresh messages that were read from `queue.next`, and record that; those that go out now."""
-        # No await from here to the record: what is delivered and what the journal says must be of one turn.
+        """Delivers fresh messages that were read from `queue.next`, and records that; returns those to send now."""
+        # No await from here to the record: deliveries and journal must change in one step.
         messages, before = read.messages, queue.next
         if wish.ordered:
             messages, waiting = admit(
-                self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id,
+                self._ledger.progress,
+                queue,
+                messages,
+                read.next_offset,
+                most,
+                wish.deadline_ms,
+                wish.client_id,
                 message_group_of=message_group_of,
-            )  # fmt: skip
-            # They are recorded as ready, because lanes are not in the journal: `rebuild` blocks them again after a
-            # restart.
+            )
+            # Recorded as ready, because the journal has no lanes: `rebuild` blocks them again after a restart.
             if waiting:
                 self._ledger.journal.record(
                     self._ledger.progress.delivered_op(
@@ -436,7 +432,7 @@ class MessageTaker:
     def _first_frames(
         self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: ReceiveWish
     ) -> None:
-        """Frames of first deliveries."""
+        """Adds frames of first deliveries."""
         number = queue.first
         offsets = [message.queue_offset for message in messages]
         handles = self._ledger.handles.encoded_all(
@@ -473,20 +469,25 @@ class MessageTaker:
         batch.payload_bytes += size
 
     def _is_too_large(self, queue: QueueProgress, offset: int, frame: bytes, wish: ReceiveWish) -> bool:
-        """True if the client's SDK cannot receive the message; then it is on its way to the dead letters."""
+        """True if the client's SDK cannot receive the message; then it becomes a dead letter."""
         if not wish.frame_bytes_max or len(frame) <= wish.frame_bytes_max:
             return False
         self._dead_letter_mover.add(queue, offset, queue.pending[offset], Reason.TOO_LARGE)
-        wish.behind.append(queue)  # what lies behind it was not looked for
+        wish.behind.append(queue)  # messages behind it were not looked for
         log.warning(
             "group %s: the message at offset %d of topic %s, queue %d takes %d bytes, the SDK of its client receives "
             "at most %d: it becomes a dead letter; lower body_bytes_max, or read it with another SDK",
-            wish.group.name, offset, wish.topic.name, queue.queue_id, len(frame), wish.frame_bytes_max,
-        )  # fmt: skip
+            wish.group.name,
+            offset,
+            wish.topic.name,
+            queue.queue_id,
+            len(frame),
+            wish.frame_bytes_max,
+        )
         return True
 
     def _wake_next(self, wish: ReceiveWish, queue_id: int) -> None:
-        # The batch is full, so there may be more: let the next waiting poll of the group look.
+        # The batch is full, so there may be more: the next waiting poll of the group is woken.
         group_id, topic_id = wish.group.group_id, wish.topic.topic_id
         if wish.queues is None:
             self._long_polls.ready(group_id, topic_id, max(queue_id, 0))
@@ -499,8 +500,14 @@ class MessageTaker:
                 self._long_polls.ready(group_id, topic_id, one)
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
-        messages = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
-        # Two receives may read at once after a restart. The second one must not rebuild: the first one has lined up
-        # messages since that the second one did not read, and they would be in no lane, blocked for good.
+        offsets = sorted(queue.pending)
+        message_groups: dict[int, str] = {}
+        for at in range(0, len(offsets), _READ_AT):  # together they would be in memory with their bodies
+            for message in await self._ledger.store.read_at(
+                queue.topic_id, queue.queue_id, offsets[at : at + _READ_AT]
+            ):
+                message_groups[message.queue_offset] = message_group_of(message.system)
+        # Two receives may read at the same time after a restart. The second one must not rebuild: the first one has
+        # lined up messages since that the second one did not read. They would be in no lane, blocked for good.
         if queue.unkeyed:
-            rebuild(self._ledger.progress, queue, messages, message_group_of=message_group_of)
+            rebuild(self._ledger.progress, queue, message_groups)

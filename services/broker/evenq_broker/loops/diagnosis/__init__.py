@@ -1,1 +1,1 @@
-"""Looking at groups every few seconds."""
+"""Periodic observation of groups."""

@@ -1,1 +1,1 @@
-"""Sessions, locks and settings of groups."""
+"""Sessions, locks and settings of consumer groups."""

@@ -1,17 +1,18 @@
 """The end of v2 clients, agreed between brokers (decision 110).
 
-What a push consumer is given stays hidden while it lives, but each broker sees only a part of its life: one has its
-stream and its goodbye, another one only its receives. So a broker ends a client by itself only if the client says
-goodbye to it. It doubts a client that is silent for `client_lost_ms` and has neither a stream nor a waiting poll here,
-one whose end another broker reports, and one that held messages before this broker's start and has not come back. Then
-it asks all other brokers: alive at one, it is kept; otherwise it ends after a goodbye to one of them, or once it was
-silent here for `client_lost_ms`. If one does not answer, it is doubted again and ends after `client_silence_ms`.
-One that is alive by a call to another broker alone is doubted again `client_lost_ms` after that call: every broker then
-ends it as soon as the last one that it called.
+Messages of a push consumer stay hidden while it lives, but each broker sees only a part of its life: one has its stream
+and its NotifyClientTermination, another one only its receives. So a broker ends a client by itself only on that
+message. It doubts a client that is silent for `client_lost_ms`, has neither a stream nor a waiting poll here, and holds
+messages or a share of a group's queues, which nobody else reads. It also doubts one whose end another broker reports,
+and one that held messages before this broker's start and has not returned. Then it queries all other brokers. A client
+that lives at one is kept. Otherwise it ends after its termination at one of them, or once it was silent here for
+`client_lost_ms`. If one does not answer, it is doubted again and ends after `client_silence_ms`. One that lives by a
+call to another broker alone is doubted again `client_lost_ms` after that call: every broker then ends it as soon as the
+last one that it called.
 
-Always true: a report of an end ends nothing. It ends the client's waiting polls, which makes a living client call
-again, and is looked into `RELEASE_MS` later, so one that arrives late does no harm. Bounded: `NAMES_MAX` ids a request,
-`REPORTED_MAX` that wait to be sent.
+A report of an end ends nothing. It ends the client's waiting polls, which makes a living client call again, and is
+examined `RELEASE_MS` later, so a late one does no harm. Bounds: `NAMES_MAX` ids a request, `REPORTED_MAX` waiting
+reports.
 """
 
 from __future__ import annotations
@@ -27,13 +28,11 @@ from evenq_broker.core.clients.client_table import silence_of
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.clients.connected import RELEASE_MS, ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import Signal
-from evenq_broker.loops.wire.departures import ClientsKnown, clients_known, clients_request
-from evenq_broker.runtime import Runtime
-
-__all__ = ["NAMES_MAX", "SWEEP_MS", "Departures"]
+from evenq_broker.loops.wire.peers import ClientsKnown, clients_known, clients_request
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ REPORTED_MAX = 10_000
 
 
 class _Verdict(NamedTuple):
-    """What the other brokers say of some clients."""
+    """Knowledge of the other brokers about some clients."""
 
     known: ClientsKnown
     sure: bool
@@ -57,56 +56,55 @@ class Departures:
 
     def __init__(
         self,
-        runtime: Runtime,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         clients: ConnectedClients,
         cluster: ClusterLink,
         long_polls: LongPolls,
+        sessions: Sessions,
     ) -> None:
-        self._runtime, self._ledger = runtime, ledger
+        self._runtime, self._ledger = kernel.runtime, kernel.ledger
         self._clients, self._cluster, self._long_polls = clients, cluster, long_polls
+        self._sessions = sessions
         self._reported: dict[str, None] = {}
         """Ended here, to be reported to the other brokers."""
         self._news = Signal()
 
     def start(self) -> None:
-        """Look at silent clients once a second, and report ends."""
+        """Examines silent clients once a second, and reports ends."""
         self._runtime.spawn(self._watch(), name="client liveness")
         self._runtime.spawn(self._report(), name="ends of clients")
 
     def expect(self) -> None:
-        """After the replay: clients that hold something have `client_grace_ms` to open a stream or call, like those
-        whose stream broke.
-        """
+        """After the replay: gives clients with deliveries `client_grace_ms` to open a stream or call."""
         now_ms = self._runtime.now_ms()
         for client_id in sorted(self._ledger.progress.clients()):
             doubt_ms = now_ms + self._runtime.settings.client_grace_ms
             self._clients.table.expect(client_id, now_ms, doubt_ms=doubt_ms)
 
     def goodbye(self, client_id: str, *, spread: bool = True) -> None:
-        """The client ends, by its own word. `spread`: the other brokers may not have got it."""
+        """Ends a client by its own message. `spread`: the other brokers may not have got it."""
         self._clients.end(client_id)
         self._clients.table.goodbye(client_id, self._runtime.now_ms())
         if spread:
             self._tell(client_id)
 
     def answer(self, ended: Sequence[str], asked: Sequence[str]) -> ClientsKnown:
-        """Another broker reports ends, and asks for what is known here of clients that it doubts."""
+        """Handles ends reported by another broker; returns what is known here of the clients that it doubts."""
         table, now_ms = self._clients.table, self._runtime.now_ms()
         reported = [one for one in ended[:NAMES_MAX] if table.get(one) is not None]
         for client_id in reported:
             self._long_polls.end_client(client_id)
             table.suspect(client_id, now_ms + RELEASE_MS)
         if reported:
-            self._runtime.spawn(self._look_later(reported), name="look at reported clients")
+            self._runtime.spawn(self._look_later(reported), name="examine reported clients")
         names = asked[:NAMES_MAX]
         return ClientsKnown(
             {one: self._silent_ms(one, now_ms) for one in names if self._lives(one)},
             frozenset(one for one in names if table.said_goodbye(one, now_ms)),
         )
 
-    # ------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------ examination
 
     async def _watch(self) -> None:
         settings, table = self._runtime.settings, self._clients.table
@@ -131,18 +129,22 @@ class Departures:
         return waits or self._clients.lives(client_id, self._runtime.settings.client_lost_ms)
 
     def _silent_ms(self, client_id: str, now_ms: int) -> int:
-        """Of one that lives."""
+        """Returns the silence of a client that lives."""
         client = self._clients.table.get(client_id)
         if client is None or self._clients.streams.reaches(client_id) or self._long_polls.table.waits(client_id):
             return 0
         return max(0, now_ms - client.here_ms)
 
     def _is_doubted(self, client_id: str) -> bool:
-        """Whether there is a reason to ask: nothing here shows that it lives, and its end would change something."""
+        """True if there is a reason to query: nothing here shows that it lives, and its end would change something."""
         table = self._clients.table
         if self._clients.streams.reaches(client_id) or self._long_polls.table.waits(client_id):
             return False
-        return table.is_suspect(client_id) or table.is_lost(client_id) or self._ledger.progress.holds(client_id)
+        if table.is_suspect(client_id) or table.is_lost(client_id):
+            return True
+        # A member that holds no message may have queues, also if it never had a stream here, or died before it opened
+        # another one: as no stream ended, it is not lost.
+        return self._ledger.progress.holds(client_id) or self._sessions.has_share_v2(client_id)
 
     async def _look(self, client_ids: Sequence[str]) -> None:
         for at in range(0, len(client_ids), NAMES_MAX):
@@ -163,7 +165,7 @@ class Departures:
                 client_id, now_ms, doubt_ms=now_ms + silence_of(client, lost_ms) - silent_ms if silent_ms else None
             )
         elif client_id in verdict.known.gone:
-            self._end(client_id, "said goodbye to another broker")
+            self._end(client_id, "terminated at another broker")
             table.goodbye(client_id, now_ms)
         elif verdict.sure:
             due_ms = client.here_ms + silence_of(client, lost_ms)
@@ -213,5 +215,5 @@ class Departures:
         try:
             return clients_known(await self._cluster.peers.ask(peer.name, METHOD, request))
         except Error as error:  # an older version, or it has just gone
-            log.debug("broker %s does not say which clients live: %s", peer.name, error.message)
+            log.debug("broker %s does not report which clients live: %s", peer.name, error.message)
             return None

@@ -1,11 +1,10 @@
-"""Who holds which queue at this broker, and the waits for it: the fence around every owner (TQ-9, OC-5 to OC-8, OC-18).
+"""Queue locks at this broker, and the waits for them: the fence around every owner (TQ-9, OC-5 to OC-8, OC-18).
 
 Called by `rpc.groups.groups` (lock, unlock), by `rpc.delivery.data` and `rpc.delivery.receive` (may this member read
-and commit?) and by `loops.groups.sessions` when a member is gone. Carries out what the lock table decides: a holder
-whose queue is wanted hears of it at once, a lock that is let go passes to the first waiter in the same step, and
-what is granted is durable before it is answered. Clients that receive and acknowledge (v2) hold no locks: they get
-nothing of a queue that a member of their group holds, and a member gets a queue only when their deliveries of it have
-ended.
+and commit?) and by `loops.groups.sessions` when a member is gone. The lock table decides. A holder whose queue is
+wanted is notified immediately. A released lock passes to the first waiter in the same step, and is durable before the
+answer. Clients that receive and acknowledge (v2) hold no locks: they get nothing of a queue that a member of their
+group holds. A member gets a queue only when their deliveries of it have ended.
 """
 
 from __future__ import annotations
@@ -24,12 +23,8 @@ from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress import counting as deliveries
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import Signal, done_within
-from evenq_broker.runtime import Runtime
-
-__all__ = ["QueueLocks", "lock_op"]
 
 log = logging.getLogger(__name__)
 
@@ -42,32 +37,30 @@ class QueueLocks:
 
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         session_of: Callable[[str, str], Session | None],
         *,
         membership: GroupTables,
         long_polls: LongPolls,
     ) -> None:
-        """`session_of(group, client id)`: its open session, if there is one."""
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        """`session_of(group, client id)` returns its open session, if there is one."""
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._membership, self._long_polls = membership, long_polls
         self._session_of = session_of
         self._tickets: dict[int, asyncio.Future[bool]] = {}
         self.fencing = QueueFence(membership.locks, membership.members)
         self.leaving = False
-        """True: the broker is closing and gives nothing out any more."""
+        """True: the broker is closing and grants nothing any more."""
         self._freed = Signal()
         self._recording: asyncio.Future[None] | None = None
-        """The newest record of locks: who is granted one waits for it."""
+        """The newest record of locks: a grant is answered after it."""
         self._overdue: dict[tuple[str, MessageQueue], int] = {}
         """Held queues that a newer decision gives to a waiting member; since when, monotonic ms."""
         self._seen: dict[tuple[str, MessageQueue], int] = {}
-        """When that was last so: members ask in turns, with pauses in between."""
+        """When that was last so: members request queues in turns, with pauses in between."""
         self._clearing: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
-        """Held queues whose holder is not answered yet, because others still work on what they received of them: the
-        holder, and since when, monotonic ms."""
+        """Held queues with deliveries of other clients: the waiting holder, and since when, monotonic ms."""
 
     async def lock(
         self,
@@ -79,12 +72,12 @@ class QueueLocks:
         generation: Generation = NO_GENERATION,
         anew: bool = False,
     ) -> list[bool]:
-        """Take queues for a member, waiting up to `wait_ms` for their present holders. `anew`: it knows nothing of
-        queues that it holds already, as one that was killed and started again under its id.
+        """Takes queues for a member, waiting up to `wait_ms` for their present holders. `anew`: it does not know queues
+        that it holds already, as one that was killed and started again under its id.
 
-        True for each queue that is its own now, with nothing of it in the hands of clients that receive. Raises
-        PreconditionFailed if the client is no member here, or asks under a generation that was overtaken,
-        ConnectionFailed while the broker is closing.
+        True for each queue that is its own now, without unacknowledged deliveries to receiving clients. Raises
+        PreconditionFailed if the client is not a member here or its generation is outdated, ConnectionFailed while the
+        broker is closing.
         """
         deadline_ms = self._runtime.clock.monotonic_ms() + wait_ms
         self.must_stay()
@@ -95,9 +88,8 @@ class QueueLocks:
             self.must_not_be_stale(group, client_id, queue, generation)
         before = own = [queue for queue in queues if locks.holder(group, queue) == client_id]
         if anew:
-            # What the killed process had in hand died with it, and must be delivered again, also to the member under
-            # its id.
-            deliveries.vanished(self._catalog, self._ledger, group, own)
+            # Unfinished messages of the killed process must be redelivered, also to the member under its id.
+            deliveries.vanished(self._kernel, group, own)
             own = []
         granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
         for queue, is_own in zip(queues, granted, strict=True):
@@ -108,9 +100,8 @@ class QueueLocks:
             await self._wait(group, client_id, missing, wait_ms=wait_ms, generation=generation)
         for queue in queues:
             if queue not in own and locks.holder(group, queue) == client_id:
-                deliveries.let_go(self._catalog, self._ledger, group, queue)
-        # The lock is recorded before the wait for other clients' deliveries: a restart in that wait must not give the
-        # queue to another.
+                deliveries.let_go(self._kernel, group, queue)
+        # Recorded before the wait for other clients: after a restart in it, the queue must not go to another member.
         await self._safe()
         while [queue for queue in queues if self._is_in_hand(group, client_id, queue)]:
             left_ms = deadline_ms - self._runtime.clock.monotonic_ms()
@@ -128,15 +119,11 @@ class QueueLocks:
         return holder not in {"", client_id}
 
     def _begin_clearing(self, group: str, client_id: str, queue: MessageQueue) -> None:
-        """In the step in which the queue is given: the call that asked for it may end before it hears of that, and the
-        next call of the member must still wait.
-        """
+        """Notes the wait for other clients with the grant: the requesting call may end before its answer."""
         self._clearing[group, queue] = client_id, self._runtime.clock.monotonic_ms()
 
     def _is_in_hand(self, group: str, client_id: str, queue: MessageQueue) -> bool:
-        """True while the member must wait for its queue: another client still works on a message of it. What is
-        still in hand after `revoke_ms` is delivered twice.
-        """
+        """True while another client works on a message of the member's queue, for `revoke_ms` at most."""
         entry = self._clearing.get((group, queue))
         if entry is None or self._membership.locks.holder(group, queue) != client_id:
             return False
@@ -148,7 +135,7 @@ class QueueLocks:
                 if progress is not None and progress.in_hand(self._runtime.now_ms()):
                     return True
         del self._clearing[group, queue]
-        deliveries.let_go(self._catalog, self._ledger, group, queue)
+        deliveries.let_go(self._kernel, group, queue)
         return False
 
     async def _wait(
@@ -169,15 +156,15 @@ class QueueLocks:
                 self._tickets.pop(ticket, None)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Let go; the member that waits longest has the queue at once."""
+        """Releases queues; the member that waits longest gets each immediately."""
         for queue in queues:
             if self._membership.locks.holder(group, queue) == client_id:
-                deliveries.let_go(self._catalog, self._ledger, group, queue)
+                deliveries.let_go(self._kernel, group, queue)
             self._granted(self._membership.locks.release(group, client_id, queue))
         self._freed.notify()
 
     def leave(self) -> None:
-        """The broker is closing: no member is given a queue any more, and none waits for one."""
+        """Ends grants and waits: the broker is closing."""
         self.leaving = True
         for ticket, future in self._tickets.items():
             self._membership.locks.cancel(ticket)
@@ -185,7 +172,7 @@ class QueueLocks:
                 future.set_result(False)
 
     async def let_go(self, members: Iterable[tuple[str, str]], limit_ms: int) -> int:
-        """Wait until these members (group, client id) hold nothing; how many of them still do after `limit_ms`."""
+        """Waits until these members (group, client id) hold nothing; returns how many still do after `limit_ms`."""
         clock = self._runtime.clock
         deadline_ms = clock.monotonic_ms() + limit_ms
         holders = list(members)
@@ -200,15 +187,15 @@ class QueueLocks:
             await self._freed.wait(seen, clock=clock, timeout_ms=left_ms)
 
     def must_stay(self) -> None:
-        """Raise ConnectionFailed while the broker is closing."""
+        """Raises ConnectionFailed while the broker is closing."""
         if self.leaving:
             raise ConnectionFailed(
-                f"broker {self._runtime.settings.broker_name} is shutting down; connect to it again when it is back, "
+                f"broker {self._runtime.settings.broker_name} is shutting down; connect again when it is back, "
                 f"or to another broker"
             )
 
     def must_be_member(self, group: str, client_id: str) -> None:
-        """Raise PreconditionFailed unless the client is a member of the group at this broker."""
+        """Raises PreconditionFailed unless the client is a member of the group at this broker."""
         if self._membership.members.get(group, client_id) is None:
             raise PreconditionFailed(
                 f"client {client_id!r} is not in group {group} at broker {self._runtime.settings.broker_name}: "
@@ -216,12 +203,12 @@ class QueueLocks:
             )
 
     def must_not_be_stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> None:
-        """Raise PreconditionFailed if another member got the queue under a newer generation (OC-18)."""
+        """Raises PreconditionFailed if another member got the queue under a newer generation (OC-18)."""
         if self._membership.locks.stale(group, client_id, queue, generation):
             raise PreconditionFailed(
-                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
+                f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is outdated: "
                 f"{self._membership.locks.holder(group, queue) or 'another member'} got it under a newer one; "
-                "ask for your assignment again"
+                "request your assignment again"
             )
 
     def must_hold(
@@ -234,9 +221,7 @@ class QueueLocks:
         commits: bool = False,
         owner: bool = False,
     ) -> None:
-        """Raise PreconditionFailed unless the caller may read the queue for the group, or commit it too (OC-18).
-        `owner`: it reads as the owner that it believes to be.
-        """
+        """Raises PreconditionFailed unless the caller may read or commit (OC-18). `owner`: it reads as the owner."""
         if self._membership.locks.holds(group, client_id, queue, generation):
             return
         refusal = self.fencing.refusal(group, client_id, queue, generation, commits=commits, owner=owner)
@@ -244,34 +229,39 @@ class QueueLocks:
             raise PreconditionFailed(refusal)
 
     def may_commit(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
-        """The same as an answer."""
+        """True if `must_hold` would accept a commit."""
         if self._membership.locks.holds(group, client_id, queue, generation):
             return True
         return self.fencing.refusal(group, client_id, queue, generation, commits=True) is None
 
     def drop(self, group: str, client_id: str) -> None:
-        """The member is gone: everything it held passes on at once, and it may not read on as if it were a stranger."""
+        """Passes on everything that a member held which is gone; its later reads count as a former owner's."""
         held = self._membership.locks.held(group, client_id)
-        # Before the locks go: a later read or commit of this member is refused as a late owner's, where a client that
-        # never held a queue may read.
+        # Before the locks go: later reads and commits of this member must fail as a former owner's.
         if held:
             self.fencing.owned(group, client_id)
-            deliveries.vanished(self._catalog, self._ledger, group, held)
+            deliveries.vanished(self._kernel, group, held)
         self._granted(self._membership.locks.drop(group, client_id))
         self._freed.notify()
 
     def topic_gone(self, topic: str) -> None:
-        """The topic was deleted, also in the replay: all that is known of its queues' owners ends."""
+        """Forgets the owners of a deleted topic's queues; also in the replay."""
         self._membership.locks.forget_topic(topic)
+        self._forget(lambda _, queue: queue.topic == topic)
+
+    def group_gone(self, group: str) -> None:
+        """Forgets the owners of a deleted group's queues; also in the replay."""
+        self._membership.locks.forget_group(group)
+        self._forget(lambda name, _: name == group)
+
+    def _forget(self, gone: Callable[[str, MessageQueue], bool]) -> None:
         for known in (self._clearing, self._overdue, self._seen):
-            for key in [key for key in known if key[1].topic == topic]:
+            for key in [key for key in known if gone(*key)]:
                 del known[key]
         self._freed.notify()
 
     def tick(self, now_ms: int) -> None:
-        """Take queues from holders that do not let go although a newer decision names another member, which waits: a
-        member that never finishes must not keep a queue for ever. Its late commits are refused.
-        """
+        """Revokes queues that a newer decision gives to a waiting member, after `revoke_ms`; late commits fail."""
         for key in [key for key, seen_ms in self._seen.items() if now_ms - seen_ms > WAITER_GAP_MS]:
             del self._seen[key]
             del self._overdue[key]
@@ -288,7 +278,7 @@ class QueueLocks:
                     now_ms - since_ms,
                     extra={"group": group, "queue": str(queue), "client_id": holder},
                 )
-                deliveries.vanished(self._catalog, self._ledger, group, [queue])
+                deliveries.vanished(self._kernel, group, [queue])
                 self._granted(self._membership.locks.release(group, holder, queue))
                 del self._overdue[group, queue], self._seen[group, queue]
 
@@ -304,13 +294,11 @@ class QueueLocks:
             session.queue_wanted(queue, self._runtime.clock.monotonic_ms())
 
     async def _safe(self) -> None:
-        """A member that was answered that a queue is its own must find it so after a restart of the broker; also a
-        queue that passed on in the step in which its holder let go, which recorded it.
-        """
+        """Waits until the locks are durable, also those that passed on in the step of a release."""
         self._record_locks()
         recording = self._recording
         if recording is None:
-            await self._ledger.journal.settled()  # it may be its own by a record that was refused
+            await self._ledger.journal.settled()  # it may own the queue by a record that was rejected
         else:
             try:
                 await recording
@@ -343,7 +331,7 @@ class QueueLocks:
 
 
 def lock_op(group: str, queue: MessageQueue, client_id: str, generation: Generation) -> Locked:
-    """The journal's words for who holds a queue."""
+    """Returns the journal's operation for the holder of a queue."""
     return Locked(group, queue, client_id, generation.epoch, generation.counter)
 
 

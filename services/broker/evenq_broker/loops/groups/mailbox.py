@@ -1,7 +1,7 @@
-"""What a session tells its member: a mailbox with one place per kind of news, and never a backlog.
+"""Mailbox of a session: events for its member, one place per kind, never a backlog.
 
-Filled by `loops.groups.sessions` and `loops.groups.locking` whenever a group, an assignment or a lock changes, emptied
-by the member's open stream (`rpc.groups.groups`).
+Filled by `loops.groups.sessions` and `loops.groups.locking` when a group, an assignment or a lock changes; emptied by
+the member's open stream (`rpc.groups.groups`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from evenq.model.session_events import (
 from evenq_broker.core.groups.members import Member
 from evenq_broker.loops.wire.assignment import Share
 
-__all__ = ["Mail", "Session"]
-
 
 class Lister(Protocol):
-    """Knows the members of a group."""
+    """Source of the members of a group."""
 
     def members(self, group: str) -> Sequence[Member]:
-        """Ascending by client id."""
+        """Returns them ascending by client id."""
         ...
 
 
@@ -44,7 +42,7 @@ Mail = (
 
 
 class Session:
-    """One member's open stream, as the group sees it: a mailbox with one place per kind of news."""
+    """Open stream of one member, with its mailbox."""
 
     def __init__(
         self, group: str, client_id: str, *, incarnation: int = 0, now_ms: int = 0, hands_over: bool = False
@@ -52,9 +50,9 @@ class Session:
         self.group = group
         self.client_id = client_id
         self.incarnation = incarnation
-        """Of the client that opened it; 0: it did not tell."""
+        """Of the client that opened it; 0: not reported."""
         self.hands_over = hands_over
-        """True: notified that the broker leaves, it finishes and lets go; an older client does not understand it."""
+        """True: it finishes and releases its queues when notified that the broker stops. Older clients do not."""
         self.heard_ms = now_ms
         """Monotonic ms of its last sign of life."""
         self.ended = False
@@ -73,9 +71,7 @@ class Session:
         self._wake = asyncio.Event()
 
     def members_changed(self, now_ms: int, *, soon: bool = True) -> None:
-        """The group is not what it was. Not `soon`: sent at `late`, so that a long list does not stand before a share
-        that cannot wait.
-        """
+        """Notes another member list. Not `soon`: sent at `late`, so that a long list does not delay an urgent share."""
         if soon:
             self._members_changed = True
         else:
@@ -83,15 +79,13 @@ class Session:
         self._note(now_ms, soon=soon)
 
     def late(self, now_ms: int) -> None:
-        """Send what need not be sent soon."""
+        """Releases events that were not urgent."""
         if self._waits:
             self._members_changed |= self._members_late
             self._ring(now_ms)
 
     def settings_changed(self, group: GroupConfig, now_ms: int) -> None:
-        """The group is configured like this from now on. By whom it is divided may hang on it, so that members are
-        sent the list of them, too, if that had time so far.
-        """
+        """Notes other settings, and sends a pending list of members: they may change who divides the queues."""
         self._settings = group
         self._members_changed |= self._members_late
         self._ring(now_ms)
@@ -105,14 +99,14 @@ class Session:
         *,
         soon: bool = True,
     ) -> None:
-        """Another decision about a topic, or something that only asking will tell: then no share is sent."""
+        """Notes another decision about a topic, or, without a share, that the member has to query it."""
         if generation == NO_GENERATION:
-            self._routes[topic] = None  # beside a decision that waits: which of them knows of the other is unknown
+            self._routes[topic] = None  # beside a waiting decision: whether that one knows the new route is not known
             self._note(now_ms, soon=soon)
             return
         newest, known_share = self._assignments.get(topic, (generation, share))
         if share is not None and generation < newest:
-            # An older decision came late: it must not take the newer one's place.
+            # An older decision came late: it must not replace the newer one.
             share = known_share
         elif share is not None and generation == newest and known_share is None:
             share = None
@@ -120,34 +114,34 @@ class Session:
         self._note(now_ms, soon=soon)
 
     def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
-        """Another member stands in line for a queue this member holds."""
+        """Notes that another member waits for a queue of this one."""
         self._wanted[queue] = None
         self._ring(now_ms)
 
     def offsets_reset(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
-        """The group was moved on these queues."""
+        """Notes that the group was moved on these queues."""
         self._reset.update(dict.fromkeys(queues))
         self._ring(now_ms)
 
     def broker_leaves(self, drain_ms: int, now_ms: int) -> None:
-        """The broker closes in `drain_ms` at the latest."""
+        """Notes that the broker closes in `drain_ms` at the latest."""
         self._leaving_ms = drain_ms
         self._ring(now_ms)
 
     def end(self) -> None:
-        """Make `take` return an empty list, for ever."""
+        """Makes `take` return an empty list, for ever."""
         self.ended = True
         self._wake.set()
 
     async def take(self, members: Lister) -> list[Mail]:
-        """Wait for news and empty the mailbox; an empty list means that the stream should end."""
+        """Waits for events and empties the mailbox; an empty list means that the stream should end."""
         while not self.ended:
             await self._wake.wait()
             self._wake.clear()
             mail: list[Mail] = []
             if self._members_changed:
                 mail.append(MembersChanged(tuple(members.members(self.group))))
-            if self._settings is not None:  # before assignments: whether they count may depend on it
+            if self._settings is not None:  # before assignments, which may depend on them
                 mail.append(SettingsChanged(self._settings))
             mail += [AssignmentChanged(topic, *changed) for topic, changed in self._assignments.items()]
             mail += [AssignmentChanged(topic, NO_GENERATION) for topic in self._routes]

@@ -1,9 +1,31 @@
-"""The life of group members at this broker: sessions of evenq members, leases of v2 clients, waits for queue locks.
+"""The life of group members at this broker: sessions of evenq members, leases of v2 clients.
 
-Called by `rpc.groups.groups` (streams, locks) and by the v2 handlers (`seen_v2`, `left_v2`). Carries out what the
-member and lock tables decide: every change of a group reaches all its sessions at once, a broken stream gets a short
-grace, a member that is gone frees its queues. A session's mailbox keeps the newest of each kind of event and never a
-backlog; a member whose peer does not take its events for a whole session time-out is dropped.
+Problem: a queue belongs to one member at a time, so all members need the same list of members. A member may end,
+crash, hang, lose its connection, or return under its id. The broker must notice each case, free the queues of members
+that are gone soon, and keep the queues of living ones.
+
+Idea: each member has a lease in the member table. A member of evenq's own protocol renews it on its open stream, its
+session. A v2 client has no session: each call renews its lease. When a member is gone, `_after` ends its session,
+passes its queue locks on (`locking`), and notifies the other members. Notifications go through a mailbox
+(`mailbox.py`). Callers: `rpc.groups.groups` (streams, locks), v2 handlers (`seen_v2`, `left_v2`), and the shutdown
+(`hand_over`).
+
+Invariants:
+- A member has at most one open session: a newer stream ends the older one, and the locks stay with the member.
+- A mailbox keeps the newest of each kind of event, never a backlog. A member that does not read its events for
+  `session_timeout_ms` is dropped.
+- Two living clients with one id: the second one is rejected, not the first. A client that is silent for two heartbeats
+  counts as replaced by its restarted program.
+- A member that is gone loses its session, its locks and its assignment answers in one step, so its late commits fail.
+- Locks outlive a restart of the broker: their holders have `session_timeout_ms` to return.
+
+Example, with the default settings: a consumer holds queues 0 to 3, and its machine loses power. Its last heartbeat came
+at 0 s (they come every 3 s), and its connection looks open. Its lease ends at 10 s; `sweep` drops it at that time, and
+members that wait for its queues get them in the same step. If only its process crashes, the stream breaks
+immediately: `broken` leaves it 1 s to open a new one, so its queues pass on after 1 s.
+
+References: `docs/internals/promises.md` (rolling a broker; locks outlive a restart); decisions 0008, 0017, 0023, 0110.
+Leases were described by Gray and Cheriton (1989).
 """
 
 from __future__ import annotations
@@ -26,21 +48,17 @@ from evenq_broker.loops.groups.locking import QueueLocks
 from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.groups.subscriptions import SubscriptionReports
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.assignment import Share
 from evenq_broker.loops.wire.translation import answer_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Sessions"]
 
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 250
-LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group which need not hear them soon
-LATE_PARTS = 40  # sweeps over which the largest groups hear them: 10 s, before anybody could divide by them
+LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group for which they are not urgent
+LATE_PARTS = 40  # sweeps over which the largest groups get them: 10 s, before any member could divide by them
 REFUSED_MAX = 1_000
-REFUSED_MS = 10 * 60_000  # twice as long as SDKs wait until they repeat their settings
+REFUSED_MS = 10 * 60_000  # twice the interval in which SDKs repeat their settings
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
@@ -50,9 +68,7 @@ class Sessions:
 
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         membership: GroupTables,
         clients: ConnectedClients,
@@ -60,35 +76,33 @@ class Sessions:
         grants: Grants,
         rebalancer: RebalancerLink | None,
     ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._membership, self._clients, self._long_polls = membership, clients, long_polls
         self._grants, self._rebalancer = grants, rebalancer
         self._sessions: dict[str, dict[str, Session]] = {}
+        """Group to client id to its open session. Each belongs to a member of the table."""
         self.locking = QueueLocks(
-            runtime,
-            catalog,
-            ledger,
+            kernel,
             lambda group, client_id: self._sessions.get(group, {}).get(client_id),
             membership=membership,
             long_polls=long_polls,
         )
         self._late_turn = 0
+        """Counts sweeps: chooses the part of a large group that gets its list now."""
         self.duplicates: dict[str, int] = {}
-        """Group to how many times a second living client came with an id that was taken."""
+        """Group to the number of rejected second clients with an id in use."""
         self.refused: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
-        """Group and client id to topics that it wants and may not consume, and when it said so, monotonic ms."""
-        self._reports = SubscriptionReports(membership.members, runtime.clock)
+        """Group and client id to subscribed topics that it may not consume, and when they were noted, monotonic ms."""
+        self._reports = SubscriptionReports(membership.members, kernel.runtime.clock)
         self.fences = Fences()
         """Members that have yet to follow an operator's reset."""
 
     # ------------------------------------------------------------------------------------------------ evenq members
 
     def join(self, group: str, member: Member, *, incarnation: int = 0, hands_over: bool = False) -> Session:
-        """Open or renew the member's session. `incarnation` tells a client that comes back from another one with the
-        same id; `hands_over`: it lets go of its queues when the broker leaves. Raises DuplicateClientId while that
+        """Opens or renews the member's session. `incarnation` distinguishes a returning client from another one with
+        the same id; `hands_over`: it releases its queues when the broker stops. Raises DuplicateClientId while that
         other one lives, TooManyRequests when the member table is full, ConnectionFailed while the broker is closing.
-
-        An older stream of the same member ends; its locks stay with the member.
         """
         settings = self._runtime.settings
         now_ms = self._runtime.clock.monotonic_ms()
@@ -97,12 +111,12 @@ class Sessions:
         changed = self._membership.members.join(group, member, now_ms=now_ms, lease_ms=settings.session_timeout_ms)
         sessions = self._sessions.setdefault(group, {})
         old = sessions.get(member.client_id)
-        if old is not None:
+        if old is not None:  # the member opened a new stream; its locks stay
             old.end()
         session = Session(group, member.client_id, incarnation=incarnation, now_ms=now_ms, hands_over=hands_over)
         sessions[member.client_id] = session
         self.locking.fencing.joined(group, member)
-        if self.fences and (missed := self.fences.of(group, member.client_id)):
+        if self.fences and (missed := self.fences.of(group, member.client_id)):  # resets while it was away
             session.offsets_reset(missed, now_ms)
         if changed:
             log.info("member joined group %s: %s", group, member.client_id, extra={"group": group})
@@ -110,26 +124,26 @@ class Sessions:
         return session
 
     def update(self, session: Session, member: Member) -> None:
-        """The member sent changed facts on its open stream."""
+        """Stores changed facts that the member sent on its open stream."""
         lease_ms = self._runtime.settings.session_timeout_ms
         now_ms = self._runtime.clock.monotonic_ms()
         if not session.ended and self._membership.members.join(session.group, member, now_ms=now_ms, lease_ms=lease_ms):
             self._tell_group(session.group)
 
     def beat(self, session: Session) -> None:
-        """A sign of life on the stream."""
+        """Renews the lease for a heartbeat on the stream."""
         if not session.ended:
             session.heard_ms = self._runtime.clock.monotonic_ms()
             self._membership.members.touch(session.client_id, session.heard_ms)
 
     def leave(self, session: Session) -> None:
-        """The member says goodbye: gone at once, with its locks."""
+        """Removes a member that ends by its own message, immediately and with its locks."""
         if not session.ended:
             self._gone([(session.group, session.client_id)], "left")
 
     def broken(self, session: Session) -> None:
-        """The stream ended without a goodbye: the member has the grace to come back."""
-        # A newer stream of the member has ended this one (`join`), whose break is often seen late: the member is there.
+        """Leaves a member the grace to return: its stream ended without a Leave message."""
+        # A newer stream of the member has ended this one (`join`): its break is often detected late.
         if session.ended:
             return
         session.end()
@@ -142,25 +156,23 @@ class Sessions:
         )
 
     def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, ResetFence | None]:
-        """The group was moved to `offset`: its holder is notified, and the holder's commits do not count until it has
-        begun again. Gives the holder and what it is held by; ("", None) if no member owns the queue.
-        """
+        """Notifies the holder of a reset to `offset`, and fences its commits. Returns both, or ("", None)."""
         holder = self._membership.locks.holder(group, queue)
         if not holder:
             return "", None
         now_ms = self._runtime.clock.monotonic_ms()
         fence = self.fences.put(group, queue, holder, offset, now_ms=now_ms)
         session = self._sessions.get(group, {}).get(holder)
-        if session is not None:
+        if session is not None:  # otherwise `join` notifies it
             session.offsets_reset([queue], now_ms)
         return holder, fence
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """All members of the group, ascending by client id; one object until something changes."""
+        """Returns all members of the group, ascending by client id; one object until something changes."""
         return self._membership.members.listed(group)
 
     def settings_changed(self, group: GroupConfig) -> None:
-        """The group was configured anew: its members act by it (SR-1)."""
+        """Notifies the members of changed group settings (SR-1)."""
         now_ms = self._runtime.clock.monotonic_ms()
         for session in self._sessions.get(group.name, {}).values():
             session.settings_changed(group, now_ms)
@@ -172,7 +184,7 @@ class Sessions:
         generation: Generation = NO_GENERATION,
         shares: Mapping[str, Share] = NO_SHARES,
     ) -> None:
-        """A decision about (group, topic) came, or its route changed: tell the group's sessions, each its share."""
+        """Notifies the group's sessions of a decision about (group, topic), each with its share, or of a new route."""
         self._grants.changed(group, topic)
         now_ms = self._runtime.clock.monotonic_ms()
         answers = self._membership.answers
@@ -180,12 +192,12 @@ class Sessions:
             share, soon = shares.get(client_id), True
             if share is not None:
                 assignment, before = answer_of(topic, share, generation), answers.last(group, topic, client_id)
-                soon = before is None or before.queues != assignment.queues  # who keeps its queues can wait
+                soon = before is None or before.queues != assignment.queues  # a member that keeps its queues can wait
                 answers.keep(group, topic, client_id, assignment)
             session.assignment_changed(topic, generation, now_ms, share, soon=soon)
 
     def routes_changed(self, topics: Iterable[str]) -> None:
-        """These topics have other queues than before: their readers should ask again (NS-8)."""
+        """Notifies readers that these topics have other queues: they query their assignments again (NS-8)."""
         now_ms = self._runtime.clock.monotonic_ms()
         changed = list(topics)
         for group, sessions in self._sessions.items():
@@ -197,7 +209,7 @@ class Sessions:
                         session.assignment_changed(topic, NO_GENERATION, now_ms, soon=soon)
 
     def refuse(self, group: str, client_id: str, topics: Sequence[str]) -> None:
-        """The client may not consume these topics of its subscriptions; none: it may consume all."""
+        """Notes topics that the client subscribes to and may not consume; none: it may consume all."""
         self.refused.pop((group, client_id), None)
         if topics:
             self.refused[group, client_id] = tuple(sorted(topics)), self._runtime.clock.monotonic_ms()
@@ -205,7 +217,7 @@ class Sessions:
                 del self.refused[next(iter(self.refused))]
 
     def refused_of(self, group: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Client ids and topics, the newest last: of members, and of clients that were refused lately."""
+        """Returns client ids and topics, the newest last: of members, and of clients that were rejected lately."""
         since_ms = self._runtime.clock.monotonic_ms() - REFUSED_MS
         return [
             (client_id, topics)
@@ -223,18 +235,18 @@ class Sessions:
         subscriptions: Sequence[Subscription] | None = None,
         now_ms: int | None = None,
     ) -> None:
-        """A v2 client gave a sign of life (Heartbeat, Receive, Telemetry, QueryAssignment).
+        """Renews the lease of a v2 client for a call (Heartbeat, Receive, Telemetry, QueryAssignment), or adds it.
 
-        `client_type`: number of `apache.rocketmq.v2.ClientType`; producers are no members. `subscriptions` None = not
-        sent with this call, what is known stays. `now_ms`: wall time, ms. Without client id or group nothing happens.
+        `client_type`: number of `apache.rocketmq.v2.ClientType`; producers are not members. `subscriptions` None: not
+        in this call, the known ones stay. `now_ms`: wall time, ms. Without client id or group nothing happens.
         """
         if not group or not context.client_id or client_type not in CLIENT_TYPES_OF_GROUPS:
             return
         known = self._membership.members.get(group, context.client_id)
-        # Its session says whether it lives, and what it subscribes.
+        # A member of evenq's own protocol: its session shows whether it lives, and its subscriptions.
         if known is not None and known.protocol is Protocol.EVENQ:
             return
-        if subscriptions is None and known is not None:
+        if subscriptions is None and known is not None:  # a renewal only
             self._membership.members.touch(context.client_id, self._runtime.clock.monotonic_ms())
             return
         member = Member(
@@ -252,46 +264,44 @@ class Sessions:
             self._tell_group(group)
 
     def touched_v2(self, client_id: str) -> None:
-        """Any call of a known client is a sign of life (wire contract 3.2)."""
+        """Renews the leases of a known client: any call is a sign of life (wire contract 3.2)."""
         self._membership.members.touch(client_id, self._runtime.clock.monotonic_ms())
 
+    def has_share_v2(self, client_id: str) -> bool:
+        """True if this v2 client may have queues that no other member reads: its group has a strategy or owners."""
+        return any(map(self._divides, self._membership.members.v2_groups_of(client_id)))
+
     def stream_lost_v2(self, client_id: str) -> None:
-        """Its last telemetry stream ended without a goodbye: any call within `client_grace_ms` shows that it lives."""
+        """Leaves a client without a telemetry stream `client_grace_ms`: any call in it shows that it lives."""
         now_ms = self._runtime.clock.monotonic_ms()
-        for group in self._membership.members.groups_of(client_id):
-            member = self._membership.members.get(group, client_id)
-            if member is not None and member.protocol is Protocol.V2:
-                grace_ms = self._runtime.settings.client_grace_ms
-                self._membership.members.suspend(group, client_id, now_ms=now_ms, grace_ms=grace_ms)
+        grace_ms = self._runtime.settings.client_grace_ms
+        for group in self._membership.members.v2_groups_of(client_id):
+            self._membership.members.suspend(group, client_id, now_ms=now_ms, grace_ms=grace_ms)
 
     def left_v2(self, client_id: str, group: str = "") -> None:
-        """NotifyClientTermination: the client leaves the group, or all its groups when none is named."""
+        """Removes the client from the group, or from all its groups without one: it sent NotifyClientTermination."""
         groups = [group] if group else self._membership.members.groups_of(client_id)
         self._gone(
             [(name, client_id) for name in groups if self._membership.members.get(name, client_id)], "terminated"
         )
 
     def ended_v2(self, client_id: str) -> None:
-        """The v2 client is gone. A member of our own protocol with the same id has a session to show that it lives."""
-        members = self._membership.members
-        found = [(name, members.get(name, client_id)) for name in members.groups_of(client_id)]
-        gone = [(name, client_id) for name, member in found if member is not None and member.protocol is Protocol.V2]
-        self._gone(gone, "its client ended")
+        """Removes a v2 client that is gone. A member of evenq's own protocol with the same id keeps its session."""
+        groups = self._membership.members.v2_groups_of(client_id)
+        self._gone([(group, client_id) for group in groups], "its client ended")
 
     # ------------------------------------------------------------------------------------------------ inside
 
     async def sweep(self) -> None:
-        """A few times a second, and when a lease ends: drop who is silent or does not read. Runs as a loop of the
-        broker.
-        """
-        returning = self._membership.locks.members()  # a restart must not take queues from members that live through it
+        """Drops silent members and those that do not read. Runs as a loop of the broker."""
+        returning = self._membership.locks.members()  # holders from before a restart may live: they get time to return
         patience_ms = self._runtime.clock.monotonic_ms() + self._runtime.settings.session_timeout_ms
         while True:
             due_ms = self._membership.members.next_ms - self._runtime.clock.monotonic_ms()
             await self._runtime.clock.sleep_ms(max(1, min(SWEEP_MS, due_ms)))
             self._reports.look_late()
             now_ms = self._runtime.clock.monotonic_ms()
-            if returning and now_ms >= patience_ms:
+            if returning and now_ms >= patience_ms:  # their time is up
                 for group, client_id in returning:
                     if self._membership.members.get(group, client_id) is None:
                         self._after(group, client_id, "did not come back")
@@ -305,8 +315,8 @@ class Sessions:
             self._catalog.routes.tick(now_ms)
 
     async def hand_over(self, limit_ms: int) -> None:
-        """The broker is closing: tell all members, and wait at most `limit_ms` until those that understand it have
-        finished what they hold, committed it and let go. What is not committed then comes twice.
+        """Notifies all members that the broker stops. Waits at most `limit_ms` until those that support it have
+        committed and released their queues. Uncommitted messages are then redelivered.
         """
         self.locking.leave()
         now_ms = self._runtime.clock.monotonic_ms()
@@ -324,28 +334,32 @@ class Sessions:
             log.info("%d members released their queues", len(notified), extra=fields)
 
     def close(self) -> None:
-        """End all streams and waits."""
+        """Ends all streams and waits."""
         for sessions in self._sessions.values():
             for session in sessions.values():
                 session.end()
         self.locking.close()
 
     def _tell_late(self, now_ms: int) -> None:
-        # A large group in parts: its members may share machines with each other and with those who take over queues.
+        # A large group in parts: its members may share machines with each other and with new owners of queues.
         self._late_turn += 1
         for sessions in self._sessions.values():
             parts = min(LATE_PARTS, 1 + len(sessions) ** 2 // (LATE_NAMES + 1))
             for session in islice(sessions.values(), self._late_turn % parts, None, parts):
                 session.late(now_ms)
 
+    def _divides(self, group: str) -> bool:
+        config = self._catalog.groups.get(group)
+        return group in self._sessions or (config is not None and bool(config.strategy))
+
     def _decided(self, group: str) -> bool:
-        """True if a rebalancer tells the group's members what is theirs: they need not know soon who the others are."""
+        """True if a rebalancer assigns the group's queues: its members need the list of the others less soon."""
         link, config = self._rebalancer, self._catalog.groups.get(group)
         return link is not None and link.connected and config is not None and bool(config.strategy)
 
     def _lost_v2(self, now_ms: int) -> None:
         for client_id in self._membership.members.lost_v2(now_ms):
-            # It waits for our answer to a receive: its silence is no sign that it is gone.
+            # It waits for an answer to a receive: its silence does not show that it is gone.
             if self._long_polls.table.waits(client_id):
                 self._membership.members.touch(client_id, now_ms)
             else:
@@ -380,7 +394,7 @@ class Sessions:
             return
         silent_ms = now_ms - other.heard_ms
         if silent_ms > 2 * self._runtime.settings.session_beat_interval_ms:
-            return  # most likely the same program, started again while its old connection looks open
+            return  # most likely the same program, restarted while its old connection looks open
         known = self._membership.members.get(group, member.client_id)
         here = "an unknown host" if known is None else known.address or "an unknown host"
         self.duplicates[group] = self.duplicates.get(group, 0) + 1
@@ -394,8 +408,7 @@ class Sessions:
         )
         raise DuplicateClientId(
             f"client id {member.client_id!r} is taken in group {group}: another connected member at {here} has it, "
-            f"heard "
-            f"of {silent_ms} ms ago; give each consumer a different client id, or none"
+            f"last seen {silent_ms} ms ago; give each consumer a different client id, or none"
         )
 
     def _forget(self, group: str, client_id: str) -> Session | None:

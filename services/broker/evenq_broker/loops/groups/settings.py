@@ -1,9 +1,10 @@
-"""Settings of groups that were changed while a broker was away: brokers ask each other when they meet, the newer count.
+"""Settings of groups that changed while a broker was away: brokers query each other when they meet, the newer ones
+count.
 
-An operator's change goes to every live broker at once, complete, with the time at which it was asked for
-(`GroupConfig.revised_ms`). Who comes into sight later is asked once for all such settings, and asks back. Groups that
-are not here are made only as a broker tells them that runs for longer than this one: what this one had and does not
-have any more was deleted meanwhile. What was never requested (`revised_ms` 0) is not spread.
+An operator's change goes to every live broker at the same time, complete, with the time of the request
+(`GroupConfig.revised_ms`). A broker that appears later is queried once for all such settings, and queries back. A group
+that does not exist here is made only on the settings of a broker that runs for longer than this one: otherwise it was
+deleted meanwhile. Settings that no operator requested (`revised_ms` 0) are not spread.
 """
 
 from __future__ import annotations
@@ -17,12 +18,9 @@ from evenq.model import StartFrom
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unconfirmed_changes import UnconfirmedChanges
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.group_settings import PeerSettings, ask_settings, page_of, settings_page
-from evenq_broker.runtime import Runtime
-
-__all__ = ["GroupSettings"]
 
 log = logging.getLogger(__name__)
 
@@ -30,41 +28,37 @@ METHOD = "/evenq.v1.Peers/GroupSettings"
 PAGE = 500
 FIRST_WAIT_MS = 1_000
 AGAIN_MS = 5_000
-"""Pause before a peer that is in the routes and did not answer is asked again."""
+"""Pause before a peer that is in the routes and did not answer is queried again."""
 NAMED_MAX = 5
 
 
 class GroupSettings:
-    """What this broker tells of its groups' settings, and takes over from others."""
+    """Exchange of group settings with other brokers."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, unconfirmed: UnconfirmedChanges
-    ) -> None:
-        """`unconfirmed`: a broker that was away sends settings of groups that were deleted meanwhile."""
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, unconfirmed: UnconfirmedChanges) -> None:
+        """`unconfirmed`: deletions, because a broker that was away sends settings of deleted groups."""
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._unconfirmed = cluster, unconfirmed
         self._queried: dict[str, str] = {}
         """Peer -> the incarnation that has answered."""
         self._back: set[str] = set()
-        """Peers that have just asked us: they need not ask again when we do."""
+        """Peers that have just queried this broker: they need not do so again when it queries them."""
         self._silent: dict[str, str] = {}
         """Peer -> the incarnation that did not answer; it was logged."""
         self._first = asyncio.Event()
 
     async def start(self) -> None:
-        """Ask those in sight, and wait a second at most: members should not hear of old settings first."""
+        """Queries the present peers, and waits a second at most: members should not get outdated settings first."""
         self._runtime.spawn(self._learn(), name="group settings")
         await done_within(asyncio.ensure_future(self._first.wait()), FIRST_WAIT_MS, clock=self._runtime.clock)
 
     def ask_again(self) -> None:
-        """Some peer has newer settings than we have: ask all."""
+        """Queries all peers again: some peer has newer settings."""
         self._queried.clear()
         self._catalog.changes.routes.notify()
 
     def answer(self, broker_name: str, *, back: bool, after: str) -> bytes:
-        """One page of what an operator asked for here, of the groups behind `after`. Who asks has come into sight just
-        now, or we into its: it may know more than we do, too, unless it asks `back`.
-        """
+        """Returns a page of operators' settings here, behind `after`. The caller may have newer ones, unless `back`."""
         if not back and broker_name in self._queried:
             del self._queried[broker_name]
             self._back.add(broker_name)
@@ -73,9 +67,8 @@ class GroupSettings:
         return settings_page(groups[:PAGE], more=len(groups) > PAGE)
 
     async def adopt(self, settings: PeerSettings, *, create: bool = True) -> bool:
-        """Take over a group's settings unless those here are as new; True if they changed. Durable when it returns.
-
-        `create`: also make the group. Raises BadRequest for what makes no sense, IllegalGroup, TooManyRequests.
+        """Takes over a group's settings unless those here are as new; True if they changed. Durable when it returns.
+        `create`: also makes the group. Raises BadRequest for invalid settings, IllegalGroup, TooManyRequests.
         """
         old = self._catalog.groups.get(settings.group)
         if old is None and not create:
@@ -113,13 +106,13 @@ class GroupSettings:
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
 
     async def _ask(self, peer: RegisteredBroker) -> bool:
-        """False: it should be asked again."""
+        """False: it should be queried again."""
         back = peer.name in self._back
         self._back.discard(peer.name)
         self._queried[peer.name] = peer.incarnation
         try:
             await self._hear(peer, back=back)
-        except Error as error:  # an older one, or gone again
+        except Error as error:  # a broker of an older version, or one that has gone again
             if self._silent.get(peer.name) != peer.incarnation:
                 log.info("broker %s sent no group settings: %s", peer.name, error.message, extra={"peer": peer.name})
             self._silent[peer.name] = peer.incarnation

@@ -1,6 +1,6 @@
-"""Tells operators of groups whose members filter a topic differently: once when it begins, and again at most once a
-minute while members come and go. Called by `loops.groups.sessions` whenever a group changes; large groups are looked at
-once for many changes, so that thousands of clients that come together do not cost the square of their number.
+"""Reports to operators groups whose members filter a topic differently: once when it begins, and again at most once a
+minute while members come and go. Called by `loops.groups.sessions` when a group changes. Large groups are checked once
+for many changes, so that the cost of thousands of joining clients does not grow with the square of their number.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from evenq.runtime.clock import Clock
 from evenq_broker.core.groups.members import MemberTable
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
 
-__all__ = ["SubscriptionReports"]
-
 log = logging.getLogger(__name__)
 
 _PAUSE_MS = 60_000
 _CLIENTS_SHOWN = 3  # of each filter
-_AT_ONCE_MAX = 64  # members of a group that is looked at with each change
+_AT_ONCE_MAX = 64  # members of a group that is checked with each change
 
 
 class SubscriptionReports:
-    """Who differs, and when it was said."""
+    """Groups with different filters, and when they were reported."""
 
     def __init__(self, members: MemberTable, clock: Clock) -> None:
         self._members = members
@@ -31,14 +29,14 @@ class SubscriptionReports:
         self._late: set[str] = set()
 
     def look(self, group: str) -> None:
-        """The group's members or what they want changed."""
+        """Checks a group whose members or subscriptions changed."""
         if group in self._large:
             self._late.add(group)
         else:
             self._look(group)
 
     def look_late(self) -> None:
-        """Look at the large groups that have changed; to be called a few times a second."""
+        """Checks the large groups that have changed; to be called a few times a second."""
         late, self._late = self._late, set()
         for group in late:
             self._look(group)

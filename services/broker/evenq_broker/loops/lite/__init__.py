@@ -1,1 +1,1 @@
-"""Lite topics at work."""
+"""Lite topics: places, subscriptions, expiry."""

@@ -1,10 +1,10 @@
-"""The lite topics of one broker at work: where they are, who wants them, and when they end (wire contract 3.14, 5.6).
+"""The lite topics of one broker: places, subscriptions and expiry (wire contract 3.14, 5.6).
 
-`rpc.sending.send` asks where a message goes, `rpc.delivery.receive` which queues a client reads, `rpc.lite.lite` tells
-what clients want. A group that has not read a lite topic begins at its first message, whenever it subscribes. A lite
-topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and no client was subscribed to it; what a live
-subscription may still read is never dropped. When its parent is deleted, subscriptions end at once, and clients are
-notified.
+`rpc.sending.send` queries the queue of a message, `rpc.delivery.receive` the queues of a client; `rpc.lite.lite` passes
+subscriptions on. A group that has not read a lite topic begins at its first message, whenever it subscribes. A lite
+topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and no client was subscribed to it. Messages that a
+live subscription may still read are never dropped. When the parent topic is deleted, subscriptions end immediately, and
+clients are notified.
 """
 
 from __future__ import annotations
@@ -32,13 +32,9 @@ from evenq_broker.core.state.records import Committed, LiteClosed, LiteOpened
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.lite import ASK_LITE_SETS, LiteNews, lite_sets_of
 from evenq_broker.loops.wire.telemetry import LITE_CLIENTS, lite_topic_ended
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Lites"]
 
 log = logging.getLogger(__name__)
 
@@ -48,38 +44,33 @@ CHANGES_MAX = 1_000_000
 """Versions of a term of leadership for each ms between its begin and the next one's."""
 AGAIN_MS = 100
 UNKNOWN_MS = 500
-NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
+NOTICE_TRIES = 10  # for a client that does not read; its next receive returns the error
 LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 
 
 class Lites:
-    """Lite topics and subscriptions, with the journal, the store and the polls around them."""
+    """Lite topics and subscriptions, connected to the journal, the store and the polls."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
-        *,
-        cluster: ClusterLink,
-        clients: ConnectedClients,
-        long_polls: LongPolls,
+        self, kernel: Kernel, *, cluster: ClusterLink, clients: ConnectedClients, long_polls: LongPolls
     ) -> None:
-        settings = runtime.settings
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        settings = kernel.runtime.settings
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._clients, self._long_polls = cluster, clients, long_polls
         self.topics = LiteTopics(
-            all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max,
-            users=runtime.users, name_of=catalog.topic_name,
-        )  # fmt: skip
-        ledger.keeps({LiteOpened: self._replayed, LiteClosed: self._replayed}, self.topics.dump)
+            all_max=settings.lite_topics_max,
+            each_max=settings.lite_topics_per_topic_max,
+            users=kernel.runtime.users,
+            name_of=kernel.catalog.topic_name,
+        )
+        kernel.ledger.keeps({LiteOpened: self._replayed, LiteClosed: self._replayed}, self.topics.dump)
         self.subscriptions = LiteSubscriptions(
             each_max=settings.lite_subscriptions_max,
             all_max=settings.lite_subscriptions_all_max,
             keep_ms=settings.lite_subscription_ms,
-            users=runtime.users,
+            users=kernel.runtime.users,
         )
-        self.subscriptions.on_change = runtime.leadership.lite_changed
+        self.subscriptions.on_change = kernel.runtime.leadership.lite_changed
         self._news = LiteNews(0, ())
 
     # ------------------------------------------------------------------------------------------------ sending
@@ -90,13 +81,13 @@ class Lites:
             self._ledger.progress.forget_queue(op.topic_id, op.queue_id)
 
     def owner(self, parent: str, name: str) -> str:
-        """The broker that stores the lite topic; this one if no route of the parent is known."""
+        """Returns the broker that stores the lite topic; this one if no route of the parent is known."""
         own = self._runtime.settings.broker_name
         brokers = [at.broker.name for at in self._catalog.routes.route(parent) if at.counts.permission.writable]
         return owner_among(brokers, parent, name) or own
 
     def place(self, parent: TopicConfig, name: str) -> int:
-        """The queue for one more message; what makes a new one is written before it. Raises LiteTopicQuotaExceeded."""
+        """Returns the queue for one more message; a new one is recorded before it. Raises LiteTopicQuotaExceeded."""
         known = self.topics.get(parent.topic_id, name)
         if known is None:
             if self._catalog.topics.by_id(parent.topic_id) is None:
@@ -113,12 +104,12 @@ class Lites:
     # ------------------------------------------------------------------------------------------------ receiving
 
     def queues_of(self, client_id: str, group: GroupConfig, parent: TopicConfig) -> list[int]:
-        """The queues here of what the client is subscribed to."""
+        """Returns the queues here of the lite topics that the client is subscribed to."""
         names = self.subscriptions.names(Subscriber(client_id, group.name, parent.name))
         return self.topics.queues(parent.topic_id, names)
 
     def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
-        """Let the group begin on each of the queues where it has not, at the first message."""
+        """Begins the group at the first message of each of the queues where it has not begun."""
         for queue_id in queue_ids:
             lite = self.topics.at(parent.topic_id, queue_id)
             start = 0 if lite is None else self._range(lite)[0]
@@ -127,13 +118,11 @@ class Lites:
                 self._ledger.journal.record(op)
 
     async def ready(self, who: Subscriber, wait_ms: int, *, user: str = "") -> bool:
-        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`.
-        `user`: as for `LongPolls.for_messages`.
-        """
+        """Waits for a message of the client here, without taking it; False after `wait_ms`. `user`: see `LongPolls`."""
         until_ms = self._runtime.now_ms() + max(0, min(wait_ms, self._runtime.settings.poll_max_ms))
         while True:
             group, parent = self._catalog.groups.get(who.group), self._catalog.topics.get(who.parent)
-            if group is None or parent is None:  # the client's word, or the topic, is still on its way
+            if group is None or parent is None:  # the client's subscription, or the topic, has not arrived yet
                 left_ms = until_ms - self._runtime.now_ms()
                 if left_ms <= 0:
                     return False
@@ -145,9 +134,8 @@ class Lites:
                 self._runtime.spawn(self._wake_again(group, parent, queues), name="wake lite receives again")
                 return True
             source = await self._long_polls.for_messages(
-                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id,
-                user=user,
-            )  # fmt: skip
+                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id, user=user
+            )
             if source is None:
                 return False
 
@@ -160,14 +148,14 @@ class Lites:
         return not queue.lanes and queue.next < self._ledger.store.queue_range(parent.topic_id, queue_id)[1]
 
     async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
-        # The client that was notified may be gone before it takes the message: then another one gets it.
+        # The notified client may be gone before it takes the message: then another one gets it.
         await self._runtime.clock.sleep_ms(AGAIN_MS)
         for queue_id in queues:
             if self._deliverable(group, parent, queue_id):
                 self._long_polls.ready(group.group_id, parent.topic_id, queue_id)
 
     def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
-        """Messages of the parent's lite topics here that the group has not finished, and those in flight."""
+        """Returns the group's unfinished messages in the parent's lite topics here, and those in flight."""
         lag = inflight = 0
         for lite in self.topics.of(parent.topic_id):
             queue_key = (group.group_id, parent.topic_id, lite.queue_id)
@@ -176,17 +164,17 @@ class Lites:
         return lag, inflight
 
     def messages(self, parent: TopicConfig) -> int:
-        """Messages stored here in lite topics of the parent."""
+        """Returns the number of messages stored here in lite topics of the parent."""
         return sum(messages for _, messages in self.sizes(parent))
 
     def sizes(self, parent: TopicConfig) -> Iterator[tuple[str, int]]:
-        """Each lite topic here of the parent, with the messages stored in it."""
+        """Yields each lite topic here of the parent, with the number of messages stored in it."""
         for lite in self.topics.of(parent.topic_id):
             low, high = self._range(lite)
             yield lite.name, high - low
 
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """The offsets that a queue holds, of any topic; of a lite topic's none that is not its own."""
+        """Returns the offsets that a queue of any topic holds; of a lite topic only its own."""
         lite = self.topics.at(topic_id, queue_id)
         return self._ledger.store.queue_range(topic_id, queue_id) if lite is None else self._range(lite)
 
@@ -197,16 +185,9 @@ class Lites:
     # ------------------------------------------------------------------------------------------------ subscribing
 
     async def sync(
-        self,
-        who: Subscriber,
-        action: LiteSubscribeAction,
-        names: Sequence[str],
-        start: RequestedStart | None,
+        self, who: Subscriber, action: LiteSubscribeAction, names: Sequence[str], start: RequestedStart | None
     ) -> None:
-        """A client said what it wants. `start` moves the group on lite topics that none of it was subscribed to.
-
-        Raises LiteSubscriptionQuotaExceeded, IllegalOffset.
-        """
+        """Changes subscriptions; `start` moves the group. Raises LiteSubscriptionQuotaExceeded, IllegalOffset."""
         if start is not None:
             _must_make_sense(start)
         added, changed = self.subscriptions.sync(who, action, names, self._runtime.now_ms())
@@ -218,7 +199,7 @@ class Lites:
             self._refresh([who])
 
     def newest_sets(self) -> list[LiteSet]:
-        """What clients want, for a broker that has just started."""
+        """Returns the clients' subscriptions, for a broker that has just started."""
         now_ms = self._runtime.now_ms()
         return [
             LiteSet(who, names, now_ms - synced_ms)
@@ -226,23 +207,21 @@ class Lites:
         ]
 
     def news(self) -> LiteNews:
-        """The same for the other copies of this broker's group."""
-        # Unlike those of any other term: a leader may lead again, and counts from 0 then.
+        """Returns the clients' subscriptions for the other copies of this broker's group."""
+        # Different from those of any other term: a leader may lead again, and then counts from 0.
         version = self._runtime.started_ms * CHANGES_MAX + self.subscriptions.changes
         if version != self._news.version:
             self._news = LiteNews(version, self.newest_sets())
         return self._news
 
     def inherit(self, sets: Iterable[LiteSet]) -> None:
-        """Sets that the leader before this one had, at the begin of a term: clients repeat them within 30 s only."""
+        """Takes over the previous leader's sets at the begin of a term: clients repeat theirs only within 30 s."""
         now_ms = self._runtime.now_ms()
         for who, names, age_ms in sets:
             self.subscriptions.learn(who, names, now_ms - age_ms)
 
     async def learn(self) -> None:
-        """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
-        Runs as a loop of the broker.
-        """
+        """Queries each broker once when it appears: clients repeat their sets only every 30 s. Never ends."""
         learned: dict[str, str] = {}
         while True:
             seen = self._catalog.changes.routes.count
@@ -257,7 +236,7 @@ class Lites:
     async def _learn_from(self, peer: str) -> None:
         try:
             sets = lite_sets_of(await self._cluster.peers.ask(peer, LEARN_METHOD, ASK_LITE_SETS))
-        except Error as error:  # an older one, or gone again
+        except Error as error:  # a broker of an older version, or one that has gone again
             log.info("broker %s sent no lite subscriptions: %s", peer, error.message, extra={"peer": peer})
             return
         now_ms = self._runtime.now_ms()
@@ -272,8 +251,7 @@ class Lites:
             return  # it begins with its first message
         offset = within(await self._offset(lite, start), *self._range(lite))[0]
         queue_key = (group.group_id, parent.topic_id, lite.queue_id)
-        # The search for the offset may have waited for the disk: the lite topic may have ended, and another one have
-        # its name.
+        # Unless the lite topic ended during the search, and another one has its name.
         if self.topics.get(parent.topic_id, name) is lite and self._ledger.progress.commit(
             *queue_key, offset, allow_backward=True
         ):
@@ -292,11 +270,11 @@ class Lites:
         return high if start.value == MAX else low
 
     def end_client(self, client_id: str) -> None:
-        """The client said goodbye."""
+        """Ends the subscriptions of a client that ended."""
         self.subscriptions.end_client(client_id)
 
     def _refresh(self, subscribers: Iterable[Subscriber]) -> None:
-        # Parked polls of these clients look at their queues again.
+        # Parked polls of these clients read their queues again.
         for who in subscribers:
             topic = self._catalog.topics.get(who.parent)
             if topic is not None:
@@ -305,23 +283,19 @@ class Lites:
     # ------------------------------------------------------------------------------------------------ ending
 
     def skip_ms(self, ahead_ms: int) -> None:
-        """The clock goes on that much later than it would: idle times end as they would have."""
+        """Moves the times of use on, because the clock jumps ahead by `ahead_ms`: idle times are not shortened."""
         for one in self.topics.all():
             one.used_ms += ahead_ms
 
     def end_topic(self, parent: TopicConfig) -> None:
-        """The parent was deleted: its subscriptions end, and clients with a telemetry stream here are notified
-        (4.5).
-        """
+        """Ends the subscriptions of a deleted parent, and notifies clients with a telemetry stream here (4.5)."""
         self.topics.forget_topic(parent.topic_id)
         ended = self.subscriptions.end_parent(parent.name)
         if ended:
             self._runtime.spawn(self._notify(ended), name="ended lite subscriptions")
 
     def is_gone(self, client_id: str, group: str, parent: str, names: list[str]) -> None:
-        """The client still wants lite topics of a parent that does not exist: it had no stream when that was deleted,
-        or this broker was not there.
-        """
+        """Notifies a client that still subscribes to lite topics of a deleted parent, after it missed the deletion."""
         if names and self._clients.streams.reaches(client_id, types=LITE_CLIENTS):
             ended = [(Subscriber(client_id, group, parent), names)]
             self._runtime.spawn(self._notify(ended), name="ended lite subscriptions")
@@ -331,20 +305,20 @@ class Lites:
             patience = NOTICE_TRIES
             for name in names:
                 frame = lite_topic_ended(name)
-                while not self._clients.streams.push(who.client_id, frame, types=LITE_CLIENTS):  # Go's others panic
+                while not self._clients.streams.push(who.client_id, frame, types=LITE_CLIENTS):  # Go: others panic
                     patience -= 1
                     if patience < 0 or not self._clients.streams.reaches(who.client_id, types=LITE_CLIENTS):
                         break
                     await self._runtime.clock.sleep_ms(AGAIN_MS)
 
     async def sweep(self) -> None:
-        """Forget subscriptions that are not sent any more, and idle lite topics. Runs as a loop of the broker."""
+        """Forgets subscriptions that clients do not repeat, and idle lite topics. Runs as a loop of the broker."""
         while True:
             await self._runtime.clock.sleep_ms(SWEEP_MS)
             self.tick()
 
     def tick(self) -> None:
-        """One turn of `sweep`."""
+        """Runs one turn of `sweep`."""
         now_ms = self._runtime.now_ms()
         self._refresh(self.subscriptions.expire(now_ms))
         for lite in self.topics.all():
@@ -365,4 +339,4 @@ def is_lite(topic: TopicConfig) -> bool:
 
 def _must_make_sense(start: RequestedStart) -> None:
     if start.value < 0 or (not start.moves and start.value not in {LAST, MIN, MAX}):
-        raise IllegalOffset(f"the start {start.kind} {start.value} of the subscription is none; give 0 or more")
+        raise IllegalOffset(f"the start {start.kind} {start.value} of the subscription is not valid; give 0 or more")

@@ -1,10 +1,9 @@
 """Long polls that a message at any broker of the cluster wakes (wire contract 3.9, checklist 31).
 
-Each broker keeps one line (`evenq.v1.Peers/Interest`) to each other one. On it it tells for which group and topic it
-has polls parked; when the other one has something deliverable that no poll there takes, it says so to one broker, which
-wakes one poll, and that poll fetches with a receive that does not wait. At rest nothing is sent. A peer that does not
-know the call, or is away, is simply not waited on. What is sent is decided by `core.polls.interest`; the polls are
-those of `core.polls.poll_table`.
+Each broker keeps one line (`evenq.v1.Peers/Interest`) to each other one. On it it reports for which group and topic it
+has parked polls. The other broker notifies one broker of a deliverable message that no poll there takes. That one
+wakes a poll, which fetches with a receive that does not wait. At rest nothing is sent. A peer that is away or does not
+support the call is not waited for. `core.polls.interest` decides what is sent about polls of `core.polls.poll_table`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 from evenq_broker.core.polls.poll_table import PollTable
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.progress.starting import GroupStarts
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import Signal
-from evenq_broker.loops.wire.interest import (
+from evenq_broker.loops.wire.peers import (
     WaitingNews,
     interest_hello,
     interest_of,
@@ -32,9 +31,6 @@ from evenq_broker.loops.wire.interest import (
     notices_of,
     waiting_polls,
 )
-from evenq_broker.runtime import Runtime
-
-__all__ = ["ClusterPolls", "PeerListener"]
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +56,17 @@ class PeerListener:
         self._closed = False
 
     def notify(self, want: Want) -> None:
-        """There is something for one of its polls. Bounded by the polls it announced."""
+        """Adds a notice for one of its polls. Bounded by the polls it announced."""
         self._notices.append(want)
         self._wake.set()
 
     def close(self) -> None:
-        """End the line."""
+        """Ends the line."""
         self._closed = True
         self._wake.set()
 
     async def take(self) -> list[Want]:
-        """The notices since the last time, at least one; none: the line is closed."""
+        """Returns the notices since the last time, at least one; none: the line is closed."""
         while not self._notices and not self._closed:
             self._wake.clear()
             await self._wake.wait()
@@ -79,9 +75,7 @@ class PeerListener:
 
 
 class _InterestOutbox:
-    """What goes out on one call of a line. Each call has its own: gRPC may still read the requests of one that broke,
-    and would take what the next one is to tell.
-    """
+    """Outgoing messages of one call of a line: gRPC may still read from a broken call, so each has its own."""
 
     def __init__(self) -> None:
         self._news: dict[Want, int] = {}
@@ -89,17 +83,17 @@ class _InterestOutbox:
         self._over = False
 
     def tell(self, want: Want, count: int) -> None:
-        """Send it soon; only the newest word about a want counts."""
+        """Sends a count soon; only the newest of a want counts."""
         self._news[want] = count
         self._wake.set()
 
     def end(self) -> None:
-        """The call is over."""
+        """Ends the requests of the call."""
         self._over = True
         self._wake.set()
 
     async def requests(self, own_name: str) -> AsyncIterator[bytes]:
-        """The call's messages."""
+        """Yields the call's messages."""
         yield interest_hello(own_name)
         while not self._over:
             self._wake.clear()
@@ -124,7 +118,7 @@ class _Line:
         self._outbox = _InterestOutbox()
 
     def begin(self) -> _InterestOutbox:
-        """A new call: the peer knows nothing."""
+        """Begins a new call: the peer knows nothing."""
         self._outbox.end()
         self._outbox = _InterestOutbox()
         self.notices = PeerNotices()
@@ -132,11 +126,11 @@ class _Line:
         return self._outbox
 
     def tell(self, want: Want, count: int) -> None:
-        """On the present call."""
+        """Sends a count on the present call."""
         self._outbox.tell(want, count)
 
     def end(self) -> None:
-        """The call is over; nothing is sent until the next one."""
+        """Ends the call; nothing is sent until the next one."""
         self.open = False
         self._outbox.end()
 
@@ -144,21 +138,13 @@ class _Line:
 class ClusterPolls:
     """Both ends of all lines of one broker."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        catalog: Catalog,
-        table: PollTable,
-        *,
-        cluster: ClusterLink,
-        starts: GroupStarts,
-    ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, table: PollTable, *, cluster: ClusterLink, starts: GroupStarts) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._starts = cluster, starts
         self._table = table
         self.on_elsewhere: ReadyElsewhere = lambda *_, **__: False
         """Wakes a poll that is parked here for a message at another broker; set at the start."""
-        self.waiters = Waiters(wants_max=runtime.settings.polls_max)
+        self.waiters = Waiters(wants_max=kernel.runtime.settings.polls_max)
         """Polls parked at other brokers; empty: no poll there waits."""
         self.fetches = 0
         self.fetches_empty = 0
@@ -171,13 +157,13 @@ class ClusterPolls:
         self._look_ms: int | None = None
 
     def start(self) -> None:
-        """Open the lines to all peers, now and as they come and go."""
+        """Opens the lines to all peers, now and as they come and go."""
         self._table.on_wide = self._changed
         self._runtime.spawn(self._keep_lines(), name="lines to peers")
         self._runtime.spawn(self._keep_sending(), name="waiting polls")
 
     def close(self) -> None:
-        """End all lines. Idempotent."""
+        """Ends all lines. Idempotent."""
         self._table.on_wide = None
         for line in self._lines.values():
             if line.task is not None:
@@ -244,7 +230,7 @@ class ClusterPolls:
         self._news.notify()
 
     def fetched(self, group: GroupConfig, topic: TopicConfig, *, push: bool, source: str, found: bool) -> None:
-        """What a poll that `source` woke got there."""
+        """Notes the result of a poll that `source` woke."""
         self.fetches += 1
         self.fetches_empty += not found
         line = self._lines.get(source)
@@ -255,7 +241,7 @@ class ClusterPolls:
             self._news.notify()
 
     def not_taken(self, group_id: int, topic_id: int, *, push: bool, source: str) -> None:
-        """A woken poll was cancelled before it fetched: let another one, or another broker, have the message."""
+        """Passes a message on to another poll or broker: a woken poll was cancelled before it fetched."""
         line, want = self._lines.get(source), self._want((group_id, topic_id, push))
         if line is not None and want is not None:
             self._noticed(line, want)
@@ -263,7 +249,7 @@ class ClusterPolls:
     # ------------------------------------------------------------------------------------------------ messages here
 
     def arrived(self, topic_id: int, woken: set[int]) -> None:
-        """A queue of the topic has grown; the groups in `woken` take it here."""
+        """Offers messages of a grown queue to other brokers; the groups in `woken` take them here."""
         topic = self._catalog.topics.by_id(topic_id)
         if topic is None:
             return
@@ -274,7 +260,7 @@ class ClusterPolls:
                 self._offer(want, group, topic)
 
     def ready(self, group_id: int, topic_id: int) -> None:
-        """Something is deliverable to one group, and no poll here takes it."""
+        """Offers a deliverable message of one group to other brokers: no poll here takes it."""
         group, topic = self._catalog.groups.by_id(group_id), self._catalog.topics.by_id(topic_id)
         if group is not None and topic is not None:
             for push in (False, True):
@@ -310,7 +296,7 @@ class ClusterPolls:
     # ------------------------------------------------------------------------------------------------ served lines
 
     def joined(self, peer: str) -> PeerListener:
-        """A peer opened its line; an older one of it ends."""
+        """Registers the line of a peer; its older one ends."""
         older = self._listeners.get(peer)
         if older is not None:
             self.left(older)
@@ -318,15 +304,15 @@ class ClusterPolls:
         return listener
 
     def left(self, listener: PeerListener) -> None:
-        """A line ended, with all that was sent on it."""
+        """Removes an ended line and its announcements."""
         listener.close()
-        # Else a newer line of that peer took its place, and has told all of its polls again.
+        # Otherwise a newer line of that peer has replaced it, and has announced all of its polls again.
         if self._listeners.get(listener.peer) is listener:
             del self._listeners[listener.peer]
             self.waiters.drop(listener.peer)
 
     async def announced(self, listener: PeerListener, want: Want, count: int) -> None:
-        """A peer says how many polls it has parked. A group that waits anywhere has begun to read here, too."""
+        """Notes the number of parked polls of a peer. A group that waits anywhere has begun to read here, too."""
         if self._listeners.get(listener.peer) is not listener:
             return
         topic = self._catalog.topics.get(want.topic)
@@ -334,7 +320,7 @@ class ClusterPolls:
         if count > 0 and group is None:
             group = await self._catalog.ensure_group(want.group)
             if self._listeners.get(listener.peer) is not listener:
-                return  # its line ended meanwhile: what it said went with it (`left`)
+                return  # its line ended meanwhile, and `left` removed its announcements
         self.waiters.tell(listener.peer, want, count)
         if topic is not None and group is not None:
             if count > 0:
@@ -367,7 +353,7 @@ class ClusterPolls:
             peers = {view.name: view for view in self._cluster.peers.all()}
             for name, line in list(self._lines.items()):
                 view = peers.get(name)
-                # A peer that was started again, or moved, knows nothing of what the old line told it.
+                # A restarted or moved peer does not know the announcements of the old line.
                 if view is None or (view.incarnation, self._cluster.peers.address_of(view)) != (
                     line.incarnation,
                     line.address,
@@ -412,7 +398,7 @@ class ClusterPolls:
         raise ConnectionFailed(f"broker {line.name} ended the line; opening it again")
 
     async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """The handler of the call: notices to one peer, for as long as its requests come."""
+        """Handles the call: yields notices to one peer, for as long as its requests come."""
         first = interest_of(await anext(aiter(requests), b""))
         listener = self.joined(first.broker_name)
         listening = spawn(self._listen(listener, first, requests), name=f"line of {listener.peer}")
@@ -435,7 +421,7 @@ class ClusterPolls:
         for want, count in news.counts:
             try:
                 await self.announced(listener, want, count)
-            except Error as error:  # no such group, or no room for it: no poll can wait for it here
+            except Error as error:  # the group does not exist, or has no space: no poll can wait for it here
                 log.info(
-                    "a poll of broker %s is refused: %s", listener.peer, error.message, extra={"peer": listener.peer}
+                    "a poll of broker %s is rejected: %s", listener.peer, error.message, extra={"peer": listener.peer}
                 )

@@ -1,8 +1,8 @@
-"""The waiting side of long polls, and the one timer of the delivery heart.
+"""The waiting side of long polls, and the one timer of deliveries.
 
-Owns the futures of `core.polls.poll_table`; one task sleeps until the earliest of: a poll's end, a delivery's end.
-Growth comes from the store's dispatch, retries from `Progress.expire`. A poll that is woken and cancelled passes the
-wake-up on, so no message waits for the next one to arrive.
+Owns the futures of `core.polls.poll_table`. One task sleeps until the earliest end of a poll or delivery. Growth comes
+from the store's dispatch, retries from `Progress.expire`. A poll that is woken and cancelled passes the wake-up on, so
+no message waits for the next one to arrive.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from collections.abc import Iterable
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.polls.poll_table import ANY, Poll, PollTable
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.runtime import Runtime
-
-__all__ = ["LongPolls"]
+from evenq_broker.loops.state.kernel import Kernel
 
 
 class LongPolls:
     """The callers that wait for messages at this broker."""
 
-    def __init__(self, runtime: Runtime, ledger: Ledger, table: PollTable, cluster_polls: ClusterPolls) -> None:
-        self._runtime, self._ledger = runtime, ledger
+    def __init__(self, kernel: Kernel, table: PollTable, cluster_polls: ClusterPolls) -> None:
+        self._runtime, self._ledger = kernel.runtime, kernel.ledger
         self.table = self._polls = table
         self._wide = cluster_polls
         self._changed: asyncio.Future[None] | None = None
@@ -32,7 +29,7 @@ class LongPolls:
         self._with_copies = False
 
     def start(self) -> None:
-        """Begin to keep time and to listen to the store."""
+        """Starts the timer, and connects to the store."""
         store = self._ledger.store
         store.on_dispatched = self.dispatched
         if self._runtime.leadership.attach is not None:
@@ -41,18 +38,18 @@ class LongPolls:
         self._runtime.spawn(self._keep_time(), name="deadlines")
 
     def close(self) -> None:
-        """Answer every poll empty; new ones are answered at once."""
+        """Answers every poll empty; new ones are answered immediately."""
         self._closed = True
         self.answer_all()
 
     def answer_all(self) -> None:
-        """Answer every poll empty, now; their clients ask again."""
+        """Answers every poll empty, now; their clients poll again."""
         for poll in self._polls.end_all():
             _finish(poll)
 
     @property
     def idle(self) -> bool:
-        """No poll waits, here or at another broker."""
+        """True if no poll waits, here or at another broker."""
         return not len(self._polls) and not self._wide.waiters
 
     async def for_messages(
@@ -68,10 +65,10 @@ class LongPolls:
         push: bool = False,
         ahead: bool = False,
     ) -> str | None:
-        """Wait for something to deliver to the group, in any queue, in one, or in `queues`: the name of the other
-        broker that has it, empty for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
-        `user`: whose share of `polls_max` it takes; None at once if that is full. `ahead`: with copies, messages that
-        are not committed yet are taken, too.
+        """Waits for a deliverable message of the group, in any queue, in one, or in `queues`. Returns the name of the
+        other broker that has it, "" for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
+        `user`: whose share of `polls_max` it takes; None immediately if that is full. `ahead`: with copies, also for
+        messages that are not committed yet.
         """
         if self._closed:
             return None
@@ -89,9 +86,7 @@ class LongPolls:
         return poll.source if await self._wait(poll) and poll is not None else None
 
     async def for_growth(self, queues: Iterable[tuple[int, int, int]], timeout_ms: int, *, user: str = "") -> bool:
-        """Wait until one of the queues (topic id, queue id, known maximum) has grown past it; False after
-        `timeout_ms`. `user`: as for `for_messages`.
-        """
+        """Waits until a queue (topic id, queue id, known maximum) has grown; False after `timeout_ms`."""
         places = list(queues)
         store = self._ledger.store
         if any(store.queue_range(topic_id, queue_id)[1] > known for topic_id, queue_id, known in places):
@@ -102,7 +97,7 @@ class LongPolls:
         return await self._wait(self._polls.watch(places, deadline_ms=deadline_ms, user=user))
 
     def dispatched(self, grown: list[tuple[int, int, int]]) -> None:
-        """The store has made these queues longer: (topic id, queue id, new maximum)."""
+        """Wakes polls for queues that the store has extended: (topic id, queue id, new maximum)."""
         elsewhere = self._wide.waiters
         if elsewhere or len(self._polls):
             for topic_id, queue_id, maximum in grown:
@@ -114,10 +109,10 @@ class LongPolls:
                     self._wide.arrived(topic_id, {*served, *(poll.group_id for poll in woken)})
 
     def gathering(self, grown: list[tuple[int, int, int]]) -> bool:
-        """These queues (topic id, queue id, end) have messages that are not committed yet; whether a poll takes some.
+        """Wakes polls for messages that are not committed yet: (topic id, queue id, end). True if a poll takes some.
 
-        It does so in the next turn, and records that behind them in the log; its answer waits until that is committed
-        (R12), and so are they then (R11). A group that never read the queue begins with a message that is committed.
+        It takes them in the next step, and records that behind them in the log. Its answer waits until that record is
+        committed (R12), and so are they then (R11). A group that never read the queue begins with a committed message.
         """
         taken = False
         if len(self._polls):
@@ -133,7 +128,7 @@ class LongPolls:
         return taken
 
     def _served(self, topic_id: int, queue_id: int, maximum: int) -> list[int]:
-        """Groups that took all of the queue before it was committed: another poll of theirs would find nothing."""
+        """Returns groups that took all of the queue before its commit: another poll of theirs would find nothing."""
         queue_of = self._ledger.progress.queue
         return [
             group_id
@@ -142,15 +137,13 @@ class LongPolls:
         ]
 
     async def until_done(self, record: asyncio.Future[None], *, deadline_ms: int, client_id: str) -> bool:
-        """Wait until a record is committed, but not past `deadline_ms`, nor past the client's end; whether it is.
-        Raises what the record failed with.
-        """
+        """Waits for a commit until `deadline_ms` or the client's end; False: it did not come. Raises its error."""
         if not record.done():
             if self._closed:
                 return False
             poll = self._polls.pause(deadline_ms=deadline_ms, client_id=client_id)
             if poll is None:
-                await record  # as an answer waits that rests on committed messages
+                await record  # as an answer waits that depends on committed messages
                 return True
             waiting = [poll]
 
@@ -168,7 +161,7 @@ class LongPolls:
         return True
 
     def ready(self, group_id: int, topic_id: int, queue_id: int) -> None:
-        """Something became deliverable to one group."""
+        """Wakes a poll for a message that became deliverable to one group."""
         poll = self._polls.ready(group_id, topic_id, queue_id) if len(self._polls) else None
         if poll is not None:
             _finish(poll)
@@ -176,47 +169,47 @@ class LongPolls:
             self._wide.ready(group_id, topic_id)
 
     def ready_elsewhere(self, group_id: int, topic_id: int, *, push: bool, source: str) -> bool:
-        """The broker `source` has something for one group: wake one poll for it. False: there is none."""
+        """Wakes one poll for a message of one group at the broker `source`. False: there is none."""
         poll = self._polls.ready_elsewhere(group_id, topic_id, push=push, source=source)
         if poll is not None:
             _finish(poll)
         return poll is not None
 
     def refresh(self, client_id: str, topic_id: int) -> None:
-        """The client's subscription has changed: its polls look again."""
+        """Makes polls of the client read again: its subscription has changed."""
         for poll in self._polls.refresh(client_id, topic_id):
             _finish(poll)
 
     def look_again(self, topic_id: int, queue_id: int) -> None:
-        """The queue has another owner: polls that wait for it to grow check whether they still may."""
+        """Makes polls that wait for growth of the queue check their right again: it has another owner."""
         for poll in self._polls.look_again(topic_id, queue_id):
             _finish(poll)
 
     def end_client(self, client_id: str) -> None:
-        """The client ends: answer its polls now (wire contract 3.3)."""
+        """Answers the polls of an ended client now (wire contract 3.3)."""
         for poll in self._polls.end_client(client_id):
             _finish(poll)
 
     async def until_owned(
         self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str, user: str = ""
     ) -> None:
-        """Wait while the queue is another member's, at most until `deadline_ms`. `user`: as for `for_messages`."""
+        """Waits while the queue is another member's, at most until `deadline_ms`. `user`: as for `for_messages`."""
         if not self._closed:
             poll = self._polls.hold(topic_id, queue_id, deadline_ms=deadline_ms, client_id=client_id, user=user)
             await self._wait(poll)
 
     def end(self, polls: Iterable[Poll]) -> None:
-        """Answer these empty, now."""
+        """Answers these polls empty, now."""
         for poll in self._polls.end(polls):
             _finish(poll)
 
     def wake_topic(self, topic_id: int) -> None:
-        """The topic is gone."""
+        """Ends the polls of a topic that is gone."""
         for poll in self._polls.end_topic(topic_id):
             _finish(poll)
 
     def sooner(self, deadline_ms: int) -> None:
-        """Something ends at `deadline_ms`: make sure the timer does not sleep past it."""
+        """Makes sure that the timer does not sleep past `deadline_ms`."""
         if self._sleeping_until is None or deadline_ms < self._sleeping_until:
             self._sleeping_until = deadline_ms
             if self._changed is not None and not self._changed.done():
@@ -236,7 +229,7 @@ class LongPolls:
             elif poll.source:
                 self._wide.not_taken(poll.group_id, poll.topic_id, push=poll.push, source=poll.source)
             elif poll.woken and poll.group_id:
-                # What woke it is still there, and nothing else would wake another poll for it.
+                # The message that woke it is still there, and nothing else would wake another poll for it.
                 for _, queue_id in poll.known or {(0, 0): 0}:
                     self.ready(poll.group_id, poll.topic_id, queue_id)
             raise

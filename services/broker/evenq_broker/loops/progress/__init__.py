@@ -1,1 +1,1 @@
-"""A group in a queue: where it begins, and how often its messages were delivered."""
+"""A group's progress in a queue: its start, and the number of deliveries of its messages."""

@@ -1,19 +1,17 @@
-"""Where a group begins on the queues of a topic, and whether anything there waits for it.
+"""Start of a group on the queues of a topic, and whether messages wait for it there.
 
-A group begins a topic once, and for all queues of the topic in one step, so that nothing sent later is missed: at its
-first receive here (one that waits at another broker counts, see `loops.polls.cluster_polls`), when an official SDK
-sends its settings, before its start returns (`rpc.clients.telemetry`), or when the first member that keeps its
-own progress is about to read a queue. Then its policy decides (RB-42). It decides once:
+A group begins a topic once, on all its queues in one step, so that it misses nothing that is sent later: at its first
+receive here or at another broker (`loops.polls.cluster_polls`), with the settings of an official SDK
+(`rpc.clients.telemetry`), or before the first read of a member that keeps its own progress. The group's policy decides
+(RB-42), with these exceptions; docs/internals/consumers.md explains them:
 
-- A queue that comes later, on this broker, is read from its first message.
-- If the group has begun the topic at another broker, this one joined later, or was away: the group begins at what was
-  stored here since then, whatever its policy. Brokers ask each other for how long that is ago. Their clocks are not
-  compared, and a broker that restarted since does not know: then the group begins at the first message. Where none of
-  them answers, because all of them stop or start just now, what the member says of itself counts.
-- If the group read a topic of this name that was deleted, or a member waited for it before there was one, all that is
-  in it came after the group: it begins at the first message.
-
-What nobody says does not count: the policy applies.
+- A queue that is created later on this broker is read from its first message.
+- The group has begun the topic at another broker: then it begins at the messages stored here since. Brokers query each
+  other for how long ago that was; if none knows a start, the one that the member reports counts.
+- A broker of the topic does not answer, or left less than `AWAY_MS` ago. It may be the only one that knows the group.
+  So queues whose first message is younger than `AWAY_MS` are read from that message.
+- The group read a deleted topic of this name, or a member waited for the topic before it existed: all its messages came
+  after the group, and it begins at the first one.
 """
 
 from __future__ import annotations
@@ -22,31 +20,30 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from evenq.errors import Error
+from evenq.errors import ConnectionFailed, Error, RequestTimeout
 from evenq.model import GroupConfig, StartFrom, StartPolicy, TopicConfig
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from evenq_broker.core.cluster.routes import AWAY_MS
 from evenq_broker.core.delivery.progress import READY
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Op
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.cluster import begun_question, begun_since
-from evenq_broker.runtime import Runtime
-
-__all__ = ["AS_CONFIGURED", "GroupStarts", "is_young"]
 
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Data/QueryOffsets"
 BEGUN_MAX = 100_000
+UNANSWERED = (ConnectionFailed, RequestTimeout)
 
 
 AS_CONFIGURED = StartPolicy()
 
 
 def is_young(ledger: Ledger, topic_id: int, queue_id: int) -> bool:
-    """Whether the queue still has its first message, and it can be read without the disk (RB-46)."""
+    """True if the queue still has its first message, and it can be read without the disk (RB-46)."""
     low, high = ledger.store.queue_range(topic_id, queue_id)
     if not low == 0 < high:
         return False
@@ -56,17 +53,15 @@ def is_young(ledger: Ledger, topic_id: int, queue_id: int) -> bool:
 class GroupStarts:
     """The starts of all groups at one broker."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, membership: GroupTables
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, membership: GroupTables) -> None:
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._membership = cluster, membership
         self._begun_ms: dict[tuple[int, int], int] = {}
-        """When groups (id) began topics (id), monotonic ms, since this process started. The oldest go first."""
+        """Time when groups (id) began topics (id), monotonic ms, since this process started. The oldest are dropped."""
 
     async def begin(self, group: GroupConfig, topic: TopicConfig, policy: StartPolicy = AS_CONFIGURED) -> None:
-        """Let the group begin on each queue of the topic where it has not; durable when it returns. A receive waits for
-        it: "from now on" must mean the same after a crash. The topic or the group may be gone when it returns.
+        """Begins the group on each queue of the topic where it has not begun; durable when it returns. A receive waits
+        for it: "from now on" must mean the same after a crash. The topic or the group may be gone when it returns.
         """
         known = self._known(group, topic)
         offsets: Mapping[int, int] = {}
@@ -79,12 +74,12 @@ class GroupStarts:
             await record
 
     def begin_at_first(self, group: GroupConfig, topic: TopicConfig) -> None:
-        """Let a group that waited before there was anything begin at the first messages."""
+        """Begins a group that waited before the topic existed at the first messages."""
         if not all(self._known(group, topic)):
             self._start(group, topic, {})
 
     def noted(self, group: GroupConfig, topic: TopicConfig) -> None:
-        """The group begins on the topic in this step."""
+        """Notes that the group begins on the topic in this step."""
         key = (group.group_id, topic.topic_id)
         if not any(self._known(group, topic)):
             self._begun_ms[key] = self._runtime.clock.monotonic_ms()
@@ -92,9 +87,7 @@ class GroupStarts:
                 del self._begun_ms[next(iter(self._begun_ms))]
 
     def begun_ms(self, group: GroupConfig, topic: TopicConfig) -> int:
-        """How long ago the group began on the topic here, ms, at least 1; -1: it did, at the first message or at a time
-        that is not known; 0: it did not.
-        """
+        """Returns how long ago the group began here, ms, at least 1; -1: at an unknown time; 0: it has not begun."""
         if not any(self._known(group, topic)):
             return -1 if self._catalog.awaits(group, topic.name) else 0
         since_ms = self._begun_ms.get((group.group_id, topic.topic_id))
@@ -127,9 +120,9 @@ class GroupStarts:
         return catalog.topics.by_id(topic.topic_id) is not None and catalog.groups.by_id(group.group_id) is not None
 
     def _start(self, group: GroupConfig, topic: TopicConfig, offsets: Mapping[int, int]) -> asyncio.Future[None] | None:
-        """At these offsets, by queue; at the first message of other queues."""
+        """Begins at these offsets, by queue; other queues at the first message."""
         progress, store = self._ledger.progress, self._ledger.store
-        if offsets:  # a group that reads the topic from its first message does so at every broker, whenever it joined
+        if offsets:  # without: a group that reads from the first message does so at every broker, whenever it joined
             self.noted(group, topic)
         ops: list[Op] = []
         for one in range(topic.read_queues):
@@ -140,7 +133,7 @@ class GroupStarts:
         return self._ledger.journal.record(*ops)
 
     def _reads_all(self, group: GroupConfig, topic: TopicConfig, policy: StartPolicy) -> bool:
-        """Dead letters are always read from the first one: a group that looks at them wants those that are there."""
+        """True for a start at the first message. Dead letters are always read from the first one."""
         start_from = policy.start_from or group.start_from
         if start_from == StartFrom.FIRST or (start_from == StartFrom.TIMESTAMP and policy.timestamp_ms <= 0):
             return True
@@ -149,7 +142,7 @@ class GroupStarts:
         return self._waited(group, topic) or self._catalog.awaits(group, topic.name)
 
     def _waited(self, group: GroupConfig, topic: TopicConfig) -> bool:
-        """True if a member wanted the topic before there was one: all that is in it came after the member."""
+        """True if a member subscribed to the topic before it existed: all its messages came after the member."""
         made_ms = self._catalog.made_ms.get(topic.name)
         members = self._membership.members
         return made_ms is not None and any(
@@ -158,47 +151,86 @@ class GroupStarts:
 
     async def _by_policy(self, group: GroupConfig, topic: TopicConfig, policy: StartPolicy) -> dict[int, int]:
         store, topic_id = self._ledger.store, topic.topic_id
-        # Now: what is sent while others are asked comes after the start.
+        # Read before the peers are queried: messages sent meanwhile come after the start.
         offsets = {one: self._end(topic_id, one, policy) for one in range(topic.read_queues)}
         asked_ms = self._runtime.clock.now_ms()
-        since_ms = await self._begun_elsewhere(group, topic)
+        since_ms, unanswered = await self._begun_elsewhere(group, topic)
         if since_ms is None and policy.begun_ms:
             since_ms = 0 if policy.begun_ms < 0 else max(0, asked_ms - policy.begun_ms)
         if (policy.start_from or group.start_from) == StartFrom.TIMESTAMP:
             offsets = {one: await store.offset_at(topic_id, one, policy.timestamp_ms) for one in offsets}
         if since_ms is not None:
             log.info(
-                "group %s: it has begun topic %s at another broker, and begins here with what came since", group.name,
-                topic.name, extra={"group": group.name, "topic": topic.name},
-            )  # fmt: skip
+                "group %s: it has begun topic %s at another broker, and begins here at the messages stored since",
+                group.name,
+                topic.name,
+                extra={"group": group.name, "topic": topic.name},
+            )
             for one, offset in offsets.items():
                 offsets[one] = min(offset, await store.offset_at(topic_id, one, since_ms))
+        if unanswered:
+            log.info(
+                "group %s: it may have begun topic %s at the broker %s, which does not answer; queues that are younger "
+                "than %d min are read from their first message",
+                group.name,
+                topic.name,
+                ", ".join(unanswered),
+                AWAY_MS // 60_000,
+                extra={"group": group.name, "topic": topic.name},
+            )
+            for one in offsets:
+                if await self._began_lately(topic_id, one, asked_ms):
+                    offsets[one] = 0
         return offsets
+
+    async def _began_lately(self, topic_id: int, queue_id: int, now_ms: int) -> bool:
+        """True if the queue's first message is there, and was stored within `AWAY_MS`."""
+        store = self._ledger.store
+        low, high = store.queue_range(topic_id, queue_id)
+        return low == 0 < high and await store.offset_at(topic_id, queue_id, now_ms - AWAY_MS) == 0
 
     def _end(self, topic_id: int, queue_id: int, policy: StartPolicy) -> int:
         if policy.young_from_first and is_young(self._ledger, topic_id, queue_id):
             return 0
         return self._ledger.store.queue_range(topic_id, queue_id)[1]
 
-    async def _begun_elsewhere(self, group: GroupConfig, topic: TopicConfig) -> int | None:
-        """Since when, by the clock of this broker's log; 0: since before anything here. None: it has not."""
+    async def _begun_elsewhere(self, group: GroupConfig, topic: TopicConfig) -> tuple[int | None, list[str]]:
+        """Returns when the group began elsewhere, in this log's time, and the brokers of the topic that did not answer.
+        0: before any message here; None: none of the others knows a start.
+        """
         await self._cluster.facts_settled()
         own, peers = self._runtime.settings.broker_name, self._cluster.peers
-        names = [at.broker.name for at in self._catalog.routes.route(topic.name) if at.broker.name != own]
+        routes, now_ms = self._catalog.routes, self._runtime.clock.monotonic_ms()
+        there = [at.broker.name for at in routes.route(topic.name) if at.broker.name != own]
+        # A broker leaves the routes before it ends, and still answers meanwhile.
+        gone = {view.name for view in routes.left(topic.name, now_ms)} | self._missed(topic)
+        names = [*there, *sorted(gone - {own, *there})]
         asked_ms = self._runtime.clock.now_ms()
         question = begun_question(group.name, topic.name)
         answers = await asyncio.gather(
-            *(peers.ask(name, METHOD, question, repeatable=True) for name in names), return_exceptions=True
+            *(peers.ask(name, METHOD, question, repeatable=name in there, leaving=True) for name in names),
+            return_exceptions=True,
         )
         since: list[int] = []
+        unanswered: list[str] = []
         for name, answer in zip(names, answers, strict=True):
             try:
                 if isinstance(answer, BaseException):
                     raise answer
                 ago_ms = begun_since(answer)
             except Error as error:
-                log.info("broker %s does not say whether group %s reads %s: %s", name, group.name, topic.name, error)
+                log.info("broker %s does not report whether group %s reads %s: %s", name, group.name, topic.name, error)
+                if isinstance(error, UNANSWERED):
+                    unanswered.append(name)
                 continue
             if ago_ms:
                 since.append(0 if ago_ms < 0 else max(0, asked_ms - ago_ms))
-        return min(since, default=None)
+        return min(since, default=None), unanswered
+
+    def _missed(self, topic: TopicConfig) -> set[str]:
+        """Returns brokers of the topic that have been missing for less than `AWAY_MS`, as this broker remembers them,
+        also across restarts of the nameservers.
+        """
+        since_ms = self._runtime.clock.now_ms() - AWAY_MS
+        away = self._cluster.known.away(topic.name)
+        return {one.name for one in away if not one.gone_ms or one.gone_ms > since_ms}

@@ -1,1 +1,1 @@
-"""How a broker is one copy of its group: its log, its links to the others, the group record, and what drives them."""
+"""One copy of a broker group: its log, its links to the others, the group record, and the driver of all three."""

@@ -1,7 +1,7 @@
-"""A leader's answers to followers that ask where their logs part: each with the last record of what both have.
+"""A leader's answers to followers that query where their logs diverge: each with the last common record.
 
-Called by `ReplicaDriver`. Of each peer one read of the log is under way at a time, and the newest question gets the
-answer: a follower takes a reply only for the last one that it asked. Belongs to one loop.
+Called by `ReplicaDriver`. For each peer at most one read of the log is running, and the newest request gets the answer:
+a follower accepts only the reply to its last request. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from evenq_broker.core.replication.messages import EpochsReply
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.loops.replication.replica_parts import LogActions, PeerSender
 
-__all__ = ["EpochReplies"]
-
 logger = logging.getLogger(__name__)
 
 
 class BeginTask(Protocol):
-    """Runs a task of the driver."""
+    """Starts a task of the driver."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None: ...
 
 
 class EpochReplies:
-    """See the module."""
+    """Replies to all followers of one leader."""
 
     def __init__(self, replica: Replica, *, begin: BeginTask) -> None:
         self._replica, self._begin = replica, begin
         self._newest: dict[int, SendEpochs] = {}
-        """Peer -> what it is to be sent, once its read is done."""
+        """Peer -> the answer to send after its read."""
 
     def send(self, action: SendEpochs, *, log: LogActions, peers: PeerSender) -> None:
         """See SendEpochs."""
@@ -52,8 +50,7 @@ class EpochReplies:
         finally:
             newest = self._newest.pop(action.to)
         envelope, replica = newest.envelope, self._replica
-        # In a later epoch this log may have been cut while it was read, and the follower, which does not know of it
-        # yet, would take another log's record for this one's.
+        # In a later epoch this log may have been cut during the read: the follower would take a wrong record.
         if replica.leads and replica.max_epoch == envelope.epoch:
             body = envelope.body
             assert isinstance(body, EpochsReply)

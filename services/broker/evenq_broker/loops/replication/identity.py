@@ -1,9 +1,8 @@
-"""Who a data folder is in its broker group: the file `replica`, replaced whole and synced.
+"""Identity of a data folder in its broker group: the file `replica`, replaced whole and synced.
 
-It holds the cluster and broker id that it belongs to, the store id (R10), the highest epoch that was synced (R3), and
-what the last stop left (REPL_MEMORY loses its identity with the page cache). A folder of another cluster or broker is
-refused. Beside it lies what the copy remembers of the group record (`remembered.py`). On the thread of the log's writer
-only.
+It holds the cluster and broker id of the folder, the store id (R10), the highest synced epoch (R3), and how the last
+stop went: with REPL_MEMORY, a store that lost its page cache gets a new id. A folder of another cluster or broker is
+rejected. Beside it is the remembered group record (`remembered.py`). Used only on the thread of the log's writer.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID, GroupReco
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 from evenq_broker.loops.replication.remembered import RememberedRecord, replace_file
 
-__all__ = ["FILE", "ReplicaIdentity", "must_be_alone"]
-
 FILE = "replica"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 BYTES_MAX = 4_096
@@ -41,46 +38,66 @@ class _Fields:
 
 
 class ReplicaIdentity:
-    """One open folder's. Made by `load`."""
+    """Identity of one open folder. Made by `load`."""
 
-    def __init__(self, disk: Disk, fields: _Fields, *, is_new: bool) -> None:
-        self._disk, self._fields = disk, fields
+    def __init__(self, disk: Disk, fields: _Fields, *, is_new: bool, restored_epoch: int) -> None:
+        self.disk, self._fields = disk, fields
         self.is_new = is_new
         """True: the folder had no such file until now."""
+        self.restored_epoch = restored_epoch
+        """See `load`."""
         self.remembered = RememberedRecord.load(
             disk, cluster=fields.cluster, broker_id=fields.broker_id, store_id=fields.store_id
         )
-        """What the last start knew of the group record."""
+        """The group record as the last start knew it."""
         self._forgotten = False
 
     @classmethod
     def load(
-        cls, disk: Disk, *, cluster: str, broker_id: int, mode: Mode, restored_epoch: int = 0,
-        boot_id: str | None = None, new_store_id: Callable[[], str] | None = None,
-    ) -> ReplicaIdentity:  # fmt: skip
-        """Read the file, or make it for a folder that never had one, and mark it as in use; the folder is locked
-        meanwhile, so that nothing of another process is written over. `restored_epoch`: the highest that a log from a
-        backup may hold; 0: it is none. `boot_id`: another one after each start of the machine; None asks the kernel.
-        `new_store_id`: for a folder without; None: at random.
+        cls,
+        disk: Disk,
+        *,
+        cluster: str,
+        broker_id: int,
+        mode: Mode,
+        restored_epoch: int = 0,
+        boot_id: str | None = None,
+        new_store_id: Callable[[], str] | None = None,
+    ) -> ReplicaIdentity:
+        """Reads the file, or creates it for a folder without one, and marks it as in use. The folder is locked
+        meanwhile, so that no file of another process is overwritten. `restored_epoch`: the highest that a log from a
+        backup may hold; 0: not from a backup. `boot_id`: differs after each start of the machine; None: from the
+        kernel. `new_store_id`: for a folder without; None: at random.
 
-        Raises StoreLocked; StoreError for a folder of another cluster or broker, a file that is none, and one that
-        cannot be written; OSError.
+        Raises StoreLocked; StoreError for a folder of another cluster or broker, an invalid file, and one that cannot
+        be written; OSError.
         """
         with lock.held(disk):
             return cls._load(
-                disk, cluster, broker_id, mode, restored_epoch, _boot_id() if boot_id is None else boot_id,
+                disk,
+                cluster,
+                broker_id,
+                mode,
+                restored_epoch,
+                _boot_id() if boot_id is None else boot_id,
                 new_store_id or _new_store_id,
-            )  # fmt: skip
+            )
 
     @classmethod
     def _load(
-        cls, disk: Disk, cluster: str, broker_id: int, mode: Mode, restored_epoch: int, boot_id: str,
+        cls,
+        disk: Disk,
+        cluster: str,
+        broker_id: int,
+        mode: Mode,
+        restored_epoch: int,
+        boot_id: str,
         new_store_id: Callable[[], str],
-    ) -> ReplicaIdentity:  # fmt: skip
+    ) -> ReplicaIdentity:
         known, path = _read(disk), disk.describe(FILE)
         if known is not None and (known.cluster, known.broker_id) != (cluster, broker_id):
             raise StoreError(
-                f"{path} says that this folder is of broker {known.broker_id} of cluster {known.cluster!r}, and this "
+                f"{path} belongs to broker {known.broker_id} of cluster {known.cluster!r}, and this "
                 f"is broker {broker_id} of cluster {cluster!r}: correct the settings `cluster` and "
                 "replication.broker_id, or give the broker its own folder; a new copy begins with an empty one"
             )
@@ -88,24 +105,24 @@ class ReplicaIdentity:
         stop = None
         if known is not None:
             stop = LastStop(clean=known.clean, boot_id=known.boot_id, acted=known.epoch > restored_epoch)
-        # The epoch stays although the store gets another id: what was promised in it (R3) does not depend on the
-        # records.
+        # The epoch stays although the store gets another id: promises of an epoch (R3) do not depend on the records.
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
             epoch = restored_epoch if known is None else known.epoch
             known = _Fields(cluster, broker_id, new_store_id(), epoch, boot_id, clean=False)
-        identity = cls(disk, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
+        fields = replace(known, boot_id=boot_id, clean=False)
+        identity = cls(disk, fields, is_new=is_new, restored_epoch=restored_epoch)
         # Before the first record: until `mark_clean`, a start finds that the last stop was not clean.
         identity._write(identity._fields)
         return identity
 
     @property
     def folder(self) -> Path:
-        """Of the data."""
-        return Path(self._disk.describe(FILE)).parent
+        """The data folder."""
+        return Path(self.disk.describe(FILE)).parent
 
     @property
     def store_id(self) -> str:
-        """32 hexadecimal digits; another one after the store was formatted."""
+        """32 hexadecimal digits; different after the store was formatted."""
         return self._fields.store_id
 
     @property
@@ -114,45 +131,44 @@ class ReplicaIdentity:
         return self._fields.epoch
 
     def persist_epoch(self, epoch: int, record: GroupRecord | None = None) -> None:
-        """Sync the highest epoch seen (R3), and remember the record that told of it. Raises StoreError."""
+        """Syncs the highest epoch seen (R3), and remembers the record that has it. Raises StoreError."""
         if epoch > self._fields.epoch:
             self._write(replace(self._fields, epoch=epoch))
         if record is not None and not self._forgotten:
             self.remembered.keep(record)
 
     def forgets(self, record: GroupRecord) -> bool:
-        """True: a start would learn something from this record of the epoch now that it does not remember."""
+        """True: this record of the present epoch holds something that a start would not remember."""
         return record.epoch == self.epoch > 0 and not self._forgotten and not self.remembered.is_as(record)
 
     def forget(self) -> None:
-        """Take the file away again, for good: the folder is not for a group. Raises OSError."""
+        """Removes the file for good: the folder is not for a group. Raises OSError."""
         self._forgotten = True
         self.remembered.forget()
-        self._disk.remove(FILE)
+        self.disk.remove(FILE)
 
     def mark_clean(self) -> None:
-        """All of the log is synced and the process ends. Raises StoreError."""
+        """Marks the log as all synced: the process ends. Raises StoreError."""
         self._write(replace(self._fields, clean=True))
 
     def _write(self, fields: _Fields) -> None:
-        """They are on disk when it returns. Raises StoreError."""
+        """Writes the fields; durable when it returns. Raises StoreError."""
         if self._forgotten:
             return
         try:
-            # One that is half written would leave the folder without its epoch, and the copy could act in an older one
-            # (R3).
-            replace_file(self._disk, FILE, asdict(fields))
+            # A partly written file would lose the epoch, and the copy could act in an older one (R3).
+            replace_file(self.disk, FILE, asdict(fields))
         except OSError as error:
-            raise StoreError(f"{self._disk.describe(FILE)} cannot be written: {not_written(error)}") from error
+            raise StoreError(f"{self.disk.describe(FILE)} cannot be written: {not_written(error)}") from error
         self._fields = fields
 
 
 def must_be_alone(folder: Path | None) -> None:
-    """A broker without copies must not write into the log of a group. Raises StoreError."""
+    """Raises StoreError if the folder is a copy's: a broker without copies must not write into the log of a group."""
     try:
         is_copy = folder is not None and (folder / FILE).exists()
     except OSError:
-        return  # of a folder that cannot be looked into the store says more
+        return  # the store reports a folder that cannot be read
     if is_copy:
         raise StoreError(
             f"{folder} holds one copy of a broker group: start it with the replication.* settings of the group, or "

@@ -1,9 +1,9 @@
-"""The links that other brokers of the group opened here: one for each sender, and how each of them ends.
+"""Links that other brokers of the group opened here: one for each sender, and how each of them ends.
 
-A link is named by its opening: another cluster or group, a broker that is no member, or one that means another broker
-is refused, because an address may lead somewhere else by now. A newer link of a sender ends the older one: its process
-started anew, or its network broke without a word. A sender whose link was closed for what it sent waits longer before
-each next one is taken. `rpc.replication` reads the links, `peer_links.PeerLinks` owns this table.
+The opening identifies a link. An address may lead elsewhere by now, so a link is rejected if its cluster, group,
+sender or receiver is a different one. A newer link of a sender ends the older one: its
+process started anew, or its network broke unnoticed. A sender whose link was closed for its messages waits longer
+before each next one is accepted. `rpc.replication` reads the links, `peer_links.PeerLinks` owns this table.
 """
 
 from __future__ import annotations
@@ -16,29 +16,27 @@ from evenq.errors import BadRequest
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq_broker.loops.state.signals import Signal
-from evenq_broker.loops.wire.replication import LinkEnd, Opening
-
-__all__ = ["BEAT_MS", "IncomingLink", "IncomingLinks", "LinkRefused"]
+from evenq_broker.loops.wire.replication import LinkEnd, LinkOpening
 
 log = logging.getLogger(__name__)
 
 BEAT_MS = 1_000
-"""Between two words that a link stands."""
+"""Between two signs that a link is alive."""
 OPENING_MS = 5_000
 """The longest time from a call to its opening."""
 UNOPENED_MAX = 32
-"""Calls without an opening at once."""
+"""Calls without an opening at the same time."""
 PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
-"""Before a sender is listened to again whose link was closed for what it sent."""
+"""Before a link is accepted again from a sender whose link was closed for its messages."""
 FORGIVEN_MS = 120_000
 """After this time without a fault, the next pause is the first one again."""
 TWINS, TWINS_MS = 3, 60_000
-"""So many links of one sender that take each other's place within this time are of two processes."""
+"""This number of replaced links of one sender within this time means two processes."""
 NO_SENDER = -1
 
 
 class LinkRefused(BadRequest):
-    """A link is not taken; says why, and the call ends with that."""
+    """A link is not accepted; the call ends with the reason."""
 
 
 class IncomingLink:
@@ -50,7 +48,7 @@ class IncomingLink:
         self.sender = NO_SENDER
         """Broker id, once the link is opened."""
         self.end: LinkEnd | None = None
-        """Why it is closed; None: it is not."""
+        """Why it is closed; None: it is open."""
         self._clock = clock
         self._since_ms = clock.monotonic_ms()
         self._changed = Signal()
@@ -62,20 +60,18 @@ class IncomingLink:
         return self.sender != NO_SENDER
 
     def open(self, sender: int) -> None:
-        """Its opening is accepted."""
+        """Notes the accepted opening."""
         self.sender = sender
         self._changed.notify()
 
     def close(self, reason: str, *, taken_over: bool = False) -> None:
-        """End it. The first reason counts. `taken_over`: a newer link of the same sender has its place."""
+        """Ends the link. The first reason counts. `taken_over`: a newer link of the same sender replaced it."""
         if self.end is None:
             self.end = LinkEnd(reason, taken_over=taken_over)
             self._changed.notify()
 
     async def news(self) -> LinkEnd | None:
-        """Wait for what the caller should hear: None: the link stands (or waits for its opening), else why it is
-        closed. Waits `BEAT_MS` at most.
-        """
+        """Waits for the next message to the caller, `BEAT_MS` at most; None: the link is alive or not opened yet."""
         if self.end is None:
             await self._changed.wait(self._seen, clock=self._clock, timeout_ms=BEAT_MS)
             self._seen = self._changed.count
@@ -95,7 +91,7 @@ class _Fault:
 
 
 class IncomingLinks:
-    """See the module."""
+    """Table of the links from other brokers."""
 
     def __init__(
         self,
@@ -108,7 +104,7 @@ class IncomingLinks:
         rng: random.Random,
         on_opened: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_opened`: called with the broker id of each link that is taken."""
+        """`on_opened`: called with the broker id of each accepted link."""
         self.cluster, self.group, self.own_id = cluster, group, own_id
         self._members = frozenset(members) - {own_id}
         self._clock, self._rng, self._on_opened = clock, rng, on_opened
@@ -118,10 +114,10 @@ class IncomingLinks:
         self._closed = ""
         self._last_refusal = ""
         self._replaced: dict[int, list[int]] = {}
-        """When newer links took the place of older ones lately, by sender."""
+        """Times when newer links replaced older ones lately, by sender."""
 
     def set_members(self, members: Collection[int]) -> None:
-        """The group's copies changed: links of those that are none any more end, with the reason."""
+        """Sets the group's copies; links of brokers that are not members any more end, with the reason."""
         self._members = frozenset(members) - {self.own_id}
         for sender in self._links.keys() - self._members:
             self._links[sender].close(self._why_stranger(sender))
@@ -135,22 +131,22 @@ class IncomingLinks:
 
     @property
     def senders(self) -> set[int]:
-        """Broker ids whose links stand here."""
+        """Broker ids with an open link here."""
         return set(self._links)
 
     def arrived(self, peer: str) -> IncomingLink:
-        """A call came in; who it is, its opening tells. Raises LinkRefused."""
+        """Registers a call; its opening will identify the caller. Raises LinkRefused."""
         if self._closed:
             raise LinkRefused(self._closed)
-        # Who calls is not known before the opening: whatever reaches the port can hold this many calls and no more.
+        # The caller is not known before the opening: anyone who reaches the port can hold this many calls and no more.
         if len(self._unopened) >= UNOPENED_MAX:
             raise LinkRefused(f"{UNOPENED_MAX} links wait for their opening, the maximum; try again")
         link = IncomingLink(peer, self._clock)
         self._unopened.append(link)
         return link
 
-    def opened(self, link: IncomingLink, opening: Opening) -> None:
-        """The first message of a link; an older link of the same sender ends. Raises LinkRefused."""
+    def opened(self, link: IncomingLink, opening: LinkOpening) -> None:
+        """Accepts the first message of a link; an older link of the same sender ends. Raises LinkRefused."""
         if link in self._unopened:
             self._unopened.remove(link)
         sender = opening.sender
@@ -159,9 +155,9 @@ class IncomingLinks:
             raise LinkRefused(refusal)
         older = self._links.get(sender)
         if older is not None:
-            # The newer one wins: the older one's process may be gone, and its network has not said so.
+            # The newer one wins: the older one's process may be gone without a sign from the network.
             older.close(
-                f"a newer link of broker {sender}, from {link.peer}, took its place: if this goes on, two processes "
+                f"a newer link of broker {sender}, from {link.peer}, took its place: if this repeats, two processes "
                 f"run as broker {sender} (replication.broker_id) of group {self.group!r}, and one must be stopped",
                 taken_over=True,
             )
@@ -171,7 +167,7 @@ class IncomingLinks:
         self._on_opened(sender)
 
     def _watch_twins(self, sender: int, older: IncomingLink, link: IncomingLink) -> None:
-        """A link may take the place of one whose end was not noticed yet, but not again and again."""
+        """Warns of two processes: a link may replace one whose end was not noticed yet, but not repeatedly."""
         now_ms = self._clock.monotonic_ms()
         times = [at_ms for at_ms in self._replaced.get(sender, ()) if now_ms - at_ms < TWINS_MS]
         self._replaced[sender] = [*times[-TWINS:], now_ms]
@@ -179,40 +175,46 @@ class IncomingLinks:
             log.warning(
                 "replication of %s: links of broker %d take each other's place, now one from %s that of one from %s: "
                 "two processes run with replication.broker_id=%d; stop one of them",
-                self.group, sender, link.peer, older.peer, sender, extra={"group": self.group, "peer": sender},
-            )  # fmt: skip
+                self.group,
+                sender,
+                link.peer,
+                older.peer,
+                sender,
+                extra={"group": self.group, "peer": sender},
+            )
 
     def left(self, link: IncomingLink) -> None:
-        """The call is over. Idempotent."""
+        """Removes the link of an ended call. Idempotent."""
         link.close("the call ended")
         if link in self._unopened:
             self._unopened.remove(link)
-        # Else a newer link of the sender has its place.
+        # Otherwise a newer link of the sender has its place.
         if self._links.get(link.sender) is link:
             del self._links[link.sender]
 
     def refuse(self, link: IncomingLink, reason: str) -> None:
-        """Close a link for what came on it. Its sender, if it is one, has to wait before the next one; that it was
-        refused is logged once, until the reason changes.
-        """
+        """Closes a link for its messages; its sender has to wait. Unknown callers are logged once for each reason."""
         link.close(reason)
         if link.opened:
             self.pause(link.sender, reason)
         elif reason != self._last_refusal:
             self._last_refusal = reason
             log.warning(
-                "replication of %s: a link from %s is refused: %s", self.group, link.peer, reason,
+                "replication of %s: a link from %s is rejected: %s",
+                self.group,
+                link.peer,
+                reason,
                 extra={"group": self.group, "peer": link.peer},
-            )  # fmt: skip
+            )
 
     def pause(self, sender: int, reason: str) -> int:
-        """End the link of a sender for a fault of it, and take none for a while: ms of the pause."""
+        """Ends the link of a sender for its fault, and accepts none for a while; returns the pause, ms."""
         now_ms = self._clock.monotonic_ms()
         fault = self._faults.get(sender)
         if fault is None:
             fault = self._faults[sender] = _Fault(self._rng)
         elif now_ms < fault.until_ms:
-            # More of what was on its way on the same link: it must not lengthen the pause.
+            # A later message of the same link: it must not lengthen the pause.
             return fault.until_ms - now_ms
         elif now_ms - fault.at_ms >= FORGIVEN_MS:
             fault.backoff.reset()
@@ -223,19 +225,22 @@ class IncomingLinks:
             link.close(reason)
         log.warning(
             "replication of %s: links with broker %d are closed for %d ms: %s",
-            self.group, sender, pause_ms, reason,
+            self.group,
+            sender,
+            pause_ms,
+            reason,
             extra={"group": self.group, "peer": sender, "pause_ms": pause_ms},
-        )  # fmt: skip
+        )
         return pause_ms
 
     def close(self, reason: str) -> None:
-        """End all links, and take no more. Idempotent."""
+        """Ends all links, and accepts no more. Idempotent."""
         self._closed = self._closed or reason
         for link in (*self._links.values(), *self._unopened):
             link.close(reason)
 
-    def fault_of(self, opening: Opening) -> str:
-        """Why a peer may not talk to this broker of this group, in a sentence; empty: it may."""
+    def fault_of(self, opening: LinkOpening) -> str:
+        """Returns why a peer may not link to this broker of this group; empty: it may."""
         if opening.cluster != self.cluster:
             return (
                 f"this is cluster {self.cluster!r}, not {opening.cluster[:80]!r}: all copies of a group need the same "
@@ -258,8 +263,8 @@ class IncomingLinks:
     def _why_stranger(self, sender: int) -> str:
         others = ", ".join(map(str, sorted(self._members))) or "none"
         return (
-            f"broker {sender} is no other member of group {self.group!r} (others of broker {self.own_id}: {others}); a "
-            "new copy, or one that was removed, counts after `evenq broker add-replica`"
+            f"broker {sender} is not another member of group {self.group!r} (others of broker {self.own_id}: "
+            f"{others}); a new copy, or one that was removed, counts after `evenq broker add-replica`"
         )
 
     def _pause_of(self, sender: int) -> str:

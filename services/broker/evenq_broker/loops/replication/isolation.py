@@ -1,10 +1,9 @@
-"""Notices that a leader can have nothing confirmed: a copy in sync does not answer, and the record's place does not.
+"""Detects an isolated leader, which nothing can confirm: a copy in sync and the record's place do not answer.
 
-Only a write of the group record takes such a copy out of the set. So until one of both answers no append is
-acknowledged here, and another copy may lead already. Senders would wait for their own limits and know nothing then.
-When it has lasted for `suspect_ms`, new appends are refused before they are stored, and the broker is not ready, so
-load balancers lead clients elsewhere, also those that are here and are told to connect anew. Refusing is always safe.
-Run by `replicated_app`.
+Only a write of the group record removes such a copy from the set. Until one of both answers, no append is acknowledged
+here, and another copy may lead already. Senders would wait for their own limits and get an unknown outcome. After
+`suspect_ms`, new appends are rejected before they are stored, and the broker is not ready: load balancers send clients
+elsewhere, also connected ones, which are requested to reconnect. A rejection is always safe. Run by `replicated_app`.
 """
 
 from __future__ import annotations
@@ -17,30 +16,32 @@ from evenq.runtime.clock import Clock
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 
-__all__ = ["ServesClients", "watch_isolation"]
-
 log = logging.getLogger(__name__)
 
 LOOK_MS = 500
 TURN_AWAY_MS = 10_000
-"""Between two times that clients are told to connect anew: by then load balancers know that the broker is not ready."""
+"""Between two requests to reconnect: by then load balancers know that the broker is not ready."""
 
 
 class ServesClients(Protocol):
-    """What serves the clients of a leader."""
+    """The part that serves the clients of a leader."""
 
     def isolate(self, why: str) -> None:
-        """Nothing can be confirmed here, and why; empty: it can."""
+        """Sets why nothing can be confirmed here; empty: it can."""
 
     def turn_away(self) -> None:
-        """Let clients connect anew; calls that run go on."""
+        """Makes clients reconnect; running calls continue."""
 
 
 async def watch_isolation(
-    driver: ReplicaDriver, replica_log: ReplicaLog, *, term: Callable[[], ServesClients | None], clock: Clock,
+    driver: ReplicaDriver,
+    replica_log: ReplicaLog,
+    *,
+    term: Callable[[], ServesClients | None],
+    clock: Clock,
     group: str,
-) -> None:  # fmt: skip
-    """For as long as the broker lives. `term`: who serves clients now; `group`: the broker's name, for log lines."""
+) -> None:
+    """Runs for as long as the broker lives. `term`: serves clients now; `group`: the broker's name, for log lines."""
     gate, after_ms = replica_log.gate, driver.replica.config.timing.suspect_ms
     since_ms: int | None = None
     turned_ms = 0
@@ -52,11 +53,13 @@ async def watch_isolation(
             gate.isolation = _reason(silent) if lasts else ""
             if lasts:
                 log.warning(
-                    "replica %s: messages are refused: %s. It goes on when they answer", group, gate.isolation,
+                    "replica %s: messages are rejected: %s. They are accepted again when one of these answers",
+                    group,
+                    gate.isolation,
                     extra={"broker": group, "copies": sorted(silent)},
-                )  # fmt: skip
+                )
             else:
-                log.info("replica %s: this leader is isolated no more", group, extra={"broker": group})
+                log.info("replica %s: this leader is not isolated any more", group, extra={"broker": group})
             replica_log.look()
             turned_ms = now_ms
         serves = term()
@@ -69,7 +72,7 @@ async def watch_isolation(
 
 
 def _silent(driver: ReplicaDriver) -> set[int]:
-    """Copies without whose answer nothing is confirmed, and which no write of the record takes out of the set now."""
+    """Copies that must confirm, do not answer, and cannot be removed from the set now."""
     record = driver.replica.record
     if not driver.leads or driver.reaches_record or record is None:
         return set()

@@ -1,10 +1,10 @@
-"""What clients want of lite topics, told by a group's leader to the other copies: one that leads next begins with it.
+"""Clients' lite subscriptions, sent by a group's leader to the other copies: the next leader begins with them.
 
-Sets are in no log, and official SDKs repeat theirs every 30 s only: a new leader that knew none would give their lite
-consumers nothing for that long (decision 91). So a leader tells each other copy within `LOOK_MS` what has changed, and
-all of it again every `REPEAT_MS`, for copies that have started since. Where no client has a set nothing is sent. What
-was subscribed in the last `LOOK_MS` before a leader is lost is repeated by the client. Owned by `replicated_app.py`, on
-each copy, whichever leads.
+The sets are in no log, and official SDKs repeat theirs only every 30 s: a new leader without them would send their lite
+consumers nothing for that long (decision 91). So a leader sends changes to each other copy within `LOOK_MS`, and all
+sets every `REPEAT_MS`, for copies that have started since. Without sets nothing is sent. A subscription of the last
+`LOOK_MS` before a leader is lost is repeated by its client. Owned by `replica/composition.py`, on each copy,
+whichever leads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from evenq_broker.core.lite.subscriptions import LiteSet
 from evenq_broker.loops.wire.lite import LiteNews, lite_sets_for_copy
 from evenq_broker.loops.wire.lite import accepted as must_accept
 
-__all__ = ["ANSWER_MS", "LOOK_MS", "METHOD", "REPEAT_MS", "CopiedLiteSets"]
-
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Peers/LiteSubscriptions"
@@ -32,7 +30,7 @@ ANSWER_MS = 2_000
 
 
 class CopiedLiteSets:
-    """Of one copy: what it tells while it leads, and what it was told while it follows."""
+    """The sets at one copy: sent while it leads, received while it follows."""
 
     def __init__(
         self,
@@ -43,9 +41,7 @@ class CopiedLiteSets:
         others: Callable[[], Sequence[str]],
         clock: Clock,
     ) -> None:
-        """`news`: of the term that this copy leads; None: it leads none. `others`: where the other copies answer.
-        `group`: the broker's name.
-        """
+        """`news`: of the term that this copy leads, or None. `others`: addresses of the other copies."""
         self._net, self._group, self._clock = net, group, clock
         self._news, self._others = news, others
         self._sent: dict[str, tuple[int, int]] = {}
@@ -55,22 +51,20 @@ class CopiedLiteSets:
         self._kept_ms = 0
 
     def keep(self, sets: Iterable[LiteSet]) -> None:
-        """The leader says that these are its sets."""
+        """Stores the sets of the leader."""
         self._kept, self._kept_ms = list(sets), self._clock.monotonic_ms()
 
     def newest(self) -> list[LiteSet]:
-        """The sets, for a term that begins. Each as old as the leader's last word: it had dropped those that clients do
-        not repeat.
-        """
+        """Returns the sets for a term that begins, as old as the leader's last message."""
         age_ms = self._clock.monotonic_ms() - self._kept_ms
         return [LiteSet(one.subscriber, one.names, age_ms) for one in self._kept]
 
     def changed(self) -> None:
-        """This copy's sets have changed, or it leads from now on."""
+        """Notes that this copy's sets have changed, or that it leads from now on."""
         self._wake.set()
 
     async def tell(self) -> None:
-        """Tell the other copies while this one leads. Runs as a loop of the copy."""
+        """Sends sets to the other copies while this one leads. Runs as a loop of the copy."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -83,7 +77,7 @@ class CopiedLiteSets:
                 self._sent.clear()
 
     def _is_anything_due(self, news: LiteNews) -> bool:
-        """Now, or when it is to be repeated."""
+        """True if sets are due now or will be repeated."""
         return bool(news.sets) or any(version != news.version for version, _ in self._sent.values())
 
     def _is_due(self, address: str, news: LiteNews) -> bool:
@@ -98,6 +92,6 @@ class CopiedLiteSets:
                 await self._net.unary(address, METHOD, lite_sets_for_copy(self._group, news.sets), timeout_ms=ANSWER_MS)
             )
         except Error as error:  # it is away, or of an older version
-            log.debug("the copy of %s at %s was told no lite subscriptions: %s", self._group, address, error)
+            log.debug("the copy of %s at %s did not take lite subscriptions: %s", self._group, address, error)
         else:
             self._sent[address] = (news.version, self._clock.monotonic_ms())

@@ -1,10 +1,10 @@
-"""Copies whose records are not those of their group, although epochs and offsets fit: what is said, and what is done.
+"""Copies with records of another history, although epochs and offsets fit: detection, messages, consequences.
 
-A record of one epoch at one offset is the same on all copies (I4), unless a disk was cloned or put back while the group
-went on. Where the bytes show it, such a copy is refused: by itself, when the last record that it has in common with its
-leader by epochs and offsets is another one, or its log has to be cut within a record; and by its leader, when it asks
-for records from a place that lies within one. After an unclean election logs part for good,
-and what is cut is kept aside. Called by `ReplicaLog` and `ReplicaDriver`.
+A record of one epoch at one offset is the same on all copies (I4), unless a disk was cloned or restored while the group
+continued. If the bytes show it, such a copy is rejected. It rejects itself if its last common record with the leader,
+by epochs and offsets, differs, or if its log has to be cut within a record. Its leader rejects it if it requests
+records from a place within one. After an unclean election logs diverge for good, and the cut part is kept aside. Called
+by `ReplicaLog` and `ReplicaDriver`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable
 from evenq.errors import StoreError, WithinRecord
 from evenq.store.copies.log_copy import LogCopy
 from evenq_broker.core.replication.messages import LastRecord
-
-__all__ = ["compare", "cut", "ends_elsewhere", "keep_lost"]
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +27,7 @@ WHY = (
 async def compare(
     theirs: LastRecord | None, own: Callable[[int], Awaitable[LastRecord | None]], copy: LogCopy, *, group: str
 ) -> None:
-    """Before the log is cut where the leader's says. Raises StoreError if the last record below that place is another
-    than the leader's. What is not known, here or there, is not compared: damage of a disk is no other history.
-    """
+    """Compares the last common records before a cut, if both are known. Raises StoreError if they differ."""
     mine = None if theirs is None else await own(theirs.end)
     if theirs is None or mine is None or mine == theirs:
         return
@@ -39,14 +35,12 @@ async def compare(
     raise StoreError(
         f"the log of this copy of {group} is in epoch {epoch} and ends at {copy.end}, and its last record before log "
         f"offset {theirs.end} begins at {mine.start} with crc32c {mine.crc32c:08x}, its leader's at {theirs.start} "
-        f"with {theirs.crc32c:08x}. {WHY}. If more than one copy is refused like this, look at the leader's disk first"
+        f"with {theirs.crc32c:08x}. {WHY}. If more than one copy is rejected like this, look at the leader's disk first"
     )
 
 
 async def cut(copy: LogCopy, end: int, *, group: str) -> None:
-    """Cut the log where the leader's says. Raises StoreError if the bytes show that it is no log of this group, else as
-    `LogCopy.truncate`.
-    """
+    """Cuts the log at the leader's end. Raises StoreError for another group's log, and errors of `truncate`."""
     own_end, epoch = copy.end, copy.epochs[-1][0] if copy.epochs else 0
     try:
         await copy.truncate(end)
@@ -58,20 +52,23 @@ async def cut(copy: LogCopy, end: int, *, group: str) -> None:
 
 
 async def keep_lost(copy: LogCopy, end: int, unclean: int, *, group: str) -> None:
-    """Before committed records may go, by an unclean election of epoch `unclean` (0: there was none): say how many, and
-    keep them aside as far as there is room (R20).
-    """
+    """Reports and keeps aside committed records that a cut removes after an unclean election (0: none) (R20)."""
     if not unclean or end >= copy.end:
         return
     lost = await copy.keep_lost(end)
     log.error(
         "replica %s: %d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that "
         "lacked them was made leader of epoch %d by an operator, and they may have been acknowledged. %s",
-        group, copy.end - end, end, lost.messages, unclean, lost.where,
+        group,
+        copy.end - end,
+        end,
+        lost.messages,
+        unclean,
+        lost.where,
         extra={"bytes": copy.end - end, "messages": lost.messages, "epoch": unclean, "kept_bytes": lost.kept_bytes},
-    )  # fmt: skip
+    )
 
 
 def ends_elsewhere(end: int) -> str:
-    """For a follower that reported that its log ends at `end`: why its leader has no records for it."""
+    """Returns why the leader has no records for a follower whose log ends at `end`."""
     return f"its log ends at {end}, where no record of its leader's ends. {WHY}"

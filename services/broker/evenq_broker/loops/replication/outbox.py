@@ -1,9 +1,9 @@
-"""What waits to be sent to one peer: bounded by number and by bytes, and never waited for.
+"""Messages that wait to be sent to one peer, bounded by number and by bytes. The sender never waits.
 
-The message in hand is the one that leaves just now. It may be of any size that can be sent, and so may the only records
-behind a small one: else large groups would never leave. All others together are `MESSAGES_MAX` messages and `BYTES_MAX`
-bytes. What does not fit is dropped, because the protocol repeats what matters: records push nothing out, and of what a
-follower says of itself the newest is worth the most. Belongs to one link, and to one loop.
+The current message is being sent. It may have any size that can be sent, and so may the only records behind a small
+one: otherwise large groups would never leave. All others together are `MESSAGES_MAX` messages and `BYTES_MAX` bytes.
+The rest is dropped, because the protocol repeats what matters. Records displace nothing; of a follower's reports the
+newest is the most valuable. Belongs to one link, and to one loop.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from evenq_broker.core.replication.messages import Envelope, EpochsRequest, FollowerProgress, Records
 from evenq_broker.loops.wire.replication import envelope_bytes
-
-__all__ = ["BYTES_MAX", "MESSAGES_MAX", "Outbox"]
 
 MESSAGES_MAX = 64
 BYTES_MAX = 8 << 20
@@ -30,28 +28,28 @@ def _has_records(one: _Waiting) -> bool:
 
 
 class Outbox:
-    """See the module."""
+    """Outbox of one link."""
 
     def __init__(self, *, messages_max: int = MESSAGES_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._messages_max, self._bytes_max = messages_max, bytes_max
         self._waiting: deque[_Waiting] = deque()
         self._hand: _Waiting | None = None
         self.bytes = 0
-        """Of what waits, without the message in hand, or the only records behind it."""
+        """Of waiting messages, without the current one, or the only records behind it."""
         self.dropped = 0
-        """Messages since the start that were not sent for want of room, or of a link."""
+        """Messages since the start that were not sent: the outbox was full, or there was no link."""
 
     def __len__(self) -> int:
-        """Messages, the one in hand included."""
+        """Number of messages, the current one included."""
         return len(self._waiting) + (self._hand is not None)
 
     @property
     def in_hand(self) -> Envelope | None:
-        """The message that leaves now, or leaves next; None: there is nothing to send."""
+        """The current message, which is sent now or next; None: there is nothing to send."""
         return None if self._hand is None else self._hand.envelope
 
     def put(self, envelope: Envelope) -> bool:
-        """Let a message wait its turn; False: it was dropped. Raises MalformedMessage for one that cannot be sent."""
+        """Queues a message; False: it was dropped. Raises MalformedMessage for one that cannot be sent."""
         one = _Waiting(envelope, envelope_bytes(envelope))
         if self._hand is None:
             self._hand = one
@@ -66,15 +64,13 @@ class Outbox:
         return True
 
     def sent(self) -> None:
-        """The message in hand left, or was broken off: the next one is in hand."""
+        """Ends the current message, sent or broken off: the next one becomes current."""
         self._hand = self._waiting.popleft() if self._waiting else None
         if self._hand is not None:
             self.bytes -= self._hand.size
 
     def drop_records(self) -> None:
-        """The link ended: the peer asks for these records again, and nothing large is kept for a peer that is away.
-        What is small stays, the message in hand included: it may have been lost.
-        """
+        """Drops records at the end of the link; the peer requests them again. Small messages stay: they may be lost."""
         kept = [one for one in (self._hand, *self._waiting) if one is not None]
         small = [one for one in kept if not _has_records(one)]
         self.dropped += len(kept) - len(small)
@@ -83,7 +79,7 @@ class Outbox:
         self.bytes = sum(one.size for one in self._waiting)
 
     def _make_room(self, one: _Waiting) -> bool:
-        """True if it fits now; what a follower said of itself before makes way for it, the oldest first."""
+        """True if it fits now; earlier reports of a follower are dropped for it, the oldest first."""
         count, size = len(self._waiting), self.bytes + one.size
         going = []
         for old in self._waiting if not _has_records(one) else ():

@@ -1,9 +1,9 @@
 """The link to one peer: opened, kept, and opened again after growing pauses, for as long as the broker lives.
 
-Always true: what is sent leaves in order, pieces of one message with nothing between; a link that said nothing for
-`SILENT_MS` is lost, however healthy its connection looks; a connection that failed is never used again, and the name in
-the address is looked up anew for the next one, because a pod that comes back has another IP. An outage is one line in
-the log at its begin and one at its end. Made by `peer_links.PeerLinks`, which also runs it.
+Messages leave in order, and the pieces of one message without others between. A link that is silent for `SILENT_MS` is
+lost, however healthy its connection looks. A failed connection is never used again. The name in the address is resolved
+anew for the next one, because a pod that comes back has another IP. An outage is one line in the log at its begin and
+one at its end. Made by `peer_links.PeerLinks`, which also runs it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from evenq_broker.core.replication.messages import Envelope, Records
 from evenq_broker.loops.replication.outbox import Outbox
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.replication import (
+    LinkOpening,
     MalformedMessage,
-    Opening,
     envelope_pieces,
     link_end,
     opening_message,
 )
 from evenq_broker.runtime import Runtime
-
-__all__ = ["METHOD", "SILENT_MS", "LinkClosed", "OutgoingLink"]
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +36,11 @@ SILENT_MS = 5_000
 """The link is lost if the peer is silent for this time; it sends something each `BEAT_MS`."""
 RETRY_FIRST_MS, RETRY_MAX_MS = 100, 2_000
 STOOD_MS = 10_000
-"""A link that lasted this long was a good one: the next pause is the first one again."""
+"""After a link that lasted this long, the next pause is the first one again."""
 
 
 class LinkClosed(Error):
-    """The peer closed the link; says why. Its connection is as good as before."""
+    """The peer closed the link, with a reason. Its connection is still good."""
 
 
 class LinkTakenOver(LinkClosed):
@@ -59,21 +57,20 @@ class _Attempt:
         self.over = False
         self.call: Duplex | None = None
         self.opened = False
-        """Its opening was sent."""
         self.pieces: Iterator[bytes] | None = None
-        """What is left of the message in hand; None: nothing of it was sent."""
+        """Rest of the message that is being sent; None: nothing of it was sent."""
 
 
 class OutgoingLink:
-    """See the module. Belongs to one loop."""
+    """Link to one peer. Belongs to one loop."""
 
-    def __init__(self, runtime: Runtime, opening: Opening, address: str, *, outbox: Outbox | None = None) -> None:
+    def __init__(self, runtime: Runtime, opening: LinkOpening, address: str, *, outbox: Outbox | None = None) -> None:
         self.peer = opening.receiver
         """Broker id."""
         self.address = address
         self.outbox = outbox or Outbox()
         self.tries = 0
-        """Calls since the link stood last."""
+        """Calls since the link was last alive."""
         self._runtime, self._clock = runtime, runtime.clock
         self._opening = opening
         self._attempt: _Attempt | None = None
@@ -81,22 +78,18 @@ class OutgoingLink:
         self._fault = ""
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
-        """Since when it does not stand; None: it does."""
+        """Begin of the outage; None: the link is alive."""
         self._logged: set[type[Error]] = set()
-        """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
-        was unreachable before.
-        """
+        """Kinds of trouble logged in this outage: a peer may be unreachable first, then have a wrong certificate."""
 
     @property
     def connected(self) -> bool:
-        """True: the peer takes messages."""
+        """True: the peer accepts messages."""
         return self._attempt is not None and self._attempt.stands and not self._attempt.over
 
     def send(self, envelope: Envelope) -> bool:
-        """Send soon; False: it was dropped for want of room, or, if it holds records, of a link. Never waits. Raises
-        MalformedMessage for a message that cannot be sent.
-        """
-        # Records are read anew when the follower is back; kept for a peer that is away they would only fill the memory.
+        """Queues a message; False: dropped (full, or records without a link). Raises MalformedMessage."""
+        # A follower requests records again when it is back; kept meanwhile they would only fill the memory.
         if not self.connected and isinstance(envelope.body, Records):
             self.outbox.dropped += 1
             return False
@@ -105,7 +98,7 @@ class OutgoingLink:
         return taken
 
     def close(self, reason: str, pause_ms: int) -> None:
-        """End the call for a fault of the peer, and open none for `pause_ms`."""
+        """Ends the call for a fault of the peer, and opens none for `pause_ms`."""
         self._fault = reason
         if self._attempt is not None:
             self._attempt.over = True
@@ -113,14 +106,14 @@ class OutgoingLink:
         self._interrupt.notify()
 
     def hurry(self) -> None:
-        """The peer was heard of: do not wait for the end of the pause between two tries."""
+        """Ends the pause between two tries: the peer has connected here."""
         if not self.connected:
             self._interrupt.notify()
 
     # ------------------------------------------------------------------------------------------------------- its loop
 
     async def run(self) -> None:
-        """Ends with its task only."""
+        """Opens the link again and again; ends only when its task is cancelled."""
         backoff = Backoff(self._runtime.rng, first_ms=RETRY_FIRST_MS, max_ms=RETRY_MAX_MS)
         while True:
             now_ms = self._clock.monotonic_ms()
@@ -137,14 +130,13 @@ class OutgoingLink:
                 seen = self._interrupt.count
                 if self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
                     backoff.reset()
-            # A pod that comes back has another IP, so the name is looked up anew; a peer that closed the link lives
-            # where it was.
+            # A pod that comes back has another IP: resolve the name anew. A peer that closed the link is still there.
             if not isinstance(cause, LinkClosed):
                 await self._renew()
             await self._interrupt.wait(seen, clock=self._clock, timeout_ms=backoff.next_ms())
 
     async def _call(self, attempt: _Attempt) -> Error:
-        """One call from its begin to its end; why it ended."""
+        """Makes one call; returns why it ended."""
         self._attempt, self._fault = attempt, ""
         talking: asyncio.Task[Error] = spawn(self._talk(attempt), name=f"replication to broker {self.peer}")
         watching: asyncio.Task[Error] = spawn(self._watch(attempt), name=f"silence of broker {self.peer}")
@@ -170,7 +162,7 @@ class OutgoingLink:
             return error
 
     async def _listen(self, attempt: _Attempt, answers: AsyncGenerator[bytes, None]) -> Error:
-        """Until the peer ends the call; raises what the call ends with."""
+        """Reads until the peer ends the call; raises the error of the call."""
         async for data in answers:
             end = link_end(data)
             if end is not None:
@@ -183,7 +175,7 @@ class OutgoingLink:
         return ConnectionFailed("it ended the link without a reason")
 
     async def _watch(self, attempt: _Attempt) -> Error:
-        """Why the call must end although it runs."""
+        """Returns why the call must end although it runs."""
         while True:
             if self._fault:
                 return LinkClosed(self._fault)
@@ -193,7 +185,7 @@ class OutgoingLink:
             await self._interrupt.wait(self._interrupt.count, clock=self._clock, timeout_ms=left_ms)
 
     def _send_on(self) -> None:
-        """Hand over what waits, as far as the call takes it now."""
+        """Passes waiting messages on, as far as the call accepts them now."""
         attempt = self._attempt
         if attempt is None or attempt.call is None:
             return
@@ -210,7 +202,7 @@ class OutgoingLink:
                 attempt.pieces = envelope_pieces(envelope)
             try:
                 piece = next(attempt.pieces, None)
-            except MalformedMessage as error:  # a mistake of ours, or a log beyond what 63 bits count
+            except MalformedMessage as error:  # a bug, or a log beyond 63 bits
                 log.warning("replication of %s: %s", self._opening.broker_name, error, extra=self._facts())
                 piece = None
             if piece is None:
@@ -231,10 +223,15 @@ class OutgoingLink:
         away_ms = 0 if self._lost_ms is None else now_ms - self._lost_ms
         log.info(
             "replication of %s: the link to broker %d at %s stands (%d ms and %d failed tries without it)",
-            self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
-        )  # fmt: skip
+            self._opening.broker_name,
+            self.peer,
+            self.address,
+            away_ms,
+            self.tries,
+            extra=self._facts(),
+        )
         self._lost_ms, self.tries = None, 0
-        self._logged &= {LinkTakenOver}  # two processes that take it from each other do so again and again
+        self._logged &= {LinkTakenOver}  # two processes that replace each other's link do so repeatedly
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
@@ -244,8 +241,12 @@ class OutgoingLink:
             self._logged.add(type(cause))
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
-                self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),
-            )  # fmt: skip
+                self._opening.broker_name,
+                self.peer,
+                self.address,
+                cause.message,
+                extra=self._facts(),
+            )
 
     def _facts(self) -> dict[str, object]:
         return {"group": self._opening.broker_name, "peer": self.peer, "address": self.address}

@@ -1,12 +1,11 @@
-"""The links between this broker and the others of its group, in both directions: who owns a `Replica` sends and
-receives by them and knows nothing of the network.
+"""The links between this broker and the others of its group, in both directions. The owner of a `Replica` sends and
+receives with them and does not know the network.
 
 One link leads to each other member (`outgoing_link`), one comes from each (`incoming_links`, read by
 `rpc.replication`); members come and go (`set_members`). `send` never waits and may lose a message; `on_message` gets
-the messages of each sender in their order, at most once. Nothing here decides: what messages mean is the core's, where
-they go is the members' table.
-Always true: what peers can make this broker keep is bounded, per link: `outbox` and one message that leaves, and one
-message that comes (`RECORDS_BYTES_MAX`).
+the messages of each sender in their order, at most once. Nothing here decides: the core interprets messages. Memory
+that peers can occupy here is bounded per link: `outbox`, one message that leaves, and one that arrives
+(`RECORDS_BYTES_MAX`).
 """
 
 from __future__ import annotations
@@ -20,20 +19,18 @@ from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.snapshot_files import SnapshotSource
 from evenq_broker.loops.replication.incoming_links import IncomingLinks
 from evenq_broker.loops.replication.outgoing_link import OutgoingLink
-from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.loops.wire.replication import LinkOpening
 from evenq_broker.runtime import Runtime
-
-__all__ = ["PeerLinks"]
 
 log = logging.getLogger(__name__)
 
 
 async def _always() -> None:
-    """There is always room."""
+    """Returns immediately: there is always space."""
 
 
 class PeerLinks:
-    """See the module. A `rpc.replication.replication.ReplicationReceiver`. Belongs to one loop."""
+    """All links of one broker. A `rpc.replication.replication.ReplicationReceiver`. Belongs to one loop."""
 
     def __init__(
         self,
@@ -45,9 +42,8 @@ class PeerLinks:
         room: Callable[[], Awaitable[None]] = _always,
         snapshots: SnapshotSource | None = None,
     ) -> None:
-        """`members`: the brokers of the group by id, with the address at which each is called; the own one may be among
-        them. `room`: waits while this broker cannot accept another message. `snapshots`: what peers may fetch; may be
-        set later.
+        """`members`: the brokers of the group by id, with their addresses; the own one may be among them. `room`: waits
+        while this broker cannot accept another message. `snapshots`: source for peers; may be set later.
         """
         self._runtime = runtime
         self.own_id = own_id
@@ -67,15 +63,15 @@ class PeerLinks:
         self._links = {peer: self._link(peer, members[peer]) for peer in sorted(members) if peer != own_id}
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._dropped_before = 0
-        """Of links that are no more."""
+        """Of removed links."""
         self._started = self._closed = False
         self._strangers: set[int] = set()
         self._gone: set[int] = set()
-        """Who was a member: what was on its way to it may still come here."""
+        """Former members: messages to them may still come here."""
 
     @property
     def connected(self) -> set[int]:
-        """Ids of the brokers that take messages of this one now."""
+        """Ids of the brokers that accept messages of this one now."""
         return {peer for peer, link in self._links.items() if link.connected}
 
     @property
@@ -85,24 +81,22 @@ class PeerLinks:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits to be sent, all peers together, without the message that leaves just now."""
+        """Bytes that wait to be sent, all peers together, without the messages that are being sent."""
         return sum(link.outbox.bytes for link in self._links.values())
 
     @property
     def dropped(self) -> int:
-        """Messages since the start that were not sent, for want of room or of a link."""
+        """Messages since the start that were not sent: the outbox was full, or there was no link."""
         return self._dropped_before + sum(link.outbox.dropped for link in self._links.values())
 
     def start(self) -> None:
-        """Open the links to all others, and keep them."""
+        """Opens the links to all others, and keeps them."""
         self._started = True
         for peer in self._links:
             self._run(peer)
 
     def set_members(self, members: Mapping[int, str]) -> None:
-        """The group's copies, or their addresses, changed; an empty address is not known. Links to and from those that
-        are none any more end, links to new ones are opened.
-        """
+        """Sets the group's copies and addresses (empty: not known); ends and opens links accordingly."""
         wanted = {peer: address for peer, address in members.items() if peer != self.own_id and address}
         for peer, link in list(self._links.items()):
             if wanted.get(peer) != link.address:
@@ -115,44 +109,43 @@ class PeerLinks:
             self._links[peer] = self._link(peer, wanted[peer])
             if self._started and not self._closed:
                 self._run(peer)
-        # Named again if it is still so: the log says each once for one set of members.
+        # Reported again if it is still so: the log has each stranger once for one set of members.
         self._strangers.clear()
         self._gone = (self._gone | (self.incoming.members - members.keys())) - members.keys()
         self.incoming.set_members(members)
 
     def _link(self, peer: int, address: str) -> OutgoingLink:
         cluster = self._runtime.settings.cluster
-        return OutgoingLink(self._runtime, Opening(cluster, self.group, self.own_id, peer), address)
+        return OutgoingLink(self._runtime, LinkOpening(cluster, self.group, self.own_id, peer), address)
 
     def _run(self, peer: int) -> None:
         link = self._links[peer]
         self._tasks[peer] = self._runtime.spawn(link.run(), name=f"replication link to broker {peer}")
 
     def send(self, to: int, envelope: Envelope) -> bool:
-        """Send a message to a broker; never waits, may lose it. False: it is known already that it is lost. Raises
-        MalformedMessage for one that cannot be sent at all (records of more than `RECORDS_BYTES_MAX`).
-        """
+        """Sends a message without waiting; False: it is certainly lost. Raises MalformedMessage."""
         link = self._links.get(to)
         if link is None or self._closed:
             if link is None and to not in self._strangers and to not in self._gone:
                 self._strangers.add(to)
                 log.warning(
                     "replication of %s: broker %d is in the group record and has no address here; known are %s",
-                    self.group, to, sorted(self._links), extra={"group": self.group, "peer": to},
-                )  # fmt: skip
+                    self.group,
+                    to,
+                    sorted(self._links),
+                    extra={"group": self.group, "peer": to},
+                )
             return False
         return link.send(envelope)
 
     def close_peer(self, broker_id: int, reason: str) -> None:
-        """End the links to and from a broker for what it sent. New ones come after a pause, which grows from 1 s to a
-        minute if it goes on.
-        """
+        """Ends the links with a broker for its messages. New ones follow after a pause of 1 s to a minute."""
         link = self._links.get(broker_id)
         if link is not None:
             link.close(reason, self.incoming.pause(broker_id, reason))
 
     async def close(self) -> None:
-        """End all links. Idempotent."""
+        """Ends all links. Idempotent."""
         self._closed = True
         self.incoming.close(f"broker {self.own_id} of group {self.group} ends")
         for task in self._tasks.values():
@@ -163,12 +156,12 @@ class PeerLinks:
     # ------------------------------------------------------------------------------------ for the calls that are served
 
     def receive(self, envelope: Envelope) -> None:
-        """A message of a peer."""
+        """Passes a message of a peer on."""
         if not self._closed:
             self._on_message(envelope)
 
     async def room(self) -> None:
-        """Wait until one more may come."""
+        """Waits until one more message may come."""
         await self._room()
 
     def _heard_of(self, sender: int) -> None:

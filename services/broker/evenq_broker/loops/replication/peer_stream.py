@@ -1,4 +1,4 @@
-"""A stream of one answer of another copy, which must not stand still. Read by `snapshot_fetch` and `record_fetch`."""
+"""A stream of one answer of another copy, which must not stall. Read by `snapshot_fetch` and `record_fetch`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.loops.state.signals import done_within
 
-__all__ = ["peer_stream"]
-
 
 async def peer_stream(
     net: Net, address: str, method: str, request: bytes, *, stall_ms: int, of: str, clock: Clock
 ) -> AsyncGenerator[bytes, None]:
-    """Its messages, encoded; close it when no more are wanted. Raises RequestTimeout, which names what it is a stream
-    `of`, after `stall_ms` without one, and what the call fails with.
-    """
+    """Yields its encoded messages. Raises errors of the call, and RequestTimeout after `stall_ms` of silence."""
     messages = net.stream(address, method, request, timeout_ms=None)
     try:
         while True:
@@ -28,7 +24,7 @@ async def peer_stream(
                     raise RequestTimeout(f"{address} sent nothing of {of} for {stall_ms} ms")
             finally:
                 step.cancel()
-                await asyncio.wait({step})  # the stream can be closed only when no read of it is under way
+                await asyncio.wait({step})  # the stream can be closed only while no read of it is running
             message = step.result()
             if message is None:
                 return

@@ -1,7 +1,7 @@
-"""A copy fetches records of the log from another one, in place of those that its disk has damaged.
+"""Fetches records of the log from another copy, in place of those that the disk has damaged.
 
-What comes is bounded by what was asked for, and judged by who asked (`loops.replication.record_repair`);
-`rpc.replication.records` is the other side.
+The request bounds the answer, and the caller checks it (`loops.replication.record_repair`); `rpc.replication.records`
+is the other side.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.loops.replication.peer_stream import peer_stream
 from evenq_broker.loops.wire.records import WantedRecords, ask_records, data_of
-from evenq_broker.loops.wire.replication import Opening
-
-__all__ = ["METHOD", "STALL_MS", "fetch_records"]
+from evenq_broker.loops.wire.replication import LinkOpening
 
 METHOD = "/evenq.v1.Replication/FetchRecords"
 STALL_MS = 1_500
-"""The longest time without a piece: a reader waits, and there is another copy to ask."""
+"""The longest time without a piece: a reader waits, and there is another copy to query."""
 
 
-async def fetch_records(net: Net, address: str, who: Opening, wanted: WantedRecords, *, clock: Clock) -> bytes:
-    """What the broker `who.receiver` has there, unchecked, and no more than was asked for. Raises BadRequest (it has
-    another log, or sends something else), NotFound (not there, or damaged there, too), HaNotAvailable (it does not know
-    that this is committed), TooManyRequests, ConnectionFailed, RequestTimeout.
+async def fetch_records(net: Net, address: str, who: LinkOpening, wanted: WantedRecords, *, clock: Clock) -> bytes:
+    """Returns the records of the broker `who.receiver` there, unchecked, and no more than requested. Raises BadRequest
+    (another log, or a wrong answer), NotFound (not there, or damaged there, too), HaNotAvailable (not known there to be
+    committed), TooManyRequests, ConnectionFailed, RequestTimeout.
     """
     size, parts, came = wanted.end - wanted.start, [], 0
     messages = peer_stream(
@@ -36,6 +34,6 @@ async def fetch_records(net: Net, address: str, who: Opening, wanted: WantedReco
             data = data_of(message)
             came += len(data)
             if came > size:
-                raise BadRequest(f"{address} sends more than the {size} bytes of records that were asked for")
+                raise BadRequest(f"{address} sends more than the {size} bytes of records that were requested")
             parts.append(data)
     return b"".join(parts)

@@ -1,15 +1,16 @@
-"""Records that the disk has damaged are fetched from another copy and written in place (promise D2, decision 78).
+"""Repair of records that the disk damaged: they are fetched from another copy and written in place (promise D2,
+decision 78).
 
-Whoever meets damage in the log asks `repair`, waits, and reads again: readers of a leader's store and of a follower's
-view, the replay of a follower, what reads groups for followers. The file is walked from its begin, and each damaged
-part below the committed end is asked for, from one copy after the other, until bytes come that are whole and fit
-between their neighbours; same epoch and offset are the same bytes on all copies (I4). `given` is the other side.
+A reader that meets damage calls `repair`, waits, and reads again. Readers are those of a leader's store and of a
+follower's view, the replay of a follower, and reads for followers. The file is scanned from its begin. Each damaged
+part below the committed end is requested from one copy after the other, until bytes come that are whole and fit between
+their neighbours: same epoch and offset are the same bytes on all copies (I4). `given` is the other side.
 
-Bounded: one file at a time, `WAITING_MAX` wait, a part has `PART_BYTES_MAX`, a file is walked once in `REST_MS` unless
-something was repaired in it, each copy is asked once for a part. Belongs to one loop; files are read on a thread of its
-own and written by the folder's owner. Always true: nothing is written that `log_damage.fault_of` finds fault with; what
-lies at or behind the committed end is asked for and written only by a start (decision 87) and before a cut (decision
-94), and given only by a leader, or below a record that both logs have (decision 95).
+Bounds: one file is scanned at a time, and `WAITING_MAX` wait. A part has `PART_BYTES_MAX`. A file is scanned once in
+`REST_MS`, unless a part of it was repaired. Each copy is queried once for a part. Belongs to one loop; its own thread
+reads files, the folder's owner writes them. Nothing is written that `log_damage.fault_of` rejects. Parts at or behind
+the committed end are requested and written only by a start (decision 87) and before a cut (decision 94). They are given
+only by a leader, or below a record that both logs have (decision 95).
 """
 
 from __future__ import annotations
@@ -36,43 +37,39 @@ from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import RECORDS_BYTES_MAX
 
-__all__ = ["CommittedLog", "RecordRepair"]
-
 log = logging.getLogger(__name__)
 
 WAIT_MS = 5_000
-"""Longest wait of a read that met damage, ms; the repair goes on."""
+"""Longest wait of a read that met damage, ms; the repair continues."""
 REST_MS = 10_000
-"""Between two walks through a file in which something could not be repaired."""
+"""Between two scans of a file with a part that could not be repaired."""
 CLEAN_MS = 1_000
-"""Between two walks through a file that is whole: who asks was wrong."""
+"""Between two scans of a whole file: the reader reported damage wrongly."""
 START_MS = 15_000
-"""How long a start asks copies that cannot tell yet what is committed."""
+"""How long a start queries copies that cannot report yet what is committed."""
 START_PAUSE_MS = 1_000
 WAITING_MAX = 16
 PART_BYTES_MAX = RECORDS_BYTES_MAX
 PARTS_MAX = 1_000
-"""Of one walk through a file."""
+"""Of one scan of a file."""
 FAILURES_NAMED = 3
-BROKEN = "what was written there came back as other bytes: the disk is broken"
+BROKEN = "the bytes written there were read back differently: the disk is broken"
 
 Ask = Callable[[int, WantedRecords], Awaitable[bytes]]
-"""What a copy, by its broker id, has in a part of the log, unchecked. Raises Error."""
+"""Returns a part of the log of a copy, by its broker id, unchecked. Raises Error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """What is known of the log now."""
+    """Present knowledge of the log."""
 
     end: int
     """All below is committed."""
     table: EpochTable
     led_end: int = 0
-    """While this copy leads: where its log ends, which is the log of its epoch; else 0."""
+    """While this copy leads: the end of its log, which is the log of its epoch; otherwise 0."""
     matched_end: int = 0
-    """While this copy cuts its log to its leader's: where; else 0. The leader has the same below, committed or not
-    (R4).
-    """
+    """Place of a running cut to the leader's log, which has the same records below (R4); otherwise 0."""
 
     @property
     def repaired_end(self) -> int:
@@ -82,7 +79,7 @@ class CommittedLog:
 
 @dataclass(slots=True)
 class _FileLook:
-    """What came of one walk through a file."""
+    """Result of one scan of a file."""
 
     ended_ms: int = 0
     repaired: int = 0
@@ -90,45 +87,50 @@ class _FileLook:
 
     @property
     def rest_ms(self) -> int:
-        """How long it is remembered."""
+        """How long the result stays valid."""
         return REST_MS if self.failures else CLEAN_MS
 
     def failure_at(self, log_offset: int) -> str:
-        """Why what is damaged there, or else anywhere in the file, was not repaired; empty: nothing of it was."""
+        """Returns why damage there, or elsewhere in the file, was not repaired; empty: all of it was."""
         here = [reason for part, reason in self.failures if part.start <= log_offset < part.end]
         return "; ".join((here or [reason for _, reason in self.failures])[:FAILURES_NAMED])
 
 
 class RecordRepair:
-    """See the module. It is a `Repairs` of the store and a `RecordSource` of the calls."""
+    """Repair of one log. It is a `Repairs` of the store and a `RecordSource` of the calls."""
 
     def __init__(
-        self, disk: Disk, segment_bytes: int, *, known: Callable[[], CommittedLog], copies: Callable[[], list[int]],
-        ask: Ask, write: Callable[[int, bytes], Awaitable[None]], clock: Clock, group: str,
-    ) -> None:  # fmt: skip
-        """`copies`: broker ids of the other copies, the first is asked first. `write` has the folder's owner put
-        records in place. `group`: the broker's name, for log lines.
-        """
+        self,
+        disk: Disk,
+        segment_bytes: int,
+        *,
+        known: Callable[[], CommittedLog],
+        copies: Callable[[], list[int]],
+        ask: Ask,
+        write: Callable[[int, bytes], Awaitable[None]],
+        clock: Clock,
+        group: str,
+    ) -> None:
+        """`copies`: the other copies, in the order of queries. `write` puts records in place by the folder's owner."""
         self._disk, self._segment_bytes = disk, segment_bytes
         self._known, self._copies, self._ask, self._write = known, copies, ask, write
         self._clock, self._group = clock, group
         self.records_repaired = 0
         self.parts_failed = 0
-        """Damaged parts that no copy could replace; each walk that meets one counts."""
+        """Damaged parts that no copy could replace; each scan that meets one counts."""
         self.version = 0
-        """See Repairs."""
         self._jobs = Jobs(threads=1, name="evenq-repair", threaded=disk.blocks)
         self._one = asyncio.Lock()
         self._under_way: dict[int, asyncio.Task[_FileLook]] = {}
         self._walks: dict[int, _FileLook] = {}
-        """Of files that were walked lately."""
+        """Recent scans, by the start of the file."""
         self._closed = False
 
-    # -- who met damage -----------------------------------------------------------------------------------------------
+    # -- calls of readers ---------------------------------------------------------------------------------------------
 
     async def repair(self, error: StoreCorrupted, seen: int) -> bool:
         """See Repairs."""
-        # Repaired since the read began, perhaps at this very place: reading again is cheaper than a walk.
+        # Repaired since the read began, perhaps at this very place: another read is cheaper than a scan.
         if self.version != seen:
             return True
         log_offset = error.log_offset
@@ -143,12 +145,12 @@ class RecordRepair:
         raise StoreCorrupted(f"{error.message}; it could not be repaired: {failure}", log_offset=log_offset)
 
     async def _walked(self, error: StoreCorrupted) -> _FileLook:
-        """The walk through the file of the damage. Raises StoreCorrupted: it takes long, or too many wait."""
+        """Returns the scan of the damaged file. Raises StoreCorrupted: it takes long, or too many files wait."""
         start, _ = segment_of(error.log_offset, self._segment_bytes)
         now_ms = self._clock.monotonic_ms()
         self._walks = {one: walk for one, walk in self._walks.items() if now_ms - walk.ended_ms < walk.rest_ms}
         walk = self._walks.get(start)
-        # A walk that repaired something is not remembered: who comes later met other damage than it did.
+        # A scan that repaired a part is not reused: a later reader met other damage.
         if walk is not None and not walk.repaired:
             return walk
         task = self._under_way.get(start)
@@ -161,7 +163,7 @@ class RecordRepair:
             task = self._begin(start)
         if not await done_within(asyncio.shield(task), WAIT_MS, clock=self._clock):
             raise StoreCorrupted(
-                f"{error.message}; its repair from another copy goes on, read again", log_offset=error.log_offset
+                f"{error.message}; its repair from another copy continues, read again", log_offset=error.log_offset
             )
         return task.result()
 
@@ -179,14 +181,17 @@ class RecordRepair:
                 scan = LogScan(self._disk, self._segment_bytes, start, self._known().repaired_end)
                 await self._walk_through(scan, walk)
             except FileNotFoundError:
-                pass  # retention let it go
+                pass  # retention removed it
             except StorePoisoned:
                 raise
             except (Error, OSError) as error:
                 log.warning(
-                    "replica %s: the log file at %d is not repaired: %s", self._group, start, error,
+                    "replica %s: the log file at %d is not repaired: %s",
+                    self._group,
+                    start,
+                    error,
                     extra={"broker": self._group, "log_offset": start},
-                )  # fmt: skip
+                )
             finally:
                 walk.ended_ms = self._clock.monotonic_ms()
                 self._walks[start] = walk
@@ -215,12 +220,12 @@ class RecordRepair:
     async def _mended(
         self, part: DamagedPart, table: EpochTable, write: Callable[[int, bytes], Awaitable[None]]
     ) -> str:
-        """Why a part could not be repaired; empty: it was."""
+        """Replaces a part; returns why that failed, or an empty text."""
         if part.size > PART_BYTES_MAX:
             return f"{part.size} bytes in a row are damaged, {PART_BYTES_MAX} can be fetched"
         reasons: list[str] = []
         best: tuple[int, bytes] | None = None
-        # The rest of a file that no header fits in is of the epoch before or of the one behind: tables differ in that.
+        # The rest of a file that no header fits in belongs to the epoch before or after it: tables differ in that.
         holds_record = -part.start % self._segment_bytes >= HEADER_BYTES or part.start % self._segment_bytes == 0
         epoch = table.epoch_at(part.start) if holds_record else 0
         crc_of_next = await self._jobs.run(lambda: crc_of_record_at(self._disk, self._segment_bytes, part.end))
@@ -239,12 +244,12 @@ class RecordRepair:
                 continue
             if best is None or len(data) > len(best[1]):
                 best = copy, data
-            # One that is damaged in the part, too, gives its begin. The next one may have all of it, and a block that
-            # the disk lost can be written as a whole only.
+            # A copy that is damaged in the part, too, gives its begin. The next one may have all of it, and a block
+            # that the disk lost can be written as a whole only.
             if len(data) == part.size:
                 break
         if best is None:
-            return "; ".join(reasons) or "there is no other copy to ask"
+            return "; ".join(reasons) or "there is no other copy to fetch them from"
         copy, data = best
         try:
             await write(part.start, data)
@@ -253,7 +258,7 @@ class RecordRepair:
         except Error as error:
             return error.message
         count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
-        # With each part and not at the walk's end: who waits for this part need not wait for the file.
+        # With each part and not at the scan's end: a reader of this part need not wait for the file.
         self.version += 1
         self.records_repaired += count
         self._log_repair(part, copy, count, len(data))
@@ -262,19 +267,29 @@ class RecordRepair:
     def _log_repair(self, part: DamagedPart, copy: int, count: int, size: int) -> None:
         log.warning(
             "replica %s: %s was damaged from byte %d on (log offset %d, %d bytes: %s); repaired from copy %d. A disk "
-            "that returns wrong data goes on doing so: look after it",
-            self._group, *self._place(part), part.start, size, part.reason, copy,
+            "that returns wrong data will do so again: check it",
+            self._group,
+            *self._place(part),
+            part.start,
+            size,
+            part.reason,
+            copy,
             extra={"broker": self._group, "log_offset": part.start, "bytes": size, "records": count, "copy": copy},
-        )  # fmt: skip
+        )
 
     def _log_failure(self, part: DamagedPart, failure: str) -> None:
         self.parts_failed += 1
         log.error(
             "replica %s: %s is damaged from byte %d on (log offset %d, %d bytes: %s), and no other copy could replace "
             "it: %s",
-            self._group, *self._place(part), part.start, part.size, part.reason, failure,
+            self._group,
+            *self._place(part),
+            part.start,
+            part.size,
+            part.reason,
+            failure,
             extra={"broker": self._group, "log_offset": part.start, "bytes": part.size},
-        )  # fmt: skip
+        )
 
     def _place(self, part: DamagedPart) -> tuple[str, int]:
         start, position = segment_of(part.start, self._segment_bytes)
@@ -283,9 +298,8 @@ class RecordRepair:
     # -- a start ------------------------------------------------------------------------------------------------------
 
     async def repair_unopened(self, error: StoreCorrupted) -> None:
-        """The folder cannot be opened because of this damage below what is on disk for certain: repair it, and what
-        lies before it in its file. Its table of epochs tells whose log it is. Returns if the folder may be opened
-        again; raises StoreCorrupted.
+        """Repairs damage that prevents the opening of the folder, and damage before it in its file. The table of epochs
+        identifies the log. Returns if the folder may be opened again; raises StoreCorrupted.
         """
         if self._closed:
             raise error
@@ -298,7 +312,7 @@ class RecordRepair:
             ) from error
 
     async def _repaired_unopened(self, log_offset: int) -> str:
-        """Why the damage at `log_offset` stays; empty: it is repaired."""
+        """Returns why the damage at `log_offset` stays; empty: it is repaired."""
         disk, segment_bytes = self._disk, self._segment_bytes
         filed = await self._jobs.run(lambda: epoch_file.load(disk))
         if filed is None:
@@ -327,9 +341,9 @@ class RecordRepair:
                 if part.end > log_offset:
                     return failure
                 scan.pass_over(part)
-            # Else the folder would be opened and scanned again and again, and would look like one that is repaired.
+            # Otherwise the folder would be opened and scanned again and again, and would look repaired.
             if written < 0:
-                return "its file shows no damaged record up to this place, so no other copy was asked"
+                return "its file shows no damaged record up to this place, so no other copy was queried"
         except FileNotFoundError:
             return "the file is missing"
         except OSError as error:
@@ -338,21 +352,20 @@ class RecordRepair:
             return error.message
         return ""
 
-    # -- who is asked -------------------------------------------------------------------------------------------------
+    # -- the other side -----------------------------------------------------------------------------------------------
 
     async def given(self, wanted: WantedRecords) -> bytes:
-        """See RecordSource. What is found damaged here is repaired, too, and not waited for."""
+        """See RecordSource. Damage found here is repaired, too; the call does not wait for it."""
         known, start, end = self._known(), wanted.start, wanted.end
         file_start = segment_of(start, self._segment_bytes)[0] if start >= 0 else 0
         if not 0 <= start < end <= file_start + self._segment_bytes or end - start > PART_BYTES_MAX:
             raise BadRequest(
-                f"{start} to {end} is no part of one log file, which has {self._segment_bytes} bytes, or is over "
+                f"{start} to {end} is not a part of one log file, which has {self._segment_bytes} bytes, or exceeds "
                 f"{PART_BYTES_MAX} bytes"
             )
         if start < known.table.start:
             raise NotFound(f"the log here begins at {known.table.start}")
-        # A leader knows of nothing committed until its copies have its first record, and a copy that asks at its start
-        # waits for this answer (decision 87).
+        # A leader knows nothing committed until its copies have its first record, which a start awaits (decision 87).
         if end > max(known.end, known.led_end) and not await self._is_followed_by(end, wanted.next_crc):
             raise HaNotAvailable(f"nothing behind {known.end} is known to be committed here")
         epoch = known.table.epoch_at(start)
@@ -371,9 +384,7 @@ class RecordRepair:
         return data
 
     async def _is_followed_by(self, end: int, crc: int | None) -> bool:
-        """Whether the record that begins at `end` here has this checksum: then both logs have the same bytes below it
-        (decision 95).
-        """
+        """True if the record at `end` has this checksum: then both logs are the same below it (decision 95)."""
         if crc is None:
             return False
         return await self._jobs.run(lambda: crc_of_record_at(self._disk, self._segment_bytes, end)) == crc
@@ -383,7 +394,7 @@ class RecordRepair:
             self._begin(file_start)
 
     async def close(self) -> None:
-        """End what is under way, between two writes. Idempotent."""
+        """Ends running scans between two writes. Idempotent."""
         self._closed = True
         tasks = list(self._under_way.values())
         for task in tasks:

@@ -1,7 +1,7 @@
-"""A leader whose disk is full lets a copy in sync that has room lead (R22), and followers say whether they have.
+"""Hand-over of a leader with a full disk to a copy in sync that has space (R22); followers report their space.
 
-Always true: the core decides who, and how often (`Leader.relief`); the hand-over is the one that operators ask for, so
-a leader whose nominee does not take over leads on, and its store writes nothing for it. Run by `replicated_app`.
+The core chooses the copy and the interval (`Leader.relief`). The hand-over is that of operators: a leader whose nominee
+does not take over continues to lead, and its store writes nothing for it. Run by `replicated_app`.
 """
 
 from __future__ import annotations
@@ -18,41 +18,44 @@ from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 
-__all__ = ["has_room", "watch_room"]
-
 log = logging.getLogger(__name__)
 
 LOOK_MS = 1_000
 
 
 def has_room(usage: Usage, options: StoreOptions, *, segment_bytes: int, blocks: bool = True) -> bool:
-    """Whether a copy could lead and take messages for a while: as much as its reserve, or one log file, before it is as
-    full as the leader that hands over.
-    """
+    """True if a copy can still take its reserve, or one log file, before it is as full as this leader."""
     reserve = volume.free_min_bytes(options, usage, blocks=blocks)
     return usage.free - reserve >= max(reserve, segment_bytes)
 
 
 async def watch_room(
-    driver: ReplicaDriver, replica_log: ReplicaLog, control: ReplicaControl, options: StoreOptions, *,
-    segment_bytes: int, blocks: bool, clock: Clock, group: str,
-) -> None:  # fmt: skip
-    """For as long as the broker lives. `options`: of the store; `blocks`: whether it is on a disk; `group`: the
-    broker's name, for log lines.
-    """
+    driver: ReplicaDriver,
+    replica_log: ReplicaLog,
+    control: ReplicaControl,
+    options: StoreOptions,
+    *,
+    segment_bytes: int,
+    blocks: bool,
+    clock: Clock,
+    group: str,
+) -> None:
+    """Runs for as long as the broker lives. `options`: of the store; `blocks`: whether it is on a disk."""
     replica, disk, rests_until_ms = driver.replica, replica_log.disk, 0
     while True:
         usage = disk.usage
         free = usage is not None and has_room(usage, options, segment_bytes=segment_bytes, blocks=blocks)
         driver.tell(replica.disk_measured(has_room=free and not disk.problem))
         now_ms = clock.monotonic_ms()
-        to = replica.relief(now_ms) if replica_log.full and now_ms >= rests_until_ms else NOTHING
+        to = replica.leader.relief(now_ms) if replica_log.full and now_ms >= rests_until_ms else NOTHING
         if to != NOTHING:
-            rests_until_ms = now_ms + replica.config.timing.relief_ms  # also if it is refused before it begins
+            rests_until_ms = now_ms + replica.config.timing.relief_ms  # also if it is rejected before it begins
             log.warning(
-                "replica %s: this leader's disk has no room for messages, that of copy %d has: it is asked to lead",
-                group, to, extra={"broker": group, "to": to},
-            )  # fmt: skip
+                "replica %s: this leader's disk has no space for messages, copy %d has some: it is nominated to lead",
+                group,
+                to,
+                extra={"broker": group, "to": to},
+            )
             try:
                 await control.hand_over(to)
             except Error as error:

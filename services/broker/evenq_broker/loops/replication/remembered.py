@@ -1,10 +1,10 @@
-"""What a copy remembers of its group's record: the file `last-group-record`, replaced whole and synced.
+"""The group record as a copy remembers it: the file `last-group-record`, replaced whole and synced.
 
 Written when an epoch is entered, and again when copies or addresses changed in it; not for renewals. A start that
-cannot read the record itself learns from it whom to follow (R23), and nothing else. It is a help and no promise: one
-that is missing, damaged, or of another cluster, broker or store (R10) counts as none, and one that cannot be written is
-a line of the log. A file beside `replica`, because versions before refuse fields there that they do not know. On the
-thread of the log's writer only.
+cannot read the record itself learns from it which leader to follow (R23), and nothing else. It helps and promises
+nothing: a file that is missing, damaged, or of another cluster, broker or store (R10) is ignored. One that cannot be
+written is a line of the log. It is a file beside `replica`, because earlier versions reject fields there that they do
+not know. Used only on the thread of the log's writer.
 """
 
 from __future__ import annotations
@@ -17,63 +17,66 @@ from evenq.store.io.disk import Disk, read_whole
 from evenq.store.log.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, record_fields, record_of
 
-__all__ = ["FILE", "RememberedRecord", "replace_file"]
-
 log = logging.getLogger(__name__)
 
 FILE = "last-group-record"
 BYTES_MAX = 32_768
-"""A record that its place takes has half of that."""
+"""Records in their own place have half of that at most."""
 
 
 class RememberedRecord:
-    """One open folder's. Made by `load`."""
+    """The remembered record of one open folder. Made by `load`."""
 
     def __init__(self, disk: Disk, owner: Mapping[str, object], record: GroupRecord | None) -> None:
         self._disk, self._owner = disk, owner
         self.record = record
-        """As it stands in the file; None: there is none that counts."""
+        """The record in the file; None: there is no valid one."""
 
     @classmethod
     def load(cls, disk: Disk, *, cluster: str, broker_id: int, store_id: str) -> RememberedRecord:
-        """Read the file, if it is there and of this store."""
+        """Reads the file, if it exists and belongs to this store."""
         owner = {"cluster": cluster, "broker_id": broker_id, "store_id": store_id}
         try:
             record = _record(read_whole(disk, FILE), owner)
-        except (OSError, ValueError) as error:  # RecordRefused is one, and what json says, too
-            log.warning("%s is not used: %s; the group record tells all that it says", disk.describe(FILE), error)
+        except (OSError, ValueError) as error:  # RecordRefused and errors of json are ValueErrors
+            log.warning("%s is not used: %s; the group record itself has all of it", disk.describe(FILE), error)
             record = None
         return cls(disk, owner, record)
 
     def is_as(self, record: GroupRecord) -> bool:
-        """The file says what a start would need of this record."""
+        """True if the file has all that a start would need of this record."""
         known = self.record
         return known is not None and (known.epoch, known.leader, known.members, known.addresses, known.unclean) == (
-            record.epoch, record.leader, record.members, record.addresses, record.unclean,
-        )  # fmt: skip
+            record.epoch,
+            record.leader,
+            record.members,
+            record.addresses,
+            record.unclean,
+        )
 
     def keep(self, record: GroupRecord) -> None:
-        """Replace the file; it is on disk when this returns, or the log says why not."""
+        """Replaces the file; it is on disk when this returns, or the log has the reason why not."""
         try:
             replace_file(self._disk, FILE, {**self._owner, "record": record_fields(record)})
         except OSError as error:
             log.warning(
-                "%s cannot be written: %s. Should this copy start while the group record is away, it waits for it",
-                self._disk.describe(FILE), not_written(error),
-            )  # fmt: skip
-            self.record = None  # perhaps the old one, perhaps the new one
+                "%s cannot be written: %s. If this copy starts while the group record is away, it waits for it",
+                self._disk.describe(FILE),
+                not_written(error),
+            )
+            self.record = None  # the file may hold either
         else:
             self.record = record
 
     def forget(self) -> None:
-        """Take the file away, if there is one. Raises OSError."""
+        """Removes the file, if it exists. Raises OSError."""
         self.record = None
         if FILE in self._disk.list(""):
             self._disk.remove(FILE)
 
 
 def replace_file(disk: Disk, name: str, fields: Mapping[str, object]) -> None:
-    """Replace a small file of the folder whole: after a crash it is the old one or the new one. Raises OSError."""
+    """Replaces a small file of the folder whole: after a crash it is the old one or the new one. Raises OSError."""
     file = disk.open(f"{name}.new", create=True)
     try:
         file.truncate(0)
@@ -86,7 +89,7 @@ def replace_file(disk: Disk, name: str, fields: Mapping[str, object]) -> None:
 
 
 def _record(text: bytes | None, owner: Mapping[str, object]) -> GroupRecord | None:
-    """Raises RecordRefused for a file that is none; ValueError."""
+    """Raises RecordRefused for an invalid file; ValueError."""
     if text is None:
         return None
     if len(text) > BYTES_MAX:
@@ -96,5 +99,5 @@ def _record(text: bytes | None, owner: Mapping[str, object]) -> GroupRecord | No
         raise RecordRefused(f"it holds {str(fields)[:80]!r}, which no broker wrote")
     record = record_of(fields.pop("record", None))
     if fields != owner:
-        raise RecordRefused(f"it is of {fields}, and this is {dict(owner)}")
+        raise RecordRefused(f"it belongs to {fields}, and this is {dict(owner)}")
     return record

@@ -1,7 +1,4 @@
-"""What a replica's driver, and the one writer of its log, need of others.
-
-The driver: links, and the log. The writer: the log's files, and the broker of a term. Tests give their own.
-"""
+"""Interfaces of a replica's driver (links, log) and of the log's writer (files, the broker of a term)."""
 
 from __future__ import annotations
 
@@ -12,78 +9,70 @@ from evenq.store import MessageStore
 from evenq_broker.core.replication.actions import AppendEpochStart, AppendRecords, PersistEpoch, Reset, Truncate
 from evenq_broker.core.replication.messages import Envelope, LastRecord
 
-__all__ = ["LeaderTerm", "LogActions", "PeerSender", "Pieces"]
-
 
 class PeerSender(Protocol):
     """The links to the other brokers of the group."""
 
     def send(self, to: int, envelope: Envelope) -> object:
-        """Send, or drop. Never waits. False: it is known already that it is lost."""
+        """Sends or drops a message. Never waits. False: it is certainly lost."""
         ...
 
     def close_peer(self, broker_id: int, reason: str) -> None:
-        """End the links with a broker."""
+        """Ends the links with a broker."""
         ...
 
     @property
     def connected(self) -> set[int]:
-        """Who takes messages now."""
+        """Ids of the brokers that accept messages now."""
         ...
 
     @property
     def unreached(self) -> set[int]:
-        """Whom no link stands to, and a try has failed already: the first one to a process that is gone does at once,
-        the first one to a machine that is silent after seconds.
-        """
+        """Ids of the brokers without a link to which a try has failed: at a silent machine that takes seconds."""
         ...
 
 
 class LogActions(Protocol):
-    """The log's one writer."""
+    """The single writer of the log."""
 
     def do(self, action: PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset) -> None:
-        """Do it behind what was asked for before, then tell the core."""
+        """Executes the action after earlier ones, then reports it to the core."""
         ...
 
     def remember(self) -> None:
-        """Copies or addresses in the group record are others, or it is the first one: note what a start must know of
-        it, behind what was asked for before.
-        """
+        """Notes changed copies and addresses of the group record for the next start, after earlier actions."""
         ...
 
     def serve(self, epoch: int) -> None:
-        """Open the broker as leader of the epoch, behind what was asked for before."""
+        """Opens the broker as leader of the epoch, after earlier actions."""
         ...
 
     def stop_serving(self, reason: str) -> None:
-        """Fail what waits for a commit, now; then close the broker."""
+        """Fails everything that waits for a commit, immediately; then closes the broker."""
         ...
 
     def committed(self, end: int) -> None:
-        """All below is committed."""
+        """Notes that all below `end` is committed."""
         ...
 
     async def settle(self, within_ms: int) -> None:
-        """As a leader, take nothing more until `settled`, and wait until what was taken has its outcome, `within_ms`
-        at most.
-        """
+        """As a leader, accepts nothing until `settled`; waits `within_ms` at most for outcomes of earlier records."""
         ...
 
     def settled(self) -> None:
-        """Take records again if the core says so."""
+        """Accepts records again if the core allows it."""
         ...
 
     def at_hand(self, start: int, end: int) -> bytes | None:
-        """All records between two places, if they were written just now and are in memory yet; else None."""
+        """Returns all records between two places if they were written recently and are still in memory, or None."""
         ...
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups of records from `start`. Raises StoreError, OSError."""
+        """Returns whole groups of records from `start`. Raises StoreError, OSError."""
         ...
 
     async def last_record(self, end: int) -> LastRecord | None:
-        """The record that ends at `end`; None: it is damaged, over 1 MiB, or cannot be read. Raises StoreError."""
+        """Returns the record that ends at `end`; None: it is damaged, over 1 MiB, or unreadable. Raises StoreError."""
         ...
 
 
@@ -91,13 +80,11 @@ class LeaderTerm(Protocol):
     """The broker while it leads one epoch."""
 
     async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
-        """Open store and servers; `attach` is called once the store is open, before anything is appended. May be
-        cancelled, and then leaves nothing behind. Raises what a start of the broker raises.
-        """
+        """Opens store and servers, with `attach` before any append. Leaves nothing behind if cancelled."""
         ...
 
     async def end(self) -> None:
-        """Close all of it; the store was abandoned. Idempotent."""
+        """Closes all of it; the store was abandoned. Idempotent."""
         ...
 
 
@@ -105,13 +92,13 @@ class Pieces(Protocol):
     """Reads the log's files while the store writes them."""
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups of records. Raises StoreError, OSError."""
+        """Returns whole groups of records. Raises StoreError, OSError."""
         ...
 
     async def record_before(self, end: int) -> tuple[int, int] | None:
-        """Log offset and CRC32C of the record that ends at `end`; None: none is known. Raises StoreError."""
+        """Returns log offset and CRC32C of the record that ends at `end`; None: not known. Raises StoreError."""
         ...
 
     def renew(self) -> None:
-        """Read from files opened anew: a log that was cut may have others by these names."""
+        """Opens the files anew: a log that was cut may have other files by the same names."""
         ...

@@ -1,7 +1,7 @@
 """Pieces of a leader's log for its followers, read from the files beside the store that writes them.
 
-Called by `ReplicaLog` for what a follower lacks and what is no longer in memory. Files stay open between reads, so
-what they show is the log only while nobody cuts it: `renew` comes before each term.
+Called by `ReplicaLog` for records that a follower lacks and that are not in memory any more. Files stay open between
+reads and show the log only while it is not cut: `renew` is called before each term.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from evenq.runtime.tasks import outlasting, spawn
 from evenq.store.io.jobs import Jobs
 from evenq.store.log.log_pieces import LogPieces
 
-__all__ = ["SharedPieces"]
-
 
 class SharedPieces:
-    """Reads the log's files on a thread of its own while the store writes them. Followers that keep up want the same
-    piece at the same time: it is read once.
-    """
+    """Reads the log's files on a thread of its own; one read serves followers that need the same piece."""
 
     def __init__(self, pieces: LogPieces) -> None:
         self._pieces = pieces
@@ -40,7 +36,7 @@ class SharedPieces:
         return await self._jobs.run(lambda: self._pieces.record_before(end))
 
     def renew(self) -> None:
-        """The log may be another one than before: what is asked for from now on is read from files opened anew."""
+        """Reads from files opened anew from now on: the log may have changed."""
         self._under_way.clear()
         self._pieces.renew()
 
@@ -49,6 +45,6 @@ class SharedPieces:
             del self._under_way[wanted]
 
     def close(self) -> None:
-        """Give the files back."""
+        """Closes the files."""
         self._jobs.close()
         self._pieces.close()

@@ -1,9 +1,9 @@
-"""A follower fetches the leader's newest snapshot, file by file, and checks every word of it.
+"""Fetches the leader's newest snapshot for a follower, file by file, and checks all of it.
 
-The stream is checked as it comes: names first (they become paths), then that each file follows the one before it, from
-0 to its end without a gap, and that its checksum fits. Anything else, and a stream that ends early, is an error, and
-nothing of what came may be used. Bounded: one piece is held at a time, and a peer that sends nothing for `STALL_MS` is
-given up. The owner of a replica calls it; `rpc.replication` is the other side.
+The stream is checked as it arrives. First the names, which become paths. Then that each file follows the one before it,
+from 0 to its end without a gap, and that its checksum fits. Everything else, and a stream that ends early, is an error,
+and nothing received may be used. One piece is held at a time, and a peer that sends nothing for `STALL_MS` is given up.
+The owner of a replica calls it; `rpc.replication` is the other side.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSink, listing_fault
 from evenq_broker.loops.replication.peer_stream import peer_stream
-from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, MalformedMessage, Opening
+from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, LinkOpening, MalformedMessage
 from evenq_broker.loops.wire.snapshots import ReceivedPiece, ask_snapshot, piece_of
-
-__all__ = ["METHOD", "STALL_MS", "SnapshotRefused", "fetch_snapshot"]
 
 METHOD = "/evenq.v1.Replication/FetchSnapshot"
 STALL_MS = 30_000
@@ -29,14 +27,17 @@ STALL_MS = 30_000
 
 
 class SnapshotRefused(BadRequest):
-    """What a peer sends is no snapshot; says what is wrong with it."""
+    """A peer sends an invalid snapshot; the text has the fault."""
 
 
-async def fetch_snapshot(net: Net, address: str, who: Opening, sink: SnapshotSink, *, clock: Clock) -> SnapshotListing:
-    """Put the newest snapshot of the broker `who.receiver` into the sink; what it was. `who.sender` is this broker.
+async def fetch_snapshot(
+    net: Net, address: str, who: LinkOpening, sink: SnapshotSink, *, clock: Clock
+) -> SnapshotListing:
+    """Puts the newest snapshot of the broker `who.receiver` into the sink; returns its listing. `who.sender` is this
+    broker.
 
-    Raises SnapshotRefused, NotFound (there is none, or a newer one took its place: ask again), TooManyRequests (others
-    fetch just now), ConnectionFailed, and whatever the sink raises; the sink is useless then.
+    Raises SnapshotRefused, NotFound (there is none, or a newer one replaced it: try again), TooManyRequests (others
+    fetch now), ConnectionFailed, and errors of the sink; then the sink is useless.
     """
     async with aclosing(_pieces(net, address, ask_snapshot(who), clock)) as pieces:
         listing = _listing(await anext(pieces, None), address)
@@ -61,7 +62,7 @@ def _listing(piece: ReceivedPiece | None, address: str) -> SnapshotListing:
 
 
 async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: SnapshotSink, address: str) -> None:
-    """One file, to its checksum."""
+    """Takes one file, to its checksum."""
     offset, crc = 0, 0
     while True:
         piece = await anext(pieces, None)
@@ -71,7 +72,7 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: 
         if (piece.name, piece.offset, piece.total) != (file.name, offset, file.size):
             raise SnapshotRefused(
                 f"{address} sends {piece.name[:120]!r} of {piece.total} bytes at {piece.offset}, where {file.name} of "
-                f"{file.size} bytes at {offset} had to come"
+                f"{file.size} bytes at {offset} was expected"
             )
         ends = offset + size == file.size
         if offset + size > file.size or size > PIECE_BYTES_MAX or (not size and not ends):
@@ -88,7 +89,7 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: 
 
 
 async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[ReceivedPiece, None]:
-    """The stream, decoded. Raises SnapshotRefused."""
+    """Yields the decoded stream. Raises SnapshotRefused."""
     messages = peer_stream(net, address, METHOD, request, stall_ms=STALL_MS, of="its snapshot", clock=clock)
     async with aclosing(messages):
         async for message in messages:

@@ -1,7 +1,7 @@
-"""The leader's newest snapshot, as it leaves a folder and as it comes into another one.
+"""The leader's newest snapshot, as it leaves one folder and enters another one.
 
-It is one file: the owner's state and the queues' ranges. Timers are not in it (`evenq.store.copies.snapshot_copy` has
-the reason). Files are read and written by worker threads.
+It is one file: the owner's state and the queues' ranges, without timers (`evenq.store.copies.snapshot_copy` has the
+reason). Worker threads read and write files.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from evenq.store.copies import snapshot_copy
 from evenq.store.io.disk import Disk
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 
-__all__ = ["FetchedSnapshot", "FolderSnapshots", "IncomingSnapshot"]
-
 BYTES_MAX = 256 << 20
 
 
 class FolderSnapshots:
-    """A SnapshotSource: what peers may fetch."""
+    """A SnapshotSource: the snapshots that peers may fetch."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._name, self._data = "", b""
-        """The file that was read last: it is sent piece by piece."""
+        """The file that was read last, because it is sent in pieces."""
 
     async def newest(self) -> SnapshotListing | None:
         """See SnapshotSource."""
@@ -49,16 +47,16 @@ class FolderSnapshots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedSnapshot:
-    """What a peer has."""
+    """Snapshot of a peer."""
 
     log_offset: int
     """It holds all before."""
     log_start: int
-    """Where the peer's log begins."""
+    """Start of the peer's log."""
     origin: str
-    """Its address."""
+    """Address of the peer."""
     data: bytes = b""
-    """The file; empty: it was not wanted."""
+    """The file; empty: it was not requested."""
 
 
 class IncomingSnapshot:
@@ -71,16 +69,18 @@ class IncomingSnapshot:
 
     @property
     def known(self) -> FetchedSnapshot | None:
-        """What came, whole or not at all; None: nothing came."""
+        """The received snapshot, whole or without data; None: nothing was received."""
         listing = self._listing
         if listing is None:
             return None
         data = b"".join(self._parts)
         whole = len(data) == sum(file.size for file in listing.files)
         return FetchedSnapshot(
-            log_offset=listing.log_offset, log_start=listing.log_start, origin=self._origin,
+            log_offset=listing.log_offset,
+            log_start=listing.log_start,
+            origin=self._origin,
             data=data if whole else b"",
-        )  # fmt: skip
+        )
 
     async def begin(self, listing: SnapshotListing) -> None:
         """See SnapshotSink. Raises StoreCorrupted, and NotFound if it is not wanted."""

@@ -1,1 +1,1 @@
-"""Topics that grow and shrink, brokers that drain and leave."""
+"""Topics that grow, shrink and leave; brokers that drain."""

@@ -1,16 +1,16 @@
-"""Changing how many queues a topic has here, what its queues are for, and whether this broker takes messages at all.
+"""Changes of the number of queues of a topic here, of their permissions, and of whether this broker takes messages.
 
-A topic shrinks in steps, so that no message is left behind (RT-8): `scale` closes the last queues for writing at once
-and stops reading them only when every group has finished what is in them; called again, it looks again. The state
-between the steps is the topic itself (fewer write than read queues), so nothing is lost when the caller goes away or
-the broker restarts. A draining broker is the same for all topics: nothing comes in, everything is read. Each change is
-durable when its call returns, and is pushed to nameservers, rebalancer and sessions before.
+A topic shrinks in steps, so that no message is left behind (RT-8). `scale` closes the last queues for writing
+immediately, and for reading only when every group has finished them; each further call checks that again. The state
+between the steps is the topic itself (fewer write than read queues), so it survives the end of the caller and a
+restart. Draining a broker does the same for all topics: no message comes in, all are read. Each change is durable when
+its call returns, and is pushed to nameservers, rebalancer and sessions before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
@@ -21,141 +21,103 @@ from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import DrainPut, TopicPut
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
 
-__all__ = [
-    "drain",
-    "hidden_by",
-    "known_topic",
-    "left_here",
-    "permit",
-    "scale",
-    "stranded",
-    "unfinished",
-]
-
 QUEUES_MAX = 4096
-
-
 _NOTHING = Hidden((), 0, 0)
+_TIMED = {MessageType.DELAY, MessageType.TRANSACTION, MessageType.MIXED}
 
 
 async def scale(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    name: str,
-    queues: int,
-    *,
-    force: bool = False,
-    close_unread: bool = False,
-    membership: GroupTables,
+    kernel: Kernel, name: str, queues: int, *, force: bool = False, close_unread: bool = False, membership: GroupTables
 ) -> tuple[TopicConfig, Hidden]:
-    """Let the topic have `queues` queues HERE, 1 to 4,096. New ones are open at once. Of too many, the last ones take
-    no more messages at once and are closed if all groups have finished them and nothing in them was read by no group;
-    else what keeps them open is answered.
+    """Gives the topic `queues` queues HERE, 1 to 4,096. New ones are open immediately. Of too many, the last ones take
+    no more messages. They are closed if all groups have finished them, and no message in them was read by no group;
+    otherwise the obstacles are returned.
 
-    `close_unread` closes them although they hold what no group has read, `force` in any case: it waits until the topic
-    grows again. Raises TopicNotFound, IllegalTopic, BadRequest.
+    `close_unread` closes them even if no group has read some messages, `force` in any case: such messages wait until
+    the topic grows again. Raises TopicNotFound, IllegalTopic, BadRequest.
     """
-    topic = _scalable(runtime, catalog, name, queues)
+    topic = _scalable(kernel, name, queues)
     widest, read_queues = max(topic.queues_ever, queues), max(topic.read_queues, queues)
-    if not force:  # what was closed unread is read after all
-        behind = [
-            one.queue.queue_id + 1
-            for one in unfinished(runtime, catalog, ledger, topic, topic.closed, membership=membership)
-        ]
+    if not force:  # groups may have begun to read queues that were closed unread
+        behind = [one.queue.queue_id + 1 for one in unfinished(kernel, topic, topic.closed, membership=membership)]
         read_queues = max([read_queues, *behind])
-    topic = await _put(catalog, ledger, replace(topic, write_queues=queues, read_queues=read_queues, widest=widest))
+    topic = await _put(kernel, replace(topic, write_queues=queues, read_queues=read_queues, widest=widest))
     if not topic.closing:
         return topic, _NOTHING
-    await ledger.store.flush()  # what was on its way into the queues when they closed counts, too
+    await kernel.ledger.store.flush()  # messages on their way into the queues when they closed count, too
     # Another call may have scaled or deleted it during the flush.
-    topic = known_topic(runtime, catalog, name)
-    left = _hidden(runtime, catalog, ledger, topic, topic.closing, membership=membership)
+    topic = known_topic(kernel, name)
+    left = _hidden(kernel, topic, topic.closing, membership=membership)
     if topic.write_queues != queues or not _may_close(left, force=force, close_unread=close_unread):
         return topic, left
     open_ones = topic
-    topic = await _put(catalog, ledger, replace(topic, read_queues=queues))
-    await ledger.store.flush()
-    late = _hidden(runtime, catalog, ledger, topic, open_ones.closing, membership=membership)
+    topic = await _put(kernel, replace(topic, read_queues=queues))
+    await kernel.ledger.store.flush()
+    late = _hidden(kernel, topic, open_ones.closing, membership=membership)
     may_close = _may_close(late, force=force, close_unread=close_unread)
-    if (
-        not may_close and known_topic(runtime, catalog, name) == topic
-    ):  # a send that had its queue since before the closing
-        topic = await _put(catalog, ledger, replace(topic, read_queues=open_ones.read_queues))
+    if not may_close and known_topic(kernel, name) == topic:  # a send that chose its queue before the closing
+        topic = await _put(kernel, replace(topic, read_queues=open_ones.read_queues))
     return topic, late
 
 
-def hidden_by(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, queues: int, *, membership: GroupTables
-) -> tuple[TopicConfig, Hidden]:
-    """What `scale` to `queues` queues would have to close HERE, as it is now; nothing is changed. Raises as it does."""
-    topic = _scalable(runtime, catalog, name, queues)
-    return topic, _hidden(runtime, catalog, ledger, topic, range(queues, topic.read_queues), membership=membership)
+def hidden_by(kernel: Kernel, name: str, queues: int, *, membership: GroupTables) -> tuple[TopicConfig, Hidden]:
+    """Returns what `scale` to `queues` queues would have to close HERE now; changes nothing. Raises its errors."""
+    topic = _scalable(kernel, name, queues)
+    return topic, _hidden(kernel, topic, range(queues, topic.read_queues), membership=membership)
 
 
-async def permit(runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, permission: Permission) -> TopicConfig:
-    """What the topic's queues HERE are for from now on (TQ-14). Raises TopicNotFound, IllegalTopic."""
-    return await _put(catalog, ledger, replace(known_topic(runtime, catalog, name), permission=permission))
+async def permit(kernel: Kernel, name: str, permission: Permission) -> TopicConfig:
+    """Sets the permissions of the topic's queues HERE (TQ-14). Raises TopicNotFound, IllegalTopic."""
+    return await _put(kernel, replace(known_topic(kernel, name), permission=permission))
 
 
-async def drain(catalog: Catalog, ledger: Ledger, *, on: bool) -> None:
-    """Take no new messages from now on, or take them again."""
-    if catalog.draining == on:
-        await ledger.journal.settled()
+async def drain(kernel: Kernel, *, on: bool) -> None:
+    """Rejects new messages from now on, or accepts them again."""
+    if kernel.catalog.draining == on:
+        await kernel.ledger.journal.settled()
         return
-    catalog.draining = on
-    catalog.topics.touch()  # every topic looks different from outside
-    catalog.changes.facts_changed()
-    await ledger.journal.record(DrainPut(on))
+    kernel.catalog.draining = on
+    kernel.catalog.topics.touch()  # every topic changes for readers of the catalog
+    kernel.catalog.changes.facts_changed()
+    await kernel.ledger.journal.record(DrainPut(on))
 
 
 def unfinished(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
+    kernel: Kernel,
     topic: TopicConfig,
     queue_ids: Sequence[int],
     groups: list[GroupConfig] | None = None,
     *,
     membership: GroupTables,
 ) -> Iterator[Unfinished]:
-    """Who has not finished these queues. A group that reads the topic but never this queue will read it whole, one
-    that waits for its first message of the topic will too, if it is to begin at the first.
-    """
+    """Yields groups that have not finished these queues, or will begin them at the first message."""
     if groups is None:
         groups = (
-            _readers(catalog, topic, ledger.progress.groups_of(topic.topic_id), membership=membership)
+            _readers(kernel.catalog, topic, kernel.ledger.progress.groups_of(topic.topic_id), membership=membership)
             if queue_ids
             else []
         )
     if not groups:
         return
     for queue_id in queue_ids:
-        low, high = ledger.store.queue_range(topic.topic_id, queue_id)
-        queue = MessageQueue(topic.name, runtime.settings.broker_name, queue_id)
+        low, high = kernel.ledger.store.queue_range(topic.topic_id, queue_id)
+        queue = MessageQueue(topic.name, kernel.runtime.settings.broker_name, queue_id)
         for group in groups:
             queue_key = (group.group_id, topic.topic_id, queue_id)
-            begun = ledger.progress.queue(*queue_key) is not None
-            lag = ledger.progress.lag(*queue_key, low, high) if begun else high - low
+            begun = kernel.ledger.progress.queue(*queue_key) is not None
+            lag = kernel.ledger.progress.lag(*queue_key, low, high) if begun else high - low
             if lag:
-                yield Unfinished(queue, group.name, lag, ledger.progress.inflight(*queue_key, low, high))
+                yield Unfinished(queue, group.name, lag, kernel.ledger.progress.inflight(*queue_key, low, high))
 
 
-def _hidden(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    topic: TopicConfig,
-    queue_ids: Sequence[int],
-    *,
-    membership: GroupTables,
-) -> Hidden:
-    groups = _readers(catalog, topic, ledger.progress.groups_of(topic.topic_id), membership=membership)
-    stored = sum(_size(ledger, topic, queue_id) for queue_id in queue_ids)
-    left = tuple(unfinished(runtime, catalog, ledger, topic, queue_ids, groups, membership=membership))
+def _hidden(kernel: Kernel, topic: TopicConfig, queue_ids: Sequence[int], *, membership: GroupTables) -> Hidden:
+    groups = _readers(kernel.catalog, topic, kernel.ledger.progress.groups_of(topic.topic_id), membership=membership)
+    stored = sum(_size(kernel.ledger, topic, queue_id) for queue_id in queue_ids)
+    left = tuple(unfinished(kernel, topic, queue_ids, groups, membership=membership))
     return Hidden(left, 0 if groups else stored, stored)
 
 
@@ -163,35 +125,33 @@ def _may_close(left: Hidden, *, force: bool, close_unread: bool) -> bool:
     return force or (not left.unfinished and (close_unread or not left.unread))
 
 
-def stranded(runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicConfig, *, membership: GroupTables) -> int:
-    """Messages that a group should read and cannot: they are in queues that were closed before it was there (RT-8)."""
+def stranded(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables) -> int:
+    """Returns the number of messages in queues that were closed before a group that reads them came (RT-8)."""
     closed = topic.closed if topic.permission.readable else range(topic.queues_ever)
     most: dict[int, int] = {}
-    for one in unfinished(runtime, catalog, ledger, topic, closed, membership=membership):
+    for one in unfinished(kernel, topic, closed, membership=membership):
         most[one.queue.queue_id] = max(most.get(one.queue.queue_id, 0), one.lag)
     return sum(most.values())
 
 
-def left_here(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, lite: Lites) -> Left:
-    """What would be missed if this broker ended now."""
+def left_here(kernel: Kernel, *, membership: GroupTables, lite: Lites) -> Left:
+    """Returns the messages that would be missed if this broker ended now."""
     remaining: list[Unfinished] = []
     unread = dead_letters = 0
     begun: dict[int, set[int]] = {}
-    for queue in ledger.progress.queues():
+    for queue in kernel.ledger.progress.queues():
         begun.setdefault(queue.topic_id, set()).add(queue.group_id)
-    for topic in catalog.topics.all():
-        groups = _readers(catalog, topic, sorted(begun.get(topic.topic_id, ())), membership=membership)
-        stored = sum(_size(ledger, topic, queue_id) for queue_id in range(topic.queues_ever))
+    for topic in kernel.catalog.topics.all():
+        groups = _readers(kernel.catalog, topic, sorted(begun.get(topic.topic_id, ())), membership=membership)
+        stored = sum(_size(kernel.ledger, topic, queue_id) for queue_id in range(topic.queues_ever))
         if topic.name.startswith(DLQ_PREFIX):
             dead_letters += stored
         elif topic.message_type is MessageType.LITE:
-            remaining += _unfinished_lite(runtime, topic, groups, lite=lite)
+            remaining += _unfinished_lite(kernel.runtime, topic, groups, lite=lite)
         elif groups or not is_system_topic(topic.name):
-            remaining += unfinished(
-                runtime, catalog, ledger, topic, range(topic.queues_ever), groups, membership=membership
-            )
+            remaining += unfinished(kernel, topic, range(topic.queues_ever), groups, membership=membership)
             unread += 0 if groups else stored
-    return Left(tuple(remaining), ledger.store.timers.stats.pending, unread, dead_letters)
+    return Left(tuple(remaining), kernel.ledger.store.timers.stats.pending, unread, dead_letters)
 
 
 def _unfinished_lite(
@@ -218,32 +178,90 @@ def _size(ledger: Ledger, topic: TopicConfig, queue_id: int) -> int:
     return high - low
 
 
-def _scalable(runtime: Runtime, catalog: Catalog, name: str, queues: int) -> TopicConfig:
-    topic = known_topic(runtime, catalog, name)
+def _scalable(kernel: Kernel, name: str, queues: int) -> TopicConfig:
+    topic = known_topic(kernel, name)
     if not 1 <= queues <= QUEUES_MAX:
-        raise BadRequest(f"topic {name} asks for {queues} queues a broker, the range is 1 to {QUEUES_MAX}")
+        raise BadRequest(f"topic {name} cannot have {queues} queues per broker, the range is 1 to {QUEUES_MAX}")
     if topic.message_type is MessageType.LITE:
         raise BadRequest(f"topic {name} takes LITE messages: each lite topic is a queue of its own, none can be added")
     return topic
 
 
-def known_topic(runtime: Runtime, catalog: Catalog, name: str) -> TopicConfig:
-    """A topic of users that is here. Raises IllegalTopic, TopicNotFound."""
+def known_topic(kernel: Kernel, name: str) -> TopicConfig:
+    """Returns a user's topic that is here. Raises IllegalTopic, TopicNotFound."""
     if is_system_topic(name):
-        raise IllegalTopic(f"the topic {name!r} is the broker's own; its queues are not for others to change")
-    topic = catalog.topics.get(name)
+        raise IllegalTopic(f"the topic {name!r} belongs to the broker; its queues cannot be changed")
+    topic = kernel.catalog.topics.get(name)
     if topic is None:
         raise TopicNotFound(
-            f"no topic {name!r} on broker {runtime.settings.broker_name}; create it with `evenq topic create {name}`"
+            f"no topic {name!r} on broker {kernel.runtime.settings.broker_name}; "
+            f"create it with `evenq topic create {name}`"
         )
     return topic
 
 
-async def _put(catalog: Catalog, ledger: Ledger, topic: TopicConfig) -> TopicConfig:
-    if topic == catalog.topics.get(topic.name):
-        await ledger.journal.settled()  # it may be so by a record that is not safe yet (decision 62)
+async def _put(kernel: Kernel, topic: TopicConfig) -> TopicConfig:
+    if topic == kernel.catalog.topics.get(topic.name):
+        # Its present state may rest on a record that is not durable yet (decision 62).
+        await kernel.ledger.journal.settled()
         return topic
-    catalog.topics.put(topic)
-    catalog.changes.facts_changed(topic=topic.name)
-    await ledger.journal.record(TopicPut(topic))
+    kernel.catalog.topics.put(topic)
+    kernel.catalog.changes.facts_changed(topic=topic.name)
+    await kernel.ledger.journal.record(TopicPut(topic))
     return topic
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Messages stored of a topic that is removed or was removed."""
+
+    unfinished: tuple[Unfinished, ...]
+    unread: int
+    """Messages, if no group reads the topic at all."""
+    delayed: int
+    """All delayed messages and open transactions of the broker: each may be of this topic. 0 if it takes none."""
+    stored: int
+    gone: bool = False
+
+
+async def leave(
+    kernel: Kernel, name: str, *, close_unread: bool, force: bool, membership: GroupTables
+) -> tuple[TopicConfig, Remains]:
+    """Runs one step of the topic's removal from this broker; returns the topic and its remains. `close_unread` drops
+    unread messages, `force` all.
+
+    The topic is closed for sends, its messages are read to the end, then it is deleted. The state between the steps is
+    the topic itself, closed for writing. The removal ends when every group has finished all messages here. Messages
+    that no group has read, and delayed messages, prevent it unless the caller allows their loss.
+    `rpc.resizing.resizing` has checked before that the topic exists on another broker, and that no broker creates it
+    again by use.
+    """
+    before = kernel.catalog.topics.get(name)
+    closed = before.permission.without_writing() if before is not None else Permission.NONE
+    topic = await permit(kernel, name, closed)
+    remains = Remains((), 0, 0, 0)
+    for _ in range(2):  # the second round sees a send that chose its queue before the closing
+        await kernel.ledger.store.flush()
+        remains = _remains(kernel, topic, membership=membership)
+        if not force and (remains.unfinished or remains.delayed or (remains.unread and not close_unread)):
+            return topic, remains
+    await kernel.catalog.delete_topic(name)
+    return topic, replace(remains, gone=True)
+
+
+def look(kernel: Kernel, name: str, *, membership: GroupTables) -> tuple[TopicConfig, Remains]:
+    """Returns what `leave` would find HERE now; changes nothing. Raises the errors of `leave`."""
+    topic = known_topic(kernel, name)
+    return topic, _remains(kernel, topic, membership=membership)
+
+
+def _remains(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables) -> Remains:
+    left = tuple(unfinished(kernel, topic, range(topic.queues_ever), membership=membership))
+    ranges = [kernel.ledger.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.queues_ever)]
+    stored = sum(high - low for low, high in ranges)
+    return Remains(
+        unfinished=left,
+        unread=0 if left or kernel.ledger.progress.groups_of(topic.topic_id) else stored,
+        delayed=kernel.ledger.store.timers.stats.pending if topic.message_type in _TIMED else 0,
+        stored=stored,
+    )

@@ -1,1 +1,1 @@
-"""Messages that come: once, and at their time."""
+"""Duplicates and delays of sent messages."""

@@ -1,10 +1,10 @@
-"""A message that its producer sends again is stored once (wire contract 3.7, checklist 20).
+"""Deduplication: a message that its producer sends again is stored once (wire contract 3.7, checklist 20).
 
-`rpc.sending.send` and `rpc.sending.publishing` claim each message before they store it. A retry is answered like the
-first: at once when that is stored, after it while it is being written; one whose first try failed is stored. A call
-that was broken off in the middle (the producer's deadline, and that is when it tries again) leaves its messages to be
-looked for in the log. After a restart, or at a group's next leader, the newest messages are read back: those of the
-queues, and those that are timers yet. Across brokers nothing is known, as the contract says.
+`rpc.sending.send` and `rpc.sending.publishing` claim each message before they store it. A retry gets the answer of the
+first try: immediately if that is stored, afterwards while it is being written. After a failed first try, the retry is
+stored. Messages of a call that was cancelled in the middle (at the producer's deadline, after which it retries) are
+looked for in the log. After a restart, or at a group's next leader, the newest messages are read back, from queues and
+from timers. Across brokers nothing is known, as the contract says.
 """
 
 from __future__ import annotations
@@ -23,32 +23,29 @@ from evenq.runtime.tasks import outlasting, spawn
 from evenq.store import Append, Kept, RecordBlock, StoredTimer, TimerAppend
 from evenq.store.log.record import HEADER_BYTES
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
-from evenq_broker.core.sending.timer_entries import delayed_entry, half_entry
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE, digest_of
+from evenq_broker.core.state.frames import delayed_entry, half_entry
 from evenq_broker.core.state.keys import message_id_of
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import done_within
-from evenq_broker.runtime import Runtime
 
 if TYPE_CHECKING:
     from evenq.model import TopicConfig
 
-__all__ = ["Claim", "Deduplicator"]
-
 log = logging.getLogger(__name__)
 
+_BATCH = 32  # timers in memory at a time; each may have a body of some MiB
 TICK_MS = 1_000
 RESTORE_MAX_MS = 2_000
-"""Longest time of a start for reading back what came last."""
+"""Longest time of a start for reading back the newest messages."""
 RESTORE_READERS = 4
 """Queues that are read at the same time: one that waits for the repair of a record does not delay the others."""
 READ_COUNT = 1_000
 READ_BYTES = 4 << 20
 WHOLE = Kept(head=True, system=True, check=False)
-"""Damage gives a wrong message id here, which nobody asks for."""
+"""Unchecked: damage only gives a wrong message id, which no producer uses."""
 
 _system_length = Struct(f">{HEADER_BYTES - 4}xI").unpack_from  # the last field of a record's header
 
@@ -57,36 +54,34 @@ T = TypeVar("T")
 
 
 class Deduplicator:
-    """The window of one broker, and those who wait for a first try."""
+    """The deduplication window of one broker, and the calls that wait for a first try."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger) -> None:
-        settings = runtime.settings
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel) -> None:
+        settings = kernel.runtime.settings
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._window_ms = settings.duplicates_window_ms
         self.count_max = settings.duplicates_max
         self.recent = RecentMessages(window_ms=self._window_ms, count_max=self.count_max)
         self.entries = self.recent.entries
         self.claim = self.recent.claim
         self.waits: dict[Key, asyncio.Future[None]] = {}
-        """Those who came while the first try was under way."""
+        """Calls that wait for the first try of their message."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def kept(self, key: Key, result: Answer) -> None:
-        """The message is stored."""
+        """Notes that the message is stored."""
         self.recent.kept(key, result)
         if self.waits:
             self.wake(key)
 
     def failed(self, key: Key) -> None:
-        """The message is not stored."""
+        """Notes that the message is not stored."""
         self.recent.failed(key)
         if self.waits:
             self.wake(key)
 
     async def first(self, key: Key, stored: Append | TimerAppend) -> Answer | None:
-        """For a message that another call claimed: what that was answered. None: its try failed, and now the message
-        is the caller's to store.
-        """
+        """Returns the answer of the call that claimed the message. None: it failed; the caller must store it."""
         while True:
             known = self.claim(key, stored)
             if known is stored:
@@ -99,7 +94,7 @@ class Deduplicator:
             await self._wait(key)
 
     def claim_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> bool:
-        """Claim messages that are all new, in one go. False: nothing was claimed, `store` is to look at each."""
+        """Claims messages that are all new, in one step. False: nothing was claimed, call `store` instead."""
         entries = self.entries
         while len(entries) + len(keys) > self.count_max and entries:
             self.recent.make_room()
@@ -111,7 +106,7 @@ class Deduplicator:
         return True
 
     def kept_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> None:
-        """What `claim_all` claimed is stored."""
+        """Notes that messages claimed by `claim_all` are stored."""
         places = [message.queue_offset << QUEUE_BITS | message.queue_id for message in messages]
         self.entries.update(zip(keys, places, strict=True))
         if self.waits:
@@ -124,7 +119,7 @@ class Deduplicator:
         append: Callable[[list[Append | TimerAppend]], Awaitable[None]],
         result_of: Callable[[Append | TimerAppend], Answer],
     ) -> list[Answer]:
-        """Store those that are new, with one `append`, all or none; the answers of all in order."""
+        """Stores the new messages with one `append`, all or none; returns the answers of all in order."""
         answers: list[Answer | None] = [None] * len(claims)
         left: Sequence[int] = range(len(claims))
         while left:
@@ -144,7 +139,7 @@ class Deduplicator:
                     self._runtime.stats.topic(topic_of(claims[at][0])).duplicates += 1
                 elif answer_or_rival is not claims[at][1]:
                     waiting.append(at)
-            # Storing its own took a while: the others may have their outcome by now, so look before waiting.
+            # Storing its own took a while: the others may have their outcome by now, so check before waiting.
             if waiting and not mine:
                 await self._wait(claims[waiting[0]][0])
             left = waiting
@@ -160,7 +155,7 @@ class Deduplicator:
             raise
 
     def broken(self, claims: Sequence[Claim], error: BaseException) -> None:
-        """Storing the messages ended with an error; if their call was broken off, find out whether they are stored."""
+        """Handles a failed store; if its call was cancelled, finds out whether the messages are stored."""
         if isinstance(error, asyncio.CancelledError):
             self._spawn(self._look(claims), "look for messages of a call that was broken off")
         else:
@@ -168,15 +163,15 @@ class Deduplicator:
                 self.failed(key)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it to its end, also when the call is broken off meanwhile."""
+        """Runs work to its end, also when the call is cancelled meanwhile."""
         return await outlasting(self._spawn(work, "store a message"))
 
     def start(self) -> None:
-        """Forget old ids from now on."""
+        """Starts to forget old ids."""
         self._runtime.spawn(self._forget(), name="forget old message ids")
 
     async def close(self) -> None:
-        """End what still looks."""
+        """Ends running searches."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,10 +181,10 @@ class Deduplicator:
     async def _look(self, claims: Sequence[Claim]) -> None:
         store = self._ledger.store
         try:
-            await store.append_state(encode([]))  # whatever was queued before it has its outcome afterwards
+            await store.append_state(encode([]))  # afterwards all groups queued before it have their outcome
         except Error as error:
             log.info("a state record was not written: %s", error.message)
-            # A leader that lacks copies takes no record, and may still commit what it took before.
+            # A leader that lacks copies takes no record, and may still commit earlier ones.
             await store.settle(self._window_ms)
         for key, stored in claims:
             if isinstance(stored, Append) and await self._is_there(stored):
@@ -204,7 +199,7 @@ class Deduplicator:
             messages = await self._ledger.store.read_at(stored.topic_id, stored.queue_id, [stored.queue_offset])
         except StoreCorrupted:
             return False
-        # The place alone proves nothing: an append that failed gives it back, and the next message of the queue has it.
+        # The offset alone proves nothing: a failed append releases it, and the next message of the queue gets it.
         return [(one.head, one.system) for one in messages] == [(stored.head, stored.system)]
 
     async def _wait(self, key: Key) -> None:
@@ -214,7 +209,7 @@ class Deduplicator:
         await asyncio.wait({waiting})
 
     def wake(self, key: Key) -> None:
-        """Sends that wait for it look again."""
+        """Wakes sends that wait for the message."""
         waiting = self.waits.pop(key, None)
         if waiting is not None:
             waiting.set_result(None)
@@ -235,10 +230,10 @@ class Deduplicator:
     # ------------------------------------------------------------------------------------------------ after a restart
 
     async def restore(self) -> None:
-        """Read back what the queues got in the last window, as many and for as long as is allowed."""
+        """Reads back messages of the last window, up to the limits of number and time."""
         begun_ms = self._runtime.clock.monotonic_ms()
         until_ms = begun_ms + RESTORE_MAX_MS
-        # The last window of the log: the leader before may have had another clock.
+        # The last window of the log: the previous leader may have had another clock.
         since_ms = min(self._runtime.clock.now_ms(), self._ledger.store.opened_ms) - self._window_ms
         await self._restore_timers(since_ms, self.count_max // 2, until_ms=begun_ms + RESTORE_MAX_MS // 2)
         queues = iter(self._queues())
@@ -250,22 +245,18 @@ class Deduplicator:
         )
         left_ms = until_ms - self._runtime.clock.monotonic_ms()
         if await done_within(asyncio.shield(reading), left_ms, clock=self._runtime.clock):
-            reading.result()  # raises what a start cannot continue after
+            reading.result()  # raises an error after which a start cannot continue
         if next(queues, None) is not None or not reading.done():
             log.info("only %d message ids from before the restart were restored", len(self.recent))
 
     def _queues(self) -> list[tuple[TopicConfig, int]]:
-        """Also those that their topics have no more, since the first try may lie in one; lite topics, of which there
-        may be very many, come last.
-        """
+        """Returns the queues, also removed ones: the first try may lie there. Lite topics come last."""
         known = [(self._catalog.topics.by_id(topic_id), queue_id) for topic_id, queue_id in self._ledger.store.queues()]
         mine = [(topic, queue_id) for topic, queue_id in known if topic is not None and not is_system_topic(topic.name)]
         return sorted(mine, key=lambda one: one[0].message_type is MessageType.LITE)
 
     async def _restore_queues(self, queues: Iterator[tuple[TopicConfig, int]], since_ms: int, until_ms: int) -> None:
-        """The next queue, until none is left, or no time. A queue that is being read is read to its end, also while
-        the broker serves: its reader may have waited for the repair of a damaged record.
-        """
+        """Reads queue after queue until none or no time is left. A begun one is read to its end, also while serving."""
         while self._runtime.clock.monotonic_ms() < until_ms and (most := self.count_max - len(self.entries)) > 0:
             topic, queue_id = next(queues, (None, 0))
             if topic is None:
@@ -289,17 +280,17 @@ class Deduplicator:
             log.warning("message ids of topic %s were not restored: %s", topic.name, error.message)
 
     async def _restore_timers(self, since_ms: int, most: int, *, until_ms: int) -> None:
-        """Delayed and half messages that are in no queue yet, with the answers that their first tries got."""
+        """Restores delayed and half messages that are in no queue yet, with the answers of their first tries."""
         count = 0
         try:
-            async with aclosing(self._ledger.store.timers.newest()) as newest:
+            async with aclosing(self._ledger.store.timers.newest(batch=_BATCH)) as newest:
                 async for timer in newest:
                     if timer.store_ms < since_ms or count >= most or self._runtime.clock.monotonic_ms() >= until_ms:
                         break
                     topic = self._catalog.topics.by_id(timer.topic_id)
                     message_id = message_id_of(timer.system)
                     if topic is None or is_system_topic(topic.name) or not message_id:
-                        continue  # staged rows have no id: their own numbers tell repeated blocks
+                        continue  # staged rows have no id: their own numbers identify repeated blocks
                     answer = self._answer_of(timer, message_id)
                     if answer is not None:
                         self.entries[key_of(message_id, digest_of(timer.system), timer.topic_id)] = answer
@@ -318,12 +309,12 @@ class Deduplicator:
         return None
 
     def _decided_entry(self, stored: TimerAppend) -> bytes:
-        """For a half message that is a message of its topic already: what its sender decides now changes nothing."""
+        """Answers for a half message that is already decided: another decision of its sender changes nothing."""
         name = self._ledger.transaction_ids.make(stored.topic_id, DECIDED_NUMBER)
         return half_entry(message_id_of(stored.system), name)
 
     def _remember(self, block: RecordBlock, topic_id: int, queue_id: int) -> None:
-        # Up to `duplicates_max` messages, before a start serves: bytes and not objects.
+        # Up to `duplicates_max` messages before a start serves: bytes, not objects.
         entries, data, at = self.recent.entries, b"".join(block.pieces()), 0
         for offset, size in enumerate(block.sizes, block.first_offset):
             end = at + size

@@ -1,6 +1,4 @@
-"""Delayed messages that are due: each becomes an ordinary message of its topic, in the same append as the end of its
-timer, so it is delivered once also across a crash (RD-13 to RD-18).
-"""
+"""Delayed messages that are due: each becomes a message in the append that ends its timer, so once (RD-13 to 18)."""
 
 from __future__ import annotations
 
@@ -14,8 +12,6 @@ from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.transactions.transactions import Transactions
 
-__all__ = ["due"]
-
 log = logging.getLogger(__name__)
 
 
@@ -27,9 +23,7 @@ def due(
     staging: Staging,
     delayed_retries: DelayedRetries,
 ) -> list[Append | TimerAppend | None]:
-    """What due timers become: a delayed message its message, a half message its next check
-    (`loops.transactions.transactions`); None for one whose topic was deleted meanwhile.
-    """
+    """Returns the successors of due timers: a message, the next check, the renewed rows; or None."""
     return [
         _due(catalog, timer, transactions=transactions, staging=staging, delayed_retries=delayed_retries)
         for timer in timers

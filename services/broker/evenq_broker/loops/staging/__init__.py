@@ -1,1 +1,1 @@
-"""Rows that wait: kept, decided, published."""
+"""Staged rows: stored, decided, published."""

@@ -1,10 +1,9 @@
-"""The decisions about batches of staged rows: made once at a query's coordinator, carried to all brokers, asked for by
-those that missed them.
+"""Decisions about batches of staged rows. The query's coordinator makes each once; brokers receive or query it.
 
-`rpc.staging.staging` begins, decides and abandons; `sweep` goes on with what a crash or an absent broker left: the
-coordinator rolls forward what is decided and not published everywhere, and every broker asks about stagings that no
-broker spoke of. A decision is durable before anybody learns of it, and so is the word that a token shall never win.
-Nothing is dropped without that word, however long the coordinator is away.
+`rpc.staging.staging` begins, decides and abandons. `sweep` continues after a crash or the absence of a broker: the
+coordinator rolls forward decided batches, and every broker queries the outcome of stagings without one. A decision is
+durable before a caller or broker receives it; so is the record that a token shall never win. Rows are dropped only
+after that record, however long the coordinator is away.
 """
 
 from __future__ import annotations
@@ -39,27 +38,23 @@ from evenq_broker.core.state.staging_records import (
 )
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.staging.name_locks import NameLocks
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.staging import ask_outcome, check_rolled_forward, outcome_of, roll_forward
-from evenq_broker.runtime import Runtime
-
-__all__ = ["OUTCOME", "ROLL_FORWARD", "BatchCoordinator", "StagedHere", "StagingStats"]
 
 log = logging.getLogger(__name__)
 
 ROLL_FORWARD = "/evenq.v1.Staging/RollForward"
 OUTCOME = "/evenq.v1.Staging/Outcome"
 ROLL_MS = 60_000
-"""Deadline of a roll-forward at another broker: it may have much to write."""
+"""Deadline of a roll-forward at another broker: it may have many rows to write."""
 ROLL_WAIT_MS = 20_000
-"""How long a decision's caller waits for brokers to be rolled forward."""
+"""Longest wait of a decision's caller until brokers are rolled forward."""
 DROPPED_MAX = 100_000
 TOKENS_MAX = 2_000_000
-"""Of all queries: winners that a broker has not published, and what was dropped without a decision."""
+"""Of all queries: winners that a broker has not published, and tokens that were dropped without a decision."""
 QUERY_ID_MAX = 255
 _ANYBODY = QueryWriter()
-"""Brokers among themselves, and clients whose calls are not signed and say nothing of their topics."""
+"""Brokers, and clients whose calls are not signed and name no topics."""
 
 
 @dataclass(slots=True)
@@ -74,7 +69,7 @@ class StagingStats:
 
 
 class StagedHere(Protocol):
-    """The staged rows of this broker, as their decisions need them."""
+    """The staged rows of this broker, as the decisions use them."""
 
     stats: StagingStats
     table: StagedRows
@@ -84,18 +79,16 @@ class StagedHere(Protocol):
 
 
 class BatchCoordinator:
-    """Queries, and the batches that this broker decides."""
+    """The queries known here, and the batches that this broker decides."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, staging: StagedHere
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, staging: StagedHere) -> None:
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._staging = cluster, staging
         self.table = Decisions()
         self._locks = NameLocks()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._silent: Counter[str] = Counter()
-        """Brokers that did not answer, and how often in a row."""
+        """Brokers that do not answer, and the number of failed calls in a row."""
 
     @property
     def own(self) -> str:
@@ -103,7 +96,7 @@ class BatchCoordinator:
         return self._runtime.settings.broker_name
 
     def tenant_of(self, query_id: str) -> str:
-        """Whose share of the limits the query counts to; "" if that is not known."""
+        """Returns the tenant whose share of the limits the query counts to; "" if it is not known."""
         query = self.table.queries.get(query_id)
         return "" if query is None else query.tenant
 
@@ -118,12 +111,13 @@ class BatchCoordinator:
         writer: QueryWriter = _ANYBODY,
         on_decided: OnDecided = OnDecided.FAIL,
     ) -> tuple[str, bool]:
-        """The query's coordinator as known here ("": not), and whether that is this broker and decided the batch.
-        `coordinator`: what to keep if none is known; durable then. Raises BadRequest, TooManyRequests; Forbidden and
-        PreconditionFailed for a query of others (`QueryWriter.must_own`) or an older batch (`Query.must_repeat`).
+        """Returns the query's coordinator as known here ("": not known), and whether that is this broker and it decided
+        the batch. `coordinator`: recorded durably if none is known. Raises BadRequest, TooManyRequests; Forbidden and
+        PreconditionFailed for a query of another writer (`QueryWriter.must_own`) or an older batch
+        (`Query.must_repeat`).
         """
         _check(query_id, batch_id)
-        async with self._locks.of(query_id):  # what is being decided is not answered before it is safe
+        async with self._locks.of(query_id):  # a decision that is being written is not reported before it is durable
             query = self.table.queries.get(query_id)
             now_ms = self._runtime.clock.now_ms()
             if query is None and coordinator:
@@ -142,9 +136,7 @@ class BatchCoordinator:
             return query.coordinator, decided
 
     async def may_stage(self, query_id: str, coordinator: str, writer: QueryWriter) -> None:
-        """Raises Forbidden and PreconditionFailed for a query of others. One that never began here belongs to the
-        caller from now on.
-        """
+        """Raises Forbidden and PreconditionFailed for a query of others. An unknown one becomes the caller's."""
         query = self.table.queries.get(query_id)
         if query is None:
             _check(query_id, 0)
@@ -162,11 +154,11 @@ class BatchCoordinator:
         content: BatchContent | None = None,
         on_decided: OnDecided = OnDecided.FAIL,
     ) -> bool:
-        """Decide a batch, unless it is: durable when it returns. `winners`: token to the brokers that have rows of it.
-        Returns whether it was decided before, with the same `content`. Raises PreconditionFailed if a winner was
+        """Decides a batch, unless it is decided; durable when it returns. `winners`: token to the brokers with rows of
+        it. Returns whether it was decided before, with the same `content`. Raises PreconditionFailed if a winner was
         dropped before, another broker decides for this query, or the batch is of a copied checkpoint; Forbidden.
         """
-        # Not with the call: a decision whose caller went away in the middle must still become safe, or be taken back.
+        # A task of its own: if the caller is cancelled, the decision must still become durable or be undone.
         work = self._decide(query_id, batch_id, winners, writer, content, on_decided)
         return bool(await outlasting(self._spawn(work, "decide a batch")))
 
@@ -185,8 +177,7 @@ class BatchCoordinator:
             if batch_id <= query.last_batch:
                 query.must_repeat(query_id, batch_id, content, on_decided)
                 return True
-            # A broker that was told so may have dropped the rows by now: a batch without them would be cut short
-            # silently.
+            # Their brokers may have dropped these rows by now: the batch would silently lack them.
             lost = [token for token in winners if token in query.dropped]
             if lost:
                 raise PreconditionFailed(
@@ -210,15 +201,18 @@ class BatchCoordinator:
             passing("staging.decided")
             self._staging.stats.decisions += 1
             log.info(
-                "decided batch %d of query %s: %d stagings at %s", batch_id, query_id, len(winners),
+                "decided batch %d of query %s: %d stagings at %s",
+                batch_id,
+                query_id,
+                len(winners),
                 ", ".join(sorted({name for name, _ in pairs})) or "no broker",
-            )  # fmt: skip
+            )
             return False
 
     async def abandon(
         self, query_id: str, batch_id: int, tokens: Collection[str], *, writer: QueryWriter = _ANYBODY
     ) -> bool:
-        """These shall never win; durable when it returns. True: the batch is decided, nothing is abandoned."""
+        """Excludes tokens from winning, durably. True: the batch is decided, and nothing is abandoned."""
         return bool(await outlasting(self._spawn(self._abandon(query_id, batch_id, tokens, writer), "abandon rows")))
 
     async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str], writer: QueryWriter) -> bool:
@@ -228,12 +222,12 @@ class BatchCoordinator:
             if batch_id <= query.last_batch:
                 return True
             await self._drop(query_id, batch_id, tokens)
-        # Outside of the query's lock, which this takes again to hear the outcome.
+        # Outside of the query's lock, which the query of the outcome takes again.
         self._spawn(self._staging.resolve((query_id, batch_id)), "drop abandoned rows")
         return False
 
     async def roll_forward(self, query_id: str) -> list[str]:
-        """Publish the query's decided batches wherever they are not yet; the brokers that are behind after a while."""
+        """Publishes the query's decided batches everywhere; returns the brokers that still lack some after a while."""
         work = self._spawn(self._roll(query_id), "roll a batch forward")
         sleeping = self._spawn(self._runtime.clock.sleep_ms(ROLL_WAIT_MS), "wait for a roll-forward")
         try:
@@ -242,16 +236,14 @@ class BatchCoordinator:
             sleeping.cancel()
         return sorted(self.table.behind(query_id))
 
-    # -- what brokers ask ---------------------------------------------------------------------------------------------
+    # -- calls of brokers ---------------------------------------------------------------------------------------------
 
     async def outcome(
         self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
     ) -> BatchOutcome:
-        """What shall become of a broker's stagings. The `expired` of a batch without a decision shall never win from
-        now on; durable when it returns.
-        """
+        """Returns the outcome of a broker's stagings. Tokens in `expired` durably lose if the batch is undecided."""
         work = self._outcome(query_id, batch_id, broker_name, tokens, expired)
-        outcome: BatchOutcome = await outlasting(self._spawn(work, "tell an outcome"))
+        outcome: BatchOutcome = await outlasting(self._spawn(work, "report an outcome"))
         return outcome
 
     async def _outcome(
@@ -266,25 +258,28 @@ class BatchCoordinator:
             if lost:
                 log.warning(
                     "batch %d of query %s was not decided in time: %d stagings at broker %s are dropped",
-                    batch_id, query_id, len(lost), broker_name,
-                )  # fmt: skip
+                    batch_id,
+                    query_id,
+                    len(lost),
+                    broker_name,
+                )
                 await self._drop(query_id, batch_id, lost)
             return BatchOutcome(False, (), [token for token in tokens if token in query.dropped])
 
     async def outcome_from(
         self, coordinator: str, batch: tuple[str, int], tokens: Sequence[str], expired: Sequence[str]
     ) -> BatchOutcome:
-        """The same, asked of the coordinator. Raises ConnectionFailed, RequestTimeout."""
+        """Queries the outcome from the coordinator. Raises ConnectionFailed, RequestTimeout."""
         query_id, batch_id = batch
         if coordinator == self.own:
             return await self.outcome(query_id, batch_id, self.own, tokens, expired)
         request = ask_outcome(query_id, batch_id, self.own, tokens, expired)
         return outcome_of(await self._cluster.peers.ask(coordinator, OUTCOME, request))
 
-    # -- what goes on by itself ---------------------------------------------------------------------------------------
+    # -- periodic work ------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Carry on with what was left, again and again."""
+        """Continues unfinished work, periodically."""
         settings, clock = self._runtime.settings.staging, self._runtime.clock
         while True:
             for query_id in [query_id for query_id, query in self.table.queries.items() if query.open]:
@@ -294,9 +289,7 @@ class BatchCoordinator:
             await clock.sleep_ms(settings.ask_interval_ms)
 
     def broker_forgotten(self, name: str) -> None:
-        """A broker left for good: its queries may begin anew with another coordinator, and nothing waits for its part
-        of a decided batch.
-        """
+        """Forgets a removed broker: its queries may get another coordinator, and no decided batch waits for it."""
         ops: list[StagingOp] = []
         for query_id, query in self.table.queries.items():
             if query.coordinator == name:
@@ -305,11 +298,11 @@ class BatchCoordinator:
         for op in ops:
             self.table.apply(op)
         if ops:
-            log.warning("broker %s is forgotten, and with it what it decided or was to publish of staged rows", name)
+            log.warning("broker %s is forgotten, with its decisions and the staged rows that it was to publish", name)
             self._ledger.journal.record(*ops)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Ends running work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -320,7 +313,7 @@ class BatchCoordinator:
         for batch in staging.table.batches():
             stagings = staging.table.of(batch)
             coordinator = stagings[0].coordinator if stagings else ""
-            # One try for each coordinator: every further batch would wait out the same timeout.
+            # One try for each coordinator: each further batch would wait for the same timeout.
             if coordinator in silent or max((one.staged_ms for one in stagings), default=0) > before_ms:
                 continue
             try:
@@ -334,7 +327,7 @@ class BatchCoordinator:
     def _forget(self, now_ms: int) -> None:
         settings, staging = self._runtime.settings.staging, self._staging
         idle = self.table.idle(now_ms, memory_ms=settings.memory_ms, job_memory_ms=2 * settings.timeout_ms)
-        # Rows that are staged here keep their query: only its coordinator can say what becomes of them.
+        # Rows staged here keep their query: only its coordinator knows their outcome.
         gone = [QueryForgotten(query_id) for query_id in idle if not staging.table.has_query(query_id)]
         for op in gone:
             self.table.apply(op)
@@ -344,7 +337,7 @@ class BatchCoordinator:
     # -- rolling forward ----------------------------------------------------------------------------------------------
 
     async def _roll(self, query_id: str) -> None:
-        async with self._locks.of(query_id):  # so that all of these are safe
+        async with self._locks.of(query_id):  # so that all of these decisions are durable
             behind = self.table.behind(query_id)
         await asyncio.gather(*(self._roll_at(name, query_id, batches) for name, batches in behind.items()))
 
@@ -378,7 +371,9 @@ class BatchCoordinator:
     def _missed(self, name: str, what: str, error: Error) -> None:
         self._silent[name] += 1
         if self._silent[name] == 1:
-            log.warning("%s: broker %s does not answer (%s); asked again until it does", what, name, error.message)
+            log.warning(
+                "%s: broker %s does not answer (%s); it is called again until it does", what, name, error.message
+            )
 
     def _answered(self, name: str) -> None:
         missed = self._silent.pop(name, 0)
@@ -388,13 +383,15 @@ class BatchCoordinator:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _mine(self, query_id: str, writer: QueryWriter = _ANYBODY) -> Query:
-        """The query, which is this broker's to decide. Raises PreconditionFailed, Forbidden."""
+        """Returns the query, which this broker decides. Raises PreconditionFailed, Forbidden."""
         query = self.table.queries.get(query_id)
-        if query is None:  # forgotten, or its beginning never came here
+        if query is None:  # forgotten, or its Begin did not reach this broker
             query = await self._know(query_id, self.own, writer)
         writer.must_own(query_id, query)
         if query.coordinator != self.own:
-            raise PreconditionFailed(f"broker {query.coordinator} decides for query {query_id}, not {self.own}; ask it")
+            raise PreconditionFailed(
+                f"broker {query.coordinator} decides for query {query_id}, not {self.own}; call that broker"
+            )
         return query
 
     async def _know(self, query_id: str, coordinator: str, writer: QueryWriter) -> Query:
@@ -412,7 +409,7 @@ class BatchCoordinator:
         return self.table.queries[query_id]
 
     async def _bind(self, query_id: str, query: Query, writer: QueryWriter) -> Query:
-        """A query of an older version, or one that began without a user, belongs to its next writer."""
+        """Gives a query of an older version, or one that began without a user, to its next writer."""
         lacks_user, lacks_topics = bool(writer.user) and not query.user, query.topics is None
         if lacks_user or (lacks_topics and writer.bound is not None):
             now_ms = self._runtime.clock.now_ms()
@@ -420,7 +417,7 @@ class BatchCoordinator:
         return self.table.queries[query_id]
 
     async def _take_back(self, query_id: str, query: Query, batch_id: int, writer: QueryWriter) -> Query:
-        """The batch shall be written whatever was decided before, to the topics that the writer names now."""
+        """Undoes decisions from this batch on, and changes the topics to those that the writer names now."""
         replace(writer, topics=(), fixed=None).must_own(query_id, query)
         last_batch = min(query.last_batch, batch_id - 1)
         topics = query.topics if writer.bound is None else writer.bound
@@ -435,10 +432,13 @@ class BatchCoordinator:
         log.warning(
             "query %s takes its decisions after batch %d back (the last one was %d) and writes to %s: "
             "onDecidedBatch=write",
-            query_id, last_batch, query.last_batch, ", ".join(topics or ()) or "the topics that its rows name",
-        )  # fmt: skip
+            query_id,
+            last_batch,
+            query.last_batch,
+            ", ".join(topics or ()) or "the topics that its rows name",
+        )
         known = QueryKnown(query_id, query.coordinator, self._runtime.clock.now_ms(), last_batch, user, topics)
-        # Its brokers may have dropped these rows: they still can never win.
+        # Brokers may have dropped rows of these tokens, so they still cannot win.
         dropped = [TokensDropped(query_id, batch, (token,)) for token, batch in query.dropped.items()]
         await self._record(query_id, QueryForgotten(query_id), known, *dropped)
         return self.table.queries[query_id]
@@ -460,7 +460,7 @@ class BatchCoordinator:
             )
 
     async def _record(self, query_id: str, *ops: StagingOp) -> None:
-        # Memory and log change in one step; others see it only behind the query's lock, when it is safe.
+        # Memory and log change in one step. Others see the change behind the query's lock, when it is durable.
         saved = self.table.saved(query_id)
         for op in ops:
             self.table.apply(op)
@@ -477,7 +477,7 @@ class BatchCoordinator:
         return task
 
     def later(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Do it beside the caller; an error of ours is logged."""
+        """Runs work in the background; an unexpected error is logged."""
         self._spawn(work, name)
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Locks by name: what of one name must go one after another, while other names go on. For queries that stage rows."""
+"""Locks by name: work on one name runs one after another, work on different names in parallel."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["NameLocks"]
-
 
 class NameLocks:
-    """One lock for each name that is held or waited for; others take no memory."""
+    """One lock for each name that is held or waited for; other names take no memory."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -20,7 +18,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Hold the lock of this name."""
+        """Holds the lock of this name."""
         lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
         self._locks[name] = lock, users + 1
         try:

@@ -1,8 +1,8 @@
 """The topics and consumer groups of one broker: made, changed and deleted HERE; durable when a call returns.
 
-What the whole cluster makes together is `loops.cluster.cluster_catalog`. Parts that keep something about a topic or
-group listen for its end (`on_topic_gone`, `on_group_gone`) instead of being known here. Always true: an id is never
-given twice, and a name that is gone from the tables has no progress left.
+`loops.cluster.cluster_catalog` does it for the whole cluster. Parts that keep state of a topic or group register for
+its end (`on_topic_gone`, `on_group_gone`). An id is never given twice, and a name that is gone from the tables has no
+progress left.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ from evenq_broker.core.state.records import (
     Unsubscribed,
 )
 from evenq_broker.core.state.uids import TopicUids, local_uid, queue_uid
-from evenq_broker.loops.state.changes import Changes
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.signals import Changes
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Catalog"]
-
-_DELETED_MS = 1  # a deleted topic's messages need not wait for anything
+_DELETED_MS = 1  # messages of a deleted topic need not be kept
 AWAITED_MAX = 10_000
 
 
 class Catalog:
-    """What one broker has to offer."""
+    """Topics and groups of one broker."""
 
     def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
         self._runtime, self._ledger = runtime, ledger
@@ -65,20 +63,16 @@ class Catalog:
             UserResource.GROUP, users, limit=settings.groups_max, setting="groups_max", what="groups"
         )
         self.routes = RouteTable()
-        """Where topics are in the cluster, as the nameservers say."""
+        """Places of topics in the cluster, from the nameservers."""
         self.uids = TopicUids(runtime.rng)
         self.changes = Changes()
-        """What others learn of it all."""
+        """Notifications of changes of all of it."""
         self.draining = False
-        """True: no new messages are taken, what there is is read to its end (`loops.resizing.resizing`). Durable."""
+        """True: new messages are rejected, stored ones are read to the end (`loops.resizing.resizing`). Durable."""
         self.made_ms: dict[str, int] = {}
-        """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
-        whole (`loops.progress.starting`).
-        """
+        """When topics were made by this process, ms since the epoch: a member that waited for one reads all of it."""
         self._awaited: dict[tuple[int, str], None] = {}
-        """Group id and topic name, where the group read a topic of that name that was deleted: what a new one holds
-        came after the group. The oldest go first.
-        """
+        """Group id and deleted topic that it read: the group reads all of a new one. The oldest are dropped."""
         self._topic_gone: list[Callable[[TopicConfig], None]] = []
         self._group_gone: list[Callable[[GroupConfig], None]] = []
         self._group_changed: list[Callable[[GroupConfig], None]] = []
@@ -98,29 +92,27 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------ listeners
 
     def on_topic_gone(self, listener: Callable[[TopicConfig], None]) -> None:
-        """Call `listener` when a topic was deleted here, also in the replay of the journal."""
+        """Calls `listener` when a topic was deleted here, also in the replay of the journal."""
         self._topic_gone.append(listener)
 
     def on_group_gone(self, listener: Callable[[GroupConfig], None]) -> None:
-        """Call `listener` when a group was deleted here, also in the replay of the journal."""
+        """Calls `listener` when a group was deleted here, also in the replay of the journal."""
         self._group_gone.append(listener)
 
     def on_group_changed(self, listener: Callable[[GroupConfig], None]) -> None:
-        """Call `listener` when a group was made or its settings changed here."""
+        """Calls `listener` when a group was made or its settings changed here."""
         self._group_changed.append(listener)
 
     # ------------------------------------------------------------------------------------------------ topics
 
     def opened(self) -> None:
-        """The journal was replayed: topics of a journal without uids get one, the same at each start until something
-        of the topic is written.
-        """
+        """Gives topics of a journal without uids one, the same at each start until the topic is written."""
         for topic in self.topics.all():
             if not topic.uid:
                 self.topics.put(replace(topic, uid=local_uid(self._ledger.key, topic.topic_id) * 2))
 
     def retention_ms(self, topic_id: int) -> int | None:
-        """How long the store keeps a topic's messages, ms; None: as long as any, 0: for ever."""
+        """Returns how long the store keeps a topic's messages, ms; None: as long as any, 0: for ever."""
         topic = self.topics.by_id(topic_id)
         return topic.retention_ms if topic is not None else _DELETED_MS
 
@@ -132,18 +124,20 @@ class Catalog:
             raise self.no_topic(name)
 
     def prospect(self, name: str, message_type: MessageType) -> TopicConfig:
-        """The topic as a first message of this type would make it: what it would refuse must not make it. Raises as
-        `may_make`.
-        """
+        """Returns the topic as a first message of this type would make it. Raises the errors of `may_make`."""
         self.may_make(name)
         queues = self.default_queues(message_type)
         return TopicConfig(
-            name=name, topic_id=0, message_type=message_type, read_queues=queues, write_queues=queues,
+            name=name,
+            topic_id=0,
+            message_type=message_type,
+            read_queues=queues,
+            write_queues=queues,
             permission=Permission.READ_WRITE,
-        )  # fmt: skip
+        )
 
     def read_topic(self, name: str) -> TopicConfig:
-        """The topic, for a reader, who never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
+        """Returns the topic for a reader, which never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
         topic = self.topics.get(name)
         if topic is None:
             self._check_topic_name(name)
@@ -152,7 +146,7 @@ class Catalog:
         return topic
 
     def topic_name(self, topic_id: int) -> str:
-        """The name of a topic; empty for one that was deleted."""
+        """Returns the name of a topic; "" for one that was deleted."""
         topic = self.topics.by_id(topic_id)
         return topic.name if topic is not None else ""
 
@@ -166,10 +160,10 @@ class Catalog:
         if any(one.counts.chosen for one in at):
             names = ", ".join(one.broker.name for one in at)
             own = self._runtime.settings.broker_name
-            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; ask for its route again")
+            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; query its route again")
 
     def no_topic(self, name: str) -> TopicNotFound:
-        """What is said of a topic that does not exist."""
+        """Returns the error for a topic that does not exist."""
         if is_system_topic(name) or name.startswith("%"):
             return TopicNotFound(f"topic {name!r} is made by the broker when needed; nothing was stored in it yet")
         by_use = "its first message makes it, or " if self._made_by_use(name) else ""
@@ -192,18 +186,18 @@ class Catalog:
         uid: str = "",
         system: bool = False,
     ) -> TopicConfig:
-        """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
-        or becomes MIXED.
+        """Creates or widens a topic HERE; durable when it returns. An existing one is never narrowed and keeps its
+        type, or becomes MIXED.
 
-        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
-        an operator chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new
-        one. Raises IllegalTopic and TooManyRequests (table full).
+        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`: an
+        operator chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new one.
+        Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
         count = queues or (old.write_queues if old else self.default_queues(message_type))
         if not 1 <= count <= 4096:
-            raise IllegalTopic(f"topic {name} asks for {count} queues, the range is 1 to 4096")
+            raise IllegalTopic(f"topic {name} cannot have {count} queues, the range is 1 to 4096")
         kept_ms = _retention(old, retention_ms)
         if old is not None:
             mixes = message_type is MessageType.MIXED and old.message_type in MIXED_KINDS
@@ -222,11 +216,10 @@ class Catalog:
             uid=old.uid if old else self.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
-            # It may be so by a record that is not safe yet (decision 62).
+            # This state may rest on a record that is not durable yet (decision 62).
             await self._ledger.journal.settled()
             return old
-        # Visible before it is durable, so that two creators in one turn of the loop cannot take one id; both wait for
-        # the record.
+        # Visible before it is durable, so that two creators in one step cannot take one id; both wait.
         self.topics.put(topic)
         if old is None:
             self.made_ms[name] = self._runtime.clock.now_ms()
@@ -235,7 +228,7 @@ class Catalog:
         return topic
 
     def queue_uid(self, topic: TopicConfig) -> str:
-        """What the offsets of this topic's queues HERE count; see `core.state.uids`."""
+        """Returns the identity of the offsets of this topic's queues HERE; see `core.state.uids`."""
         return queue_uid(topic.uid, self._ledger.key, topic.topic_id)
 
     def awaits(self, group: GroupConfig, topic: str) -> bool:
@@ -243,7 +236,7 @@ class Catalog:
         return (group.group_id, topic) in self._awaited
 
     def default_queues(self, message_type: MessageType) -> int:
-        """Queues per broker of a topic of this kind that is made without a number."""
+        """Returns the queues per broker of a topic of this type that is made without a number."""
         if message_type is MessageType.LITE:
             return 1  # every lite topic has a queue of its own; this one is for the route
         return (
@@ -253,12 +246,11 @@ class Catalog:
         )
 
     async def delete_topic(self, name: str) -> None:
-        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
+        """Forgets a topic HERE, with all progress on it; durable when it returns. Does nothing if unknown."""
         topic = self.topics.get(name)
         self.made_ms.pop(name, None)
         if topic is None:
-            # The one that deleted it may still wait for the disk: an answer before that would be a promise that a crash
-            # breaks (decision 62).
+            # Its deletion may not be durable yet: an earlier answer would break at a crash (decision 62).
             await self._ledger.journal.settled()
             return
         self._forget_topic(topic.topic_id)
@@ -268,7 +260,7 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------ groups
 
     async def ensure_group(self, name: str) -> GroupConfig:
-        """The group, created if that is allowed. Raises IllegalGroup, GroupNotFound and TooManyRequests."""
+        """Returns the group, created if that is allowed. Raises IllegalGroup, GroupNotFound and TooManyRequests."""
         group = self.groups.get(name)
         if group is not None:
             return group
@@ -298,10 +290,9 @@ class Catalog:
         balance: BalancePolicy | None = None,
         revised_ms: int = 0,
     ) -> GroupConfig:
-        """Create a group HERE, or change an existing one; durable when it returns.
-
-        What is not given (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
-        `revised_ms`: when an operator asked for it (`GroupConfig`); 0: none did.
+        """Creates a group HERE, or changes an existing one; durable when it returns. Values that are not given (None,
+        0) stay, or are the defaults of a new group. `strategy`: empty removes it. `revised_ms`: when an operator
+        requested it (`GroupConfig`); 0: none did.
         """
         problem = group_problem(name)
         if problem:
@@ -331,7 +322,7 @@ class Catalog:
                 self.changes.facts_changed(group=name)
                 for listener in self._group_changed:
                     listener(group)
-            # Left where an older version deleted a group, or where the broker was away then.
+            # Left by an older version that deleted a group, or by a deletion while the broker was away.
             left = self._retries_removed(name) if old is None else []
             await self._ledger.journal.record(*left, GroupPut(group))
         else:
@@ -339,7 +330,7 @@ class Catalog:
         return group
 
     async def delete_group(self, name: str) -> None:
-        """Forget a group HERE, with its progress and its retry topic; durable when it returns. Unknown: nothing."""
+        """Forgets a group HERE, with its progress and retry topic; durable when it returns. Does nothing if unknown."""
         ops: list[Op] = self._retries_removed(name)
         group = self.groups.get(name)
         if group is not None:
@@ -349,13 +340,13 @@ class Catalog:
         await (self._ledger.journal.record(*ops) if ops else self._ledger.journal.settled())
 
     async def settled(self) -> None:
-        """Wait until all that was recorded is safe. Raises what the journal refuses."""
+        """Waits until all records so far are durable. Raises errors of the journal."""
         await self._ledger.journal.settled()
 
     # ------------------------------------------------------------------------------------------------ inside
 
     def _retries_removed(self, group: str) -> list[Op]:
-        # A group of the same name is another group: what this one gave back would come to it again.
+        # A new group of the same name is another group: it must not get messages that this one gave back.
         topic = self.topics.get(RETRY_PREFIX + group)
         if topic is None:
             return []
@@ -398,7 +389,7 @@ class Catalog:
             del self._awaited[next(iter(self._awaited))]
 
     def unsubscribed(self, op: Unsubscribed) -> None:
-        """The group gave the topic up, and will be a new reader of it."""
+        """Forgets that the group read the topic: it will be a new reader of it."""
         topic = self.topics.by_id(op.topic_id)
         if topic is not None:
             self._awaited.pop((op.group_id, topic.name), None)
@@ -407,7 +398,7 @@ class Catalog:
         self.draining = op.on
 
     def _dump(self) -> Iterator[Op]:
-        # First: the ids of what was deleted must stay taken, and no entry below tells them.
+        # First: ids of deleted topics and groups must stay taken, and no entry below has them.
         yield KeyPut(self._ledger.key, self.topics.next_id(), self.groups.next_id(), tuple(self._awaited))
         if self.draining:
             yield DrainPut(on=True)
@@ -431,7 +422,7 @@ def _must_fit(shares: Shares, name: str, table: NameTable[Any], *, remedy: str) 
 
 
 def _retention(old: TopicConfig | None, requested_ms: int | None) -> int | None:
-    """What a topic's retention becomes when a call asks for `requested_ms` (see `Catalog.create_topic`)."""
+    """Returns a topic's retention after a call with `requested_ms` (see `Catalog.create_topic`)."""
     if requested_ms is None:
         return old.retention_ms if old else None
     return None if requested_ms < 0 else requested_ms

@@ -1,14 +1,14 @@
-"""The journal: operations of one loop turn become one state record of the log; a snapshot is the whole state.
+"""The journal: operations of one loop step become one state record of the log; a snapshot is the whole state.
 
 `record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of
-one turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others'
+one step share one future. It does not take part in their cancellation, so one cancelled call cannot lose the others'
 answers.
 
-The state is ahead of the log, for long where copies are away, so two things must hold. Who finds that something is so
-already answers only behind `safe`: else a second ack would be answered OK for a first one that is lost after a
-failover. And what the store refused is not forgotten, because the state has it: it is owed, and stands first in the
-next record. A leader that was deposed while it did not run has nothing under way and knows nothing of its successor, so
-who tells a group's progress waits for `confirmed`: a record, perhaps an empty one, that only a leader can commit.
+The state is ahead of the log, for long where copies are away, so two things must hold. First, a caller that finds its
+change already made answers only behind `safe`: otherwise a second ack would be answered OK for a first one that is lost
+after a failover. Second, operations that the store rejected are owed, because the state has them: they are first in the
+next record. A deposed leader that did not run has no pending records and does not know its successor. So a caller that
+reports a group's progress waits for `confirmed`: a record, perhaps an empty one, that only a leader can commit.
 """
 
 from __future__ import annotations
@@ -27,65 +27,61 @@ from evenq_broker.core.state.log_time import WITH_DEADLINE, in_log_time
 from evenq_broker.core.state.records import VERSION, Op, encode_op
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Journal"]
-
 log = logging.getLogger(__name__)
 
 OWED_BYTES_MAX = 8 << 20
-"""Of operations that the store refused. Beyond it only a new start brings state and log together."""
+"""Of operations that the store rejected. Beyond it only a new start brings state and log together."""
 LOG_TIME_SLACK_MS = 1_000
 """Clocks that are right are adjusted all the time, by less than this."""
 REFUSED = (HaNotAvailable, StoreFull, TooManyRequests)
-"""Nothing of the record is in the log, for certain."""
+"""Errors after which certainly nothing of the record is in the log."""
 
 
 class _Batch(asyncio.Future[None]):
-    """Shared by all callers of one turn, so none of them may cancel it; a cancelled caller goes on when it is done."""
+    """Shared by all callers of one step, so none may cancel it; a cancelled caller continues when it is done."""
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002
         return False
 
 
 class Journal:
-    """Writes what must survive. `record` may be called from `begin` on."""
+    """Writes durable state. `record` may be called from `begin` on."""
 
     def __init__(self, runtime: Runtime, trace: Trace | None, state: Callable[[], bytes]) -> None:
-        """`trace` is shown every record; `state` gives the whole state for the last snapshot."""
+        """`trace` gets every record; `state` returns the whole state for the last snapshot."""
         self._runtime, self._trace, self._state = runtime, trace, state
         self._store: MessageStore | None = None
         self._ops: list[bytes] = []
         self._once: set[int] = set()
-        """Places in `_ops` of those that are not owed when they are refused."""
+        """Places in `_ops` of those that are not owed when they are rejected."""
         self._owed: list[bytes] = []
-        """What the store refused, in order."""
+        """Operations that the store rejected, in order."""
         self._batch: _Batch | None = None
         self._newest: _Batch | None = None
-        """The last one with operations that the store was given; it is safe when all before it are."""
+        """The last one with operations that the store got; it is safe when all before it are."""
         self._under_way: deque[tuple[asyncio.Future[None], _Batch, list[bytes]]] = deque()
-        """What the store was given and has not answered: its future, ours, and the operations, in order."""
+        """Records that the store has not answered: its future, the batch, and the operations, in order."""
         self._unsaved = False
         self.records = 0
         """State records written since the start."""
 
     def begin(self, store: MessageStore) -> None:
-        """The store is open: write to it from now on."""
+        """Connects the opened store: records are written to it from now on."""
         self._store = store
 
     def record(self, *ops: Op) -> asyncio.Future[None]:
-        """Make these changes durable; done when the flush mode says they are safe (D4)."""
+        """Makes these changes durable; done when they are safe by the flush mode (D4)."""
         if not WITH_DEADLINE.isdisjoint(map(type, ops)) and (ahead_ms := self.ahead_ms()):
             ops = tuple([in_log_time(op, ahead_ms) for op in ops])
         return self.record_encoded(map(encode_op, ops))
 
     def record_encoded(self, ops: Iterable[bytes]) -> asyncio.Future[None]:
-        """The same for operations that are encoded (`core.state.records.encode_op`)."""
+        """As `record`, for encoded operations (`core.state.records.encode_op`)."""
         self._ops.extend(ops)
         return self._gathering()
 
     def ahead_ms(self) -> int:
-        """How far this process's time is ahead of the log's (`core.state.log_time`), ms, or behind it (negative); 0: up
-        to `LOG_TIME_SLACK_MS`.
-        """
+        """Returns how far this process's time is ahead of the log's, ms; 0: up to `LOG_TIME_SLACK_MS`."""
         store = self._store
         if store is None:
             return 0
@@ -93,14 +89,12 @@ class Journal:
         return ahead_ms if abs(ahead_ms) > LOG_TIME_SLACK_MS else 0
 
     def record_once(self, *ops: Op) -> asyncio.Future[None]:
-        """The same for a caller that takes its change back if this fails: what is refused is not written later."""
+        """As `record`, for a caller that undoes its change if this fails: rejected operations are not written later."""
         self._once.update(range(len(self._ops), len(self._ops) + len(ops)))
         return self.record(*ops)
 
     def safe(self) -> asyncio.Future[None] | None:
-        """Done when all that was recorded so far is safe, failed if some of it may be lost; None: it is safe. Await it
-        before an answer that rests on the state, but recorded nothing.
-        """
+        """Done when all earlier records are safe, failed if some may be lost; None: all are safe."""
         if self._owed:
             return self._gathering()
         batch = self._batch or self._newest
@@ -108,22 +102,19 @@ class Journal:
         return None if settled else batch
 
     async def settled(self) -> None:
-        """Wait for `safe`. Raises what it fails with."""
+        """Waits for `safe`. Raises its error."""
         pending = self.safe()
         if pending is not None:
             await pending
 
     def confirmed(self) -> asyncio.Future[None] | None:
-        """With copies, for an answer that tells or confirms the state and changes nothing: done when a record that is
-        appended after this call is committed, so this broker still led then, and knew all that is acknowledged. With
-        one copy: `safe`.
+        """With copies: done when a record appended after this call is committed, so this broker still led, and knew
+        everything acknowledged. For an answer that reports the state. With one copy: `safe`.
         """
         return self.safe() if self._runtime.leadership.attach is None else self._gathering()
 
     async def still_leads(self) -> None:
-        """Wait for `confirmed`. Raises what it fails with, but for a full disk: then nothing can be appended, and
-        `safe` must do.
-        """
+        """Waits for `confirmed`, on a full disk for `safe`: nothing can be appended there. Raises its error."""
         safe, confirmed = self.safe(), self.confirmed()
         if confirmed is not None:
             try:
@@ -133,25 +124,23 @@ class Journal:
                     await safe
 
     def flush(self) -> None:
-        """Write what waits at once: whatever is appended next stands behind it in the log."""
+        """Writes waiting operations immediately: later appends follow them in the log."""
         if self._batch is not None or self._owed:
             self._gathering()
             self._flush()
 
     def amend(self, amended: Callable[[bytes], bytes]) -> None:
-        """Replace each operation that is not in the log, and would be written later, by what this makes of it (none:
-        empty): the state was put right.
-        """
+        """Replaces each operation that is not in the log by `amended` of it (empty: none): the state was corrected."""
         for held in (self._ops, self._owed, *(ops for _, _, ops in self._under_way)):
-            held[:] = map(amended, held)  # in place: those under way are known by their list
+            held[:] = map(amended, held)  # in place: pending records refer to their list
 
     def _gathering(self) -> _Batch:
-        """The record of this turn."""
+        """Returns the batch of this step."""
         if self._batch is None:
             loop = asyncio.get_running_loop()
             self._batch = _Batch(loop=loop)
             self._batch.add_done_callback(_seen)
-            # One record for all changes of a turn: a batch of acks costs one append.
+            # One record for all changes of a step: a batch of acks costs one append.
             loop.call_soon(self._flush)
         return self._batch
 
@@ -159,7 +148,7 @@ class Journal:
         batch, self._batch = self._batch, None
         if batch is None:
             return
-        self._look_over()  # what was refused meanwhile stands before what is new
+        self._look_over()  # operations rejected meanwhile precede new ones
         kept = [op for at, op in enumerate(self._ops) if at not in self._once] if self._once else self._ops
         again = [*self._owed, *kept] if self._owed else kept
         payload = b"".join((bytes((VERSION,)), *self._owed, *self._ops))
@@ -183,7 +172,7 @@ class Journal:
         stored.add_done_callback(lambda _: self._look_over())
 
     def _look_over(self) -> None:
-        """Tell those whose record has its outcome, in order."""
+        """Completes batches whose record has its outcome, in order."""
         while self._under_way and self._under_way[0][0].done():
             self._answered(*self._under_way.popleft())
 
@@ -200,7 +189,7 @@ class Journal:
 
     def _not_recorded(self, error: Exception, ops: list[bytes]) -> None:
         if not isinstance(error, REFUSED):
-            return  # it may be there, or the store takes nothing any more
+            return  # the record may be there, or the store accepts nothing any more
         self._owed += ops
         if sum(map(len, self._owed)) > OWED_BYTES_MAX:
             self._runtime.fail(
@@ -211,7 +200,7 @@ class Journal:
             )
 
     async def close(self) -> None:
-        """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""
+        """Writes waiting operations, then a last snapshot. A failure of it is logged: the log has everything."""
         if self._batch is not None:
             batch = self._batch
             self._flush()
@@ -228,6 +217,6 @@ class Journal:
 
 
 def _seen(future: asyncio.Future[None]) -> None:
-    # Deliveries are recorded without anybody waiting; their failure shows in the store's state, not as a stray warning.
+    # Deliveries are recorded without a waiting caller; the store's state shows a failure.
     if not future.cancelled():
         future.exception()

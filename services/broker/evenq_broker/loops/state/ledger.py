@@ -1,8 +1,8 @@
-"""What one broker keeps: the message store, the journal of its state in the same log, and every group's progress.
+"""The durable state of one broker: message store, journal of its state in the same log, and every group's progress.
 
-A part whose state must survive registers it with `keeps`: how a snapshot holds it, and how a record of it is replayed.
-So this module knows no part, and a part's records are read where they are made. Always true: nothing is replayed after
-`open`, and a snapshot holds all that the log before it said.
+A part whose state must survive registers with `keeps` how a snapshot holds it and how a record of it is replayed. So
+this module does not know the parts. Nothing is replayed after `open`, and a snapshot holds the whole content of the log
+before it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ from evenq_broker.loops.state.journal import Journal
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import StoreSettings
 
-__all__ = ["Ledger", "store_options"]
-
 log = logging.getLogger(__name__)
 
 
@@ -53,23 +51,19 @@ class Ledger:
     handles: Handles
     """Makes and reads receipt handles, by `key`; from `open` on."""
     recalls: Recalls
-    """The same for delayed messages."""
     transaction_ids: TransactionIds
-    """The same for half messages."""
 
     def __init__(self, runtime: Runtime, *, disk: Disk | None = None) -> None:
-        """`disk` stands in for the data folder; None: the folder of the settings."""
+        """`disk` replaces the data folder; None: the folder of the settings."""
         self._runtime = runtime
         self._disk = disk
         settings = runtime.settings
         self.progress = Progress(inflight_max=settings.inflight_max)
         self.trace = Trace(settings.trace_bytes, now_ms=runtime.clock.now_ms()) if settings.trace_bytes else None
-        """What happened to messages lately; None = not remembered."""
+        """Recent operations on messages; None = not remembered."""
         self.journal = Journal(runtime, self.trace, self._state)
         self.key = b""
-        """Signs receipt handles, recall handles and transaction ids: 32 bytes, from the journal, or made with the
-        store.
-        """
+        """Signs receipt handles, recall handles and transaction ids: 32 bytes, from the journal or new."""
         self._dumps: list[Callable[[], Iterable[Op]]] = []
         self._replays: dict[type[Op], list[Callable[[Any], None]]] = {}
         for kind in (Acked, Committed, Delivered, Invisible):
@@ -83,10 +77,10 @@ class Ledger:
         replays: Mapping[type[Any], Callable[[Any], None]],
         dump: Callable[[], Iterable[Op]] | None = None,
     ) -> None:
-        """A part's durable state: what is done with each kind of its records, and what of it a snapshot holds.
+        """Registers a part's durable state: the replay of each kind of its records, and its dump for snapshots.
 
         Snapshots hold the parts in the order of these calls, before the groups' progress; a record that several parts
-        want goes to them in that order.
+        replay goes to them in that order.
         """
         if dump is not None:
             self._dumps.append(dump)
@@ -94,10 +88,10 @@ class Ledger:
             self._replays.setdefault(kind, []).append(replay)
 
     async def open(self, topic_retention_ms: Callable[[int], int | None]) -> int:
-        """Open the store and replay. Raises StoreLocked, StoreCorrupted and what else `MessageStore.open` says.
+        """Opens the store and replays. Raises StoreLocked, StoreCorrupted and other errors of `MessageStore.open`.
 
         `topic_retention_ms`: how long the messages of a topic id are kept, ms; None: as long as any, 0: for ever.
-        Gives how far, in ms, the clock was set back since the last start; `Runtime.now_ms` goes on from the log's time.
+        Returns how far, in ms, the clock was set back since the last start; `Runtime.now_ms` continues the log's time.
         """
         settings, leadership = self._runtime.settings, self._runtime.leadership
         self.store = await MessageStore.open(
@@ -116,13 +110,13 @@ class Ledger:
         )
         if leadership.attach is not None:
             leadership.attach(self.store)
-        elif (floor := self.store.identity.epoch_floor) > leadership.epoch:  # restored from a backup: go on from there
+        elif (floor := self.store.identity.epoch_floor) > leadership.epoch:  # of a backup: it continues there
             self._runtime.leadership = replace(leadership, epoch=floor)
         self.journal.begin(self.store)
-        # Behind the replay: how far holders were answered is in no record, so all replayed queues count as unknown.
+        # After the replay: the answers to holders are in no record, so all replayed queues count as unknown.
         delivery_counts.restored(self.progress)
         passing("opening.restored")
-        ahead_ms = self._catch_up()  # before anything is written: the log's last time must be the old process's
+        ahead_ms = self._catch_up()  # before any write: the log's last time must be the old process's
         if not self.key:
             self.key = self._runtime.rng.randbytes(KEY_BYTES)
             passing("opening.key_made")
@@ -134,26 +128,26 @@ class Ledger:
         return ahead_ms
 
     async def close(self) -> None:
-        """Write what waits and a last snapshot, close the store. Idempotent; also right when `open` failed."""
+        """Writes waiting operations and a last snapshot, closes the store. Idempotent; also after a failed `open`."""
         await self.journal.close()
         if hasattr(self, "store"):
             await self.store.close()
 
     def replay(self, record: bytes) -> None:
-        """Take in one record of the journal, or a snapshot. Raises StoreCorrupted."""
+        """Replays one record of the journal, or a snapshot. Raises StoreCorrupted."""
         for op in decode(record):
             for replay in self._replays[type(op)]:
                 replay(op)
 
     def taken_back(self, queues: Iterable[tuple[int, int, int]]) -> None:
-        """The disk was too full for messages that were taken already: these queues (topic id, queue id) end there."""
+        """Forgets messages that a full disk did not take: these queues (topic id, queue id) end there."""
         ends = {(topic_id, queue_id): end for topic_id, queue_id, end in queues}
         taken_back.forget(self.progress, ends)
-        # Behind the state: what the journal owes is written later, and must not tell of messages that are gone.
+        # After the state: operations that the journal owes are written later, and must not refer to lost messages.
         self.journal.amend(lambda op: taken_back.without(op, ends))
 
     def _state(self) -> bytes:
-        """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""
+        """Returns the whole state, as a snapshot holds it. The store requests it when the log has grown."""
         parts, ahead_ms = [op for dump in self._dumps for op in dump()], self.journal.ahead_ms()
         progress = (in_log_time(op, ahead_ms) for op in self.progress.dump())
         return encode([*parts, *progress, *delivery_counts.dump(self.progress)])
@@ -163,12 +157,12 @@ class Ledger:
 
     def _catch_up(self) -> int:
         # The old process's deadlines were made by a clock that was set back since (a machine without a battery starts
-        # in 1970): without this, what was in flight would wait for as long as the clock lost.
+        # in 1970). Without this, deliveries in flight would wait for as long as the clock lost.
         ahead_ms = self.store.last_store_ms - self._runtime.now_ms()
         if ahead_ms <= 0:
             return 0
         log.warning(
-            "the clock is %d ms behind the newest record of the log; deadlines go on from the log's time",
+            "the clock is %d ms behind the newest record of the log; deadlines continue from the log's time",
             ahead_ms,
         )
         self._runtime.skip_ms(ahead_ms)
@@ -176,7 +170,7 @@ class Ledger:
 
 
 def store_options(settings: StoreSettings) -> StoreOptions:
-    """The settings that are options of the store have its names."""
+    """Returns the store's options: settings with the names of its fields."""
     names = {field.name for field in fields(StoreOptions)} - {"flush"}
     shared = {name: getattr(settings, name) for name in StoreSettings.model_fields if name in names}
     return StoreOptions(flush=FlushMode(settings.flush), **shared)

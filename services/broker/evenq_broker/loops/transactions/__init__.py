@@ -1,1 +1,1 @@
-"""Half messages: stored, asked about, ended."""
+"""Half messages: stored, checked, ended."""

@@ -1,10 +1,9 @@
-"""Half messages: stored, asked about, committed or rolled back (wire contract 3.7, 3.13, 4.5).
+"""Half messages: stored, checked, committed or rolled back (wire contract 3.7, 3.13, 4.5).
 
 A half message is a timer of the store (`core.transactions.half_messages`), due for its next check. A decision ends the
 timer, appends the message if it is a commit, and records the outcome: one group of the log, all or nothing. A check
-goes to the sender's stream, here or at another broker; when the sender is nowhere, to that of another live producer of
-the topic; when there is none, it counts as not made. After the last check the message goes to
-`TRANS_CHECK_MAX_TIME_TOPIC`.
+goes to the sender's stream, here or at another broker. If the sender is nowhere, it goes to another live producer of
+the topic; without one, it counts as not made. After the last check the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
 """
 
 from __future__ import annotations
@@ -30,19 +29,15 @@ from evenq_broker.core.transactions.half_messages import (
 from evenq_broker.core.transactions.table import DecisionStatus, Half, TimerAction, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.copies import given_up_message
-from evenq_broker.loops.wire.transactions import relay_check, was_sent
-from evenq_broker.runtime import Runtime
-
-__all__ = ["TransactionStats", "Transactions"]
+from evenq_broker.loops.wire.peers import relay_check, was_sent
 
 log = logging.getLogger(__name__)
 
 RELAYS_MAX = 64
 SOON_MS = 1_000
-# Each check writes the message again, so checks that no producer can answer come at growing pauses (decision 15).
+# Each check writes the message again, so checks that find no producer get growing pauses (decision 15).
 MISSED_WAIT_MAX_MS = 600_000
 RELAY = "/evenq.v1.Data/RelayCheck"
 
@@ -54,27 +49,25 @@ class TransactionStats:
 
     def __init__(self) -> None:
         self.committed: dict[int, int] = {}
-        """By topic id, as the next one."""
+        """By topic id, as `rolled_back`."""
         self.rolled_back: dict[int, int] = {}
         self.checks = 0
-        """Sent on streams of this broker, for itself and for others."""
+        """Sent on streams of this broker, for itself and for other brokers."""
         self.relayed = 0
-        """Checks that another broker sent for this one."""
+        """Checks of this broker that another broker sent."""
         self.missed = 0
         """Checks that found no producer."""
         self.given_up = 0
         self.conflicts = 0
-        """Decisions that came after a different one, and changed nothing."""
+        """Decisions after a different one; they changed nothing."""
 
 
 class Transactions:
     """All transactions of one broker."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, clients: ConnectedClients
-    ) -> None:
-        settings = runtime.settings
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, clients: ConnectedClients) -> None:
+        settings = kernel.runtime.settings
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._clients = cluster, clients
         self.stats = TransactionStats()
         self.table = TransactionTable(
@@ -82,10 +75,10 @@ class Transactions:
             decisions_max=settings.transaction_decisions_max,
             checks_max=settings.transaction_checks_max,
             age_max_ms=settings.transaction_age_max_ms,
-            users=runtime.users,
-            name_of=catalog.topic_name,
+            users=kernel.runtime.users,
+            name_of=kernel.catalog.topic_name,
         )
-        ledger.keeps(dict.fromkeys((HalfPut, HalvesEnded), self.table.apply), self.table.dump)
+        kernel.ledger.keeps(dict.fromkeys((HalfPut, HalvesEnded), self.table.apply), self.table.dump)
         self._deciding: dict[int, asyncio.Task[None]] = {}
         self._relays: set[asyncio.Task[None]] = set()
         self._making: asyncio.Task[None] | None = None
@@ -95,10 +88,10 @@ class Transactions:
     # ------------------------------------------------------------------------------------------------ begin
 
     async def begin(self, timer: TimerAppend, client_id: str) -> str:
-        """Store a half message; its transaction id when it is safe. Raises TooManyRequests and what a send raises."""
+        """Stores a half message durably; returns its transaction id. Raises TooManyRequests and errors of a send."""
         now_ms = self._runtime.clock.now_ms()
         for number in self.table.make_room(now_ms, timer.topic_id):
-            log.warning("transaction %d made room for others: its half message was never stored", number)
+            log.warning("transaction %d was removed to free space: its half message was never stored", number)
         timer.head = pack_half(HalfHeader(None, now_ms, 0, 0, client_id), timer.head)
         stored = self._ledger.store.append((), timers=(timer,))
         number = timer.log_offset
@@ -116,9 +109,8 @@ class Transactions:
     # ------------------------------------------------------------------------------------------------ decide
 
     async def end(self, number: int, outcome: TransactionOutcome) -> None:
-        """Commit or roll back, once: the first decision stands, any other changes nothing. Returns when it is safe.
-
-        Raises InvalidTransactionId for one that was given up, TopicNotFound, and what a send raises.
+        """Commits or rolls back, durably; only the first decision counts. Raises InvalidTransactionId for a transaction
+        that was given up, TopicNotFound, and errors of a send.
         """
         while (running := self._deciding.get(number)) is not None:
             await asyncio.wait({running})
@@ -127,7 +119,7 @@ class Transactions:
             case DecisionStatus.FIRST:
                 task = self._deciding[number] = spawn(self._carry_out(number, outcome), name="end a transaction")
                 task.add_done_callback(lambda done: self._decided(number, done))
-                # It goes on when its caller is gone: others may wait for it, and the producer may ask again.
+                # It continues without its caller: other calls may wait for it, and the producer may repeat its own.
                 await asyncio.shield(task)
             case DecisionStatus.GIVEN_UP:
                 raise InvalidTransactionId(
@@ -138,7 +130,7 @@ class Transactions:
                 self.stats.conflicts += verdict is DecisionStatus.OTHER
                 was = self.table.outcome(number)
                 log.info(
-                    "transaction %d: decision %s came too late, it is %s already",
+                    "transaction %d: decision %s came too late, it is already %s",
                     number,
                     outcome.name,
                     "unknown" if was is None else was.name,
@@ -150,7 +142,7 @@ class Transactions:
     def _decided(self, number: int, task: asyncio.Task[None]) -> None:
         del self._deciding[number]
         if not task.cancelled():
-            task.exception()  # its caller has it; a caller that went away does not want it
+            task.exception()  # its caller has it; without a caller it is not reported
 
     async def _carry_out(self, number: int, outcome: TransactionOutcome) -> None:
         half = self.table.get(number)
@@ -169,16 +161,15 @@ class Transactions:
                     )
                 else:
                     messages.append(_message(frame, topic))
-            # A timer that was not read may be another transaction's by now; left alone, it finds the outcome when it
-            # fires.
+            # An unread timer may be another transaction's by now; it finds the outcome when it fires.
             ended = [frame.log_offset] if frame is not None else []
-            self._ledger.journal.flush()  # what was recorded of it before must stand before its end
+            self._ledger.journal.flush()  # earlier records of the transaction must precede its end
             record = encode([HalvesEnded((number,), (outcome,))])
             stored = self._ledger.store.append(messages, state=record, ended=ended)
         except BaseException:
             self.table.undo(number)
             raise
-        # No await since the append: memory and log change in one turn, so a snapshot holds both or none (decision 15).
+        # No await since the append: memory and log change in one step, so a snapshot holds both or none (decision 15).
         self.table.settle(number, outcome)
         self._unasked.get(half.topic_id, {}).pop(number, None)
         try:
@@ -190,7 +181,7 @@ class Transactions:
         self._count(half.topic_id, outcome, messages)
 
     async def _frame(self, number: int, half: Half) -> StoredTimer | None:
-        """Its newest timer that the log has."""
+        """Returns its newest timer in the log."""
         timer_ids = [timer_id for timer_id in (half.timer_id, half.previous_id) if timer_id >= 0]
         try:
             timers = await self._ledger.store.read_timers(timer_ids)
@@ -202,9 +193,7 @@ class Transactions:
     # ------------------------------------------------------------------------------------------------ time
 
     def due(self, timer: StoredTimer) -> Append | TimerAppend | None:
-        """What a half message becomes whose time has come: itself, to be checked again; what its decision says; or
-        nothing.
-        """
+        """Returns the successor of a due half message: its next check, its message if it is committed, or None."""
         header = unpack_half(timer.head)[0]
         number = timer.log_offset if header.number is None else header.number
         topic = self._catalog.topics.by_id(timer.topic_id)
@@ -232,16 +221,22 @@ class Transactions:
                 return self._again(number, timer, header, wait_ms)
 
     def _again(self, number: int, timer: StoredTimer, header: HalfHeader, wait_ms: int) -> TimerAppend:
-        """The same half message, due again after a while, with its counts of now."""
+        """Returns the same half message, due again after `wait_ms`, with its present counts."""
         half = self.table.get(number)
         checks, missed = (half.checks, half.missed) if half is not None else (header.checks, header.missed)
         _, head = unpack_half(timer.head)
         fresh_header = HalfHeader(number, header.first_ms, checks, missed, header.client_id)
         renewed = TimerAppend(
-            timer.topic_id, timer.queue_id, timer.tag_hash, due_ms=self._runtime.clock.now_ms() + wait_ms,
-            kind=HALF_MESSAGE, born_ms=timer.born_ms, head=pack_half(fresh_header, head), system=timer.system,
-        )  # fmt: skip
-        asyncio.get_running_loop().call_soon(self._renewed, number, renewed)  # the store gives it its place right now
+            timer.topic_id,
+            timer.queue_id,
+            timer.tag_hash,
+            due_ms=self._runtime.clock.now_ms() + wait_ms,
+            kind=HALF_MESSAGE,
+            born_ms=timer.born_ms,
+            head=pack_half(fresh_header, head),
+            system=timer.system,
+        )
+        asyncio.get_running_loop().call_soon(self._renewed, number, renewed)  # the store sets its offset in this step
         return renewed
 
     def _renewed(self, number: int, timer: TimerAppend) -> None:
@@ -260,12 +255,17 @@ class Transactions:
             return self._again(number, timer, header, wait_ms)
         self.stats.given_up += 1
         log.warning(
-            "transaction of topic %s given up after %d checks", topic.name, header.checks,
+            "transaction of topic %s given up after %d checks",
+            topic.name,
+            header.checks,
             extra={
-                "topic": topic.name, "number": number, "checks": header.checks, "begun_ms": header.first_ms,
+                "topic": topic.name,
+                "number": number,
+                "checks": header.checks,
+                "begun_ms": header.first_ms,
                 "client_id": header.client_id,
             },
-        )  # fmt: skip
+        )
         self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)))
         return given_up_message(timer, header, topic, target)
 
@@ -278,21 +278,20 @@ class Transactions:
     # ------------------------------------------------------------------------------------------------ checks
 
     def _ask(self, number: int, timer: StoredTimer, client_id: str, topic: TopicConfig) -> int:
-        """Ask a producer what became of it. Returns when to look again, ms from now."""
+        """Sends a check to a producer. Returns the time until the next one, ms."""
         settings = self._runtime.settings
         half = self.table.get(number)
         assert half is not None, "it is open"
         command = self._command(number, timer)
         wait_ms: int = settings.transaction_check_interval_ms
         peers, may_relay = self._cluster.peers.all(), len(self._relays) < RELAYS_MAX
-        # Others know less of it than the sender, so they are asked at once only where the sender cannot be elsewhere,
-        # or where no more relays may run.
+        # The sender knows most: others get the check only if it cannot be elsewhere, or no more relays may run.
         sent = self.push_check(topic.name, client_id, command, sender_only=bool(peers) and may_relay)
         if sent:
             self.table.checked(number)
             return wait_ms
         if sent is None:
-            return SOON_MS  # there are producers; they have much to read
+            return SOON_MS  # there are producers; their streams are full
         backoff_ms = min(wait_ms << min(max(0, half.missed - 5), 16), max(wait_ms, MISSED_WAIT_MAX_MS))
         if not peers:
             self._missed(number)
@@ -305,14 +304,12 @@ class Transactions:
         return backoff_ms
 
     def producer_came(self, topics: Iterable[str]) -> None:
-        """A producer of these topics is connected now: ask it about transactions for whose checks no producer was
-        there.
-        """
+        """Repeats checks that found no producer: a producer of these topics is connected now."""
         for name in topics:
             topic = self._catalog.topics.get(name)
             numbers = None if topic is None else self._unasked.pop(topic.topic_id, None)
             if topic is not None and numbers and len(self._relays) < RELAYS_MAX:
-                task = spawn(self._ask_again(topic, list(numbers)), name="ask about transactions")
+                task = spawn(self._ask_again(topic, list(numbers)), name="repeat transaction checks")
                 self._relays.add(task)
                 task.add_done_callback(self._relays.discard)
 
@@ -325,13 +322,11 @@ class Transactions:
             if timer is None or self.table.get(number) is not half:
                 continue
             if not self.push_check(topic.name, unpack_half(timer.head)[0].client_id, self._command(number, timer)):
-                return  # the others are asked when their time comes
+                return  # the other transactions are checked when they are due
             self._checked(number)
 
     def push_check(self, topic: str, client_id: str, command: bytes, *, sender_only: bool = False) -> bool | None:
-        """Send the command to that client, or to another producer of the topic, if it is connected here. False: none
-        is; None: none has room for it now.
-        """
+        """Sends a check to the client, or another producer here. False: none is connected; None: all are full."""
         streams = self._clients.streams.sender(client_id)
         if not sender_only:
             streams += self._clients.streams.producers(topic, but=client_id)
@@ -341,7 +336,7 @@ class Transactions:
         return None if streams else False
 
     async def _relay(self, number: int, topic: str, client_id: str, command: bytes) -> None:
-        """Ask the sender at the other brokers, then another producer here, then one at the other brokers."""
+        """Checks the sender at the other brokers, then another producer here, then one at the other brokers."""
         if (
             (client_id and await self._relayed(topic, client_id, command, sender_only=True))
             or (self.push_check(topic, client_id, command))
@@ -378,7 +373,7 @@ class Transactions:
             self._unasked.setdefault(half.topic_id, {})[number] = None
 
     def _command(self, number: int, timer: StoredTimer) -> bytes:
-        """An encoded `TelemetryCommand` with RecoverOrphanedTransactionCommand (5): a full received message."""
+        """Returns an encoded `TelemetryCommand` with RecoverOrphanedTransactionCommand (5): a full received message."""
         _, head = unpack_half(timer.head)
         name = self._ledger.transaction_ids.make(timer.topic_id, number)
         extra = extra_fields(max(0, timer.queue_id), 0, timer.store_ms, name, 1, 0)
@@ -388,7 +383,7 @@ class Transactions:
     # ------------------------------------------------------------------------------------------------ inside
 
     async def close(self) -> None:
-        """End the relays; decisions that are under way still get to the log."""
+        """Ends the relays; running decisions still reach the log."""
         tasks = [*self._relays, *self._deciding.values()]
         for task in self._relays:
             task.cancel()

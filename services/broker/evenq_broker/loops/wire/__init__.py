@@ -1,1 +1,1 @@
-"""Between the cluster's words and their messages; the only stubs in the loops."""
+"""Conversions between the cluster's types and their messages; the only stubs in the loops."""

@@ -1,7 +1,7 @@
-"""What a broker and the rebalancer say to each other: decisions and questions. Reports are in `loops.wire.reports`.
+"""Messages between a broker and the rebalancer: decisions and queries. Reports are in `loops.wire.reports`.
 
-Called by `loops.assignment` and `loops.groups`. Reading an answer raises what its status says. A member's share and a
-topic's request mode are passed on as they came, without looking into them.
+Called by `loops.assignment` and `loops.groups`. Parsing an answer raises the error of its status. A member's share and
+a topic's request mode are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.loops.wire.translation import generation_of, queue_of
 
-__all__ = [
-    "DecisionNews", "Share", "TopicHolds", "TopicMode", "ask_assignment", "ask_owners", "assignment_of", "owners_of",
-]  # fmt: skip
-
 Share = common_pb2.Share
 """A member's part of a decision, for the member's stream."""
 TopicMode = assignment_pb2.TopicMode
@@ -25,18 +21,17 @@ TopicMode = assignment_pb2.TopicMode
 
 
 class TopicHolds(NamedTuple):
-    """What waits for successors in one topic, by one decision."""
+    """Queues of one topic that wait for successors by one decision."""
 
     topic: str
     generation: Generation
     waits: bool
-    """False: nothing does, or it was too much to keep."""
+    """False: none does, or they were too many to keep."""
     encoded: bytes
-    """For the next report."""
 
 
 class DecisionNews:
-    """A decision as it came, or where to find the leader, or just a sign of life."""
+    """A received decision, or the leader's address, or only a sign of life."""
 
     __slots__ = ("_message", "generation", "group", "leader", "topic")
 
@@ -45,26 +40,26 @@ class DecisionNews:
         self.leader = self._message.leader
         """`host:port` of the rebalancer that leads; empty: the one that sent this."""
         self.group = self._message.group
-        """Empty: no decision."""
+        """Empty: not a decision."""
         self.topic = self._message.topic
         self.generation = generation_of(self._message.generation)
 
     def shares(self) -> dict[str, Share]:
-        """By client id."""
+        """Returns the shares by client id."""
         return {member.client_id: member.share for member in self._message.shares.members}
 
     @property
     def mode(self) -> TopicMode | None:
-        """The request mode that it sets; None: it sets none."""
+        """The request mode that it sets; None: none."""
         return self._message.set_mode if self._message.HasField("set_mode") else None
 
     @property
     def holds_any(self) -> bool:
-        """Does anything wait for successors by it?"""
+        """True if queues wait for successors by it."""
         return bool(self._message.held)
 
     def holds(self, bytes_max: int) -> TopicHolds:
-        """What waits for successors by it; nothing, if that takes more than `bytes_max`."""
+        """Returns the queues that wait for successors by it; none, if they take more than `bytes_max`."""
         places, generation = self._message.held, self._message.generation
         holds = assignment_pb2.TopicHolds(topic=self.topic, generation=generation, places=places)
         if holds.ByteSize() > bytes_max:
@@ -72,16 +67,16 @@ class DecisionNews:
         return TopicHolds(self.topic, self.generation, bool(holds.places), holds.SerializeToString())
 
 
-# ---------------------------------------------------------------------------------------------------------- questions
+# ------------------------------------------------------------------------------------------------------------- queries
 
 
 def ask_assignment(group: str, topic: str, client_id: str) -> bytes:
-    """Asks for one member's queues."""
+    """Queries one member's queues."""
     return assignment_pb2.AssignmentRequest(group=group, topic=topic, client_id=client_id).SerializeToString()
 
 
 def assignment_of(response: bytes) -> Answer | None:
-    """The member's queues; None: the leader does not know the group or the topic."""
+    """Returns the member's queues; None: the leader does not know the group or the topic."""
     message = assignment_pb2.AssignmentResponse.FromString(response)
     status.check(message.status)
     if not message.known:
@@ -91,12 +86,12 @@ def assignment_of(response: bytes) -> Answer | None:
 
 
 def ask_owners(group: str, topic: str) -> bytes:
-    """Asks who owns the topic's queues."""
+    """Queries the owners of the topic's queues."""
     return assignment_pb2.ExplainRequest(group=group, topic=topic).SerializeToString()
 
 
 def owners_of(response: bytes, topic: str, broker_name: str) -> dict[int, str]:
-    """Queue id -> client id, for the queues of one broker that have an owner."""
+    """Returns queue id -> client id, for the queues of one broker that have an owner."""
     message = assignment_pb2.ExplainResponse.FromString(response)
     status.check(message.status)
     return {

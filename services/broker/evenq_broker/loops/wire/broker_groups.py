@@ -1,4 +1,4 @@
-"""Between `core.replication.group_view` and the `evenq.v1` messages of broker groups, in both directions."""
+"""Conversions between `core.replication.group_view` and the `evenq.v1` messages of broker groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from evenq_broker.core.replication.group_view import UNKNOWN, CopyState, CopyVie
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.core.replication.record import Pair, UncleanElection
 from evenq_broker.core.replication.unclean import LostPair
-
-__all__ = ["copy_change", "election_message", "group_message", "group_of", "lost_message"]
 
 STATES = {
     CopyState.LEADER: admin_pb2.BrokerCopy.LEADER,
@@ -22,7 +20,7 @@ NAMES = {number: state for state, number in STATES.items()}
 
 
 def group_message(view: ReplicaGroupView) -> admin_pb2.BrokerGroup:
-    """A group, on the wire."""
+    """Returns the wire form of a group."""
     return admin_pb2.BrokerGroup(
         broker_name=view.broker_name,
         mode=view.mode,
@@ -50,7 +48,7 @@ def group_message(view: ReplicaGroupView) -> admin_pb2.BrokerGroup:
 
 
 def election_message(election: UncleanElection) -> admin_pb2.UncleanElection:
-    """An unclean election, on the wire."""
+    """Returns the wire form of an unclean election."""
     return admin_pb2.UncleanElection(
         epoch=election.epoch,
         copy=election.broker_id,
@@ -63,7 +61,7 @@ def election_message(election: UncleanElection) -> admin_pb2.UncleanElection:
 
 
 def lost_message(pair: LostPair) -> admin_pb2.LostPair:
-    """A copy that may lead by the record, on the wire."""
+    """Returns the wire form of a copy that may lead by the record."""
     return admin_pb2.LostPair(copy=pair.broker_id, store_id=pair.store_id, away_since_ms=pair.away_since_ms)
 
 
@@ -80,7 +78,7 @@ def _election_of(message: admin_pb2.UncleanElection) -> UncleanElection:
 
 
 def group_of(message: admin_pb2.BrokerGroup) -> ReplicaGroupView:
-    """And back; a state that is not known here is CATCHING_UP."""
+    """Returns the group of a message; a state that is not known here is CATCHING_UP."""
     return ReplicaGroupView(
         broker_name=message.broker_name,
         mode=message.mode,
@@ -108,7 +106,7 @@ def group_of(message: admin_pb2.BrokerGroup) -> ReplicaGroupView:
 
 
 def copy_change(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
-    """What is to change. Raises BadRequest; whether the group can have it, its leader says."""
+    """Returns the requested change. Raises BadRequest; the group's leader checks whether it is possible."""
     match request.WhichOneof("change"):
         case "add":
             if request.add.copy < 0:

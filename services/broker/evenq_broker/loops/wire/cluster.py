@@ -1,7 +1,4 @@
-"""Questions of one broker to the others about topics, groups and itself, as bytes (`loops.cluster`).
-
-Reading an answer raises what its status says.
-"""
+"""Requests between brokers about topics, groups and themselves. Parsing an answer raises the error of its status."""
 
 from __future__ import annotations
 
@@ -24,23 +21,15 @@ from evenq_broker.loops.wire.translation import (
     message_type_of,
 )
 
-__all__ = [
-    "PeerChange", "Placement", "away_messages", "begun_question", "begun_since", "changes_message", "changes_of",
-    "check_group_created", "check_group_deleted", "check_topic_deleted", "create_group",
-    "create_topic", "created_counts", "delete_group", "delete_topic", "goodbye", "missing_messages",
-    "placement_messages", "refusals_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What became of a topic on one broker."""
+    """Result for a topic on one broker."""
 
     broker_name: str
     counts: QueueCounts | None = None
     """As it is there; None: it could not be made."""
     error: str = ""
-    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ class PeerChange:
 
     change: ChangePut
     made: TopicConfig | None
-    """The topic as the sender has it, where it was made or widened; its number says nothing."""
+    """The topic at the sender, if it was made or widened; its id is not valid here."""
 
 
 # -------------------------------------------------------------------------------------------------------------- topics
@@ -58,22 +47,28 @@ class PeerChange:
 def create_topic(
     name: str, kind: MessageType, *, queues: int, retention_ms: int | None, chosen: bool, uid: str
 ) -> bytes:
-    """Lets one broker make or widen a topic; the arguments are those of `Catalog.create_topic`."""
+    """Requests that one broker makes or widens a topic; arguments as for `Catalog.create_topic`."""
     return admin_pb2.CreateTopicRequest(
-        topic=name, message_type=message_type_number(kind), queues=queues, mixed=kind is MessageType.MIXED,
-        retention_ms=retention_ms, chosen=chosen, uid=uid, local=True,
-    ).SerializeToString()  # fmt: skip
+        topic=name,
+        message_type=message_type_number(kind),
+        queues=queues,
+        mixed=kind is MessageType.MIXED,
+        retention_ms=retention_ms,
+        chosen=chosen,
+        uid=uid,
+        local=True,
+    ).SerializeToString()
 
 
 def created_counts(broker_name: str, response: bytes) -> QueueCounts:
-    """How the topic is at that broker now, from its answer to `create_topic`."""
+    """Returns the topic at that broker now, from its answer to `create_topic`."""
     message = admin_pb2.CreateTopicResponse.FromString(response)
     check(message.status)
     return counts_of_entry(broker_name, message.placements[0].entry)
 
 
 def placement_messages(topic: str, placements: Iterable[Placement]) -> list[admin_pb2.TopicPlacement]:
-    """The wire form of where a topic landed."""
+    """Returns the wire form of placements."""
     return [
         admin_pb2.TopicPlacement(
             broker_name=one.broker_name,
@@ -85,12 +80,12 @@ def placement_messages(topic: str, placements: Iterable[Placement]) -> list[admi
 
 
 def delete_topic(name: str) -> bytes:
-    """Lets one broker forget a topic."""
+    """Requests that one broker forgets a topic."""
     return admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
 
 
 def check_topic_deleted(response: bytes) -> None:
-    """The answer to `delete_topic`."""
+    """Checks the answer to `delete_topic`."""
     check(admin_pb2.DeleteTopicResponse.FromString(response).status)
 
 
@@ -98,7 +93,7 @@ def check_topic_deleted(response: bytes) -> None:
 
 
 def create_group(request: admin_pb2.CreateGroupRequest, group: GroupConfig) -> bytes:
-    """Lets one broker make the group with all its settings; an older one follows the operator's `request` alone."""
+    """Requests that one broker makes the group with all settings; older brokers follow only `request`."""
     complete = admin_pb2.CreateGroupRequest()
     complete.CopyFrom(request)
     complete.local = True
@@ -107,27 +102,27 @@ def create_group(request: admin_pb2.CreateGroupRequest, group: GroupConfig) -> b
 
 
 def check_group_created(response: bytes) -> None:
-    """The answer to `create_group`."""
+    """Checks the answer to `create_group`."""
     check(admin_pb2.CreateGroupResponse.FromString(response).status)
 
 
 def delete_group(name: str) -> bytes:
-    """Lets one broker delete a group."""
+    """Requests that one broker deletes a group."""
     return admin_pb2.DeleteGroupRequest(group=name, local=True).SerializeToString()
 
 
 def check_group_deleted(response: bytes) -> None:
-    """The answer to `delete_group`."""
+    """Checks the answer to `delete_group`."""
     check(admin_pb2.DeleteGroupResponse.FromString(response).status)
 
 
 def begun_question(group: str, topic: str) -> bytes:
-    """Asks one broker whether a group has begun on a topic there."""
+    """Queries one broker whether a group has begun on a topic there."""
     return data_pb2.QueryOffsetsRequest(group=group, topic=topic).SerializeToString()
 
 
 def begun_since(response: bytes) -> int:
-    """How long ago it did, ms; 0: it did not, -1: it did, and when is not known. An older broker says 0."""
+    """Returns how long ago it did, ms; 0: it did not (older brokers: always), -1: at an unknown time."""
     message = data_pb2.QueryOffsetsResponse.FromString(response)
     check(message.status)
     return message.begun_ms
@@ -137,25 +132,28 @@ def begun_since(response: bytes) -> int:
 
 
 def goodbye(own: RegisteredBroker, left: Left) -> bytes:
-    """Tells that a drained broker ends, and what is left there."""
+    """Reports that a drained broker ends, and its remains."""
     return admin_pb2.ForgetBrokerRequest(
         broker_name=own.name, local=True, leaving=own.incarnation, unread=left.unread, dead_letters=left.dead_letters
     ).SerializeToString()
 
 
 def missing_messages(brokers: Iterable[BrokerKnown], changes: Mapping[str, int]) -> list[admin_pb2.MissingBroker]:
-    """The wire form of brokers that are not there; `changes` that each has not confirmed, by name."""
+    """Returns the wire form of missing brokers; `changes` that each has not confirmed, by name."""
     return [
         admin_pb2.MissingBroker(
-            name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters,
+            name=one.name,
+            gone_ms=one.gone_ms,
+            unread=one.unread,
+            dead_letters=one.dead_letters,
             changes=changes.get(one.name, 0),
         )
         for one in brokers
-    ]  # fmt: skip
+    ]
 
 
 def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
-    """The wire form of brokers with queues of a topic that are not there."""
+    """Returns the wire form of brokers with queues of a topic that are not there."""
     return [
         routes_pb2.AwayBroker(
             broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms, followers=one.followers
@@ -168,21 +166,24 @@ def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
 
 
 def changes_message(sender: str, changes: Iterable[PeerChange]) -> bytes:
-    """Sends another broker what it may not know."""
+    """Sends another broker changes that it may not know."""
     return peers_pb2.CatalogChangesRequest(
         broker_name=sender,
         changes=[
             peers_pb2.CatalogChange(
-                name=one.change.name, uid=one.change.uid, at_ms=one.change.at_ms, waiting=one.change.waiting,
+                name=one.change.name,
+                uid=one.change.uid,
+                at_ms=one.change.at_ms,
+                waiting=one.change.waiting,
                 made=None if one.made is None else _definition(one.made),
             )
             for one in changes
         ],
-    ).SerializeToString()  # fmt: skip
+    ).SerializeToString()
 
 
 def changes_of(message: peers_pb2.CatalogChangesRequest) -> list[PeerChange]:
-    """The content of `changes_message`. Raises BadRequest."""
+    """Returns the content of `changes_message`. Raises BadRequest."""
     try:
         return [_peer_change(one) for one in message.changes]
     except ValueError as error:
@@ -190,7 +191,7 @@ def changes_of(message: peers_pb2.CatalogChangesRequest) -> list[PeerChange]:
 
 
 def refusals_of(response: bytes) -> list[str]:
-    """The answer to `changes_message`: why each was not applied; empty: it was. Raises what its status says."""
+    """Returns why each change was not applied, "" if it was, from the answer to `changes_message`."""
     message = peers_pb2.CatalogChangesResponse.FromString(response)
     check(message.status)
     return list(message.refused)
@@ -199,9 +200,14 @@ def refusals_of(response: bytes) -> list[str]:
 def _definition(topic: TopicConfig) -> admin_pb2.CreateTopicRequest:
     kept_ms = -1 if topic.retention_ms is None else topic.retention_ms
     return admin_pb2.CreateTopicRequest(
-        topic=topic.name, message_type=message_type_number(topic.message_type), queues=topic.write_queues,
-        mixed=topic.message_type is MessageType.MIXED, retention_ms=kept_ms, uid=topic.uid, local=True,
-    )  # fmt: skip
+        topic=topic.name,
+        message_type=message_type_number(topic.message_type),
+        queues=topic.write_queues,
+        mixed=topic.message_type is MessageType.MIXED,
+        retention_ms=kept_ms,
+        uid=topic.uid,
+        local=True,
+    )
 
 
 def _peer_change(message: peers_pb2.CatalogChange) -> PeerChange:
@@ -209,10 +215,15 @@ def _peer_change(message: peers_pb2.CatalogChange) -> PeerChange:
     if message.HasField("made"):
         request = message.made
         made = TopicConfig(
-            name=message.name, topic_id=0, message_type=message_type_of(request.message_type),
-            read_queues=request.queues, write_queues=request.queues, permission=Permission.READ_WRITE,
-            retention_ms=None if request.retention_ms < 0 else request.retention_ms, uid=message.uid,
-        )  # fmt: skip
+            name=message.name,
+            topic_id=0,
+            message_type=message_type_of(request.message_type),
+            read_queues=request.queues,
+            write_queues=request.queues,
+            permission=Permission.READ_WRITE,
+            retention_ms=None if request.retention_ms < 0 else request.retention_ms,
+            uid=message.uid,
+        )
     gone = ChangeKind.TOPIC_DELETED if message.uid else ChangeKind.GROUP_DELETED
     kind = gone if made is None else ChangeKind.TOPIC_MADE
     change = ChangePut(kind, message.name, message.uid, message.at_ms, tuple(sorted(set(message.waiting))))

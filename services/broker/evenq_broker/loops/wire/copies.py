@@ -1,7 +1,7 @@
 """Copies of stored messages for another topic: dead letters and their replays, delayed retries, given-up transactions.
 
 A stored message is the wire message in two parts (`core.state.frames`). They are decoded here, changed and encoded
-again; what a dead letter tells of its origin is decided by `core.dead_letters.letter`. Called by `loops.dead_letters`,
+again; `core.dead_letters.letter` decides the origin in a dead letter. Called by `loops.dead_letters`,
 `loops.transactions` and `rpc.dead_letters`.
 """
 
@@ -21,14 +21,9 @@ from evenq_broker.core.dead_letters.letter import (
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.core.transactions.half_messages import HalfHeader, unpack_half
 
-__all__ = [
-    "attempt_of", "given_up_message", "letter", "lite_topic_of", "origin_topic", "properties_of", "replayed",
-    "retry_copy",
-]  # fmt: skip
-
 
 def properties_of(message: StoredMessage) -> tuple[definition_pb2.Message, definition_pb2.SystemProperties]:
-    """A message's two halves, decoded."""
+    """Returns the two decoded parts of a message."""
     return (
         definition_pb2.Message.FromString(message.head),
         definition_pb2.SystemProperties.FromString(message.system),
@@ -36,17 +31,17 @@ def properties_of(message: StoredMessage) -> tuple[definition_pb2.Message, defin
 
 
 def origin_topic(message: StoredMessage) -> str:
-    """Name of the topic that a letter came from; empty: not known."""
+    """Returns the name of the topic that a dead letter came from; empty: not known."""
     return definition_pb2.SystemProperties.FromString(message.system).dead_letter_queue.topic
 
 
 def lite_topic_of(message: StoredMessage) -> str:
-    """Its lite topic; empty: it has none."""
+    """Returns its lite topic; empty: it has none."""
     return definition_pb2.SystemProperties.FromString(message.system).lite_topic
 
 
 def attempt_of(message: StoredMessage) -> int:
-    """Which delivery a delayed copy says it will be; 0: it does not say."""
+    """Returns the number of the next delivery in a delayed copy; 0: it has none."""
     return definition_pb2.SystemProperties.FromString(message.system).delivery_attempt
 
 
@@ -54,7 +49,7 @@ def attempt_of(message: StoredMessage) -> int:
 
 
 def letter(message: StoredMessage, death: Death, target: TopicConfig) -> Append:
-    """The copy for the dead-letter topic. A message that was there, or in a retry topic, keeps its first origin."""
+    """Returns the copy for the dead-letter topic. One from there, or a retry topic, keeps its first origin."""
     head, system = properties_of(message)
     fields = _fields(head, system)
     mark_dead(fields, death)
@@ -64,10 +59,7 @@ def letter(message: StoredMessage, death: Death, target: TopicConfig) -> Append:
 
 
 def replayed(message: StoredMessage, target: TopicConfig, turn: int) -> Append:
-    """The letter as a message of `target` again, in the queue of its message group or else the one whose `turn` it is.
-
-    A FIFO topic takes a letter without a message group as a group of its own.
-    """
+    """Returns the message of `target`, in the queue of its message group, or by `turn`. FIFO: a group of its own."""
     head, system = properties_of(message)
     fields = _fields(head, system)
     queue_id = mark_replayed(fields, target, turn)
@@ -110,9 +102,13 @@ def _append(
 ) -> Append:
     _move(head, target)
     return Append(
-        target.topic_id, queue_id, message.tag_hash, message.born_ms, head.SerializeToString(),
+        target.topic_id,
+        queue_id,
+        message.tag_hash,
+        message.born_ms,
+        head.SerializeToString(),
         system.SerializeToString(),
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------ retries, given up
@@ -121,9 +117,7 @@ def _append(
 def retry_copy(
     message: StoredMessage, origin: MessageQueue, target: TopicConfig, *, due_ms: int, attempt: int
 ) -> TimerAppend:
-    """The delayed copy for a group's retry topic, which says that it will be delivery number `attempt`; due at
-    `due_ms` since the epoch.
-    """
+    """Returns the delayed copy for a group's retry topic; `attempt`: of its delivery, at `due_ms` since the epoch."""
     head, system = properties_of(message)
     _move(head, target)
     system.delivery_attempt = attempt
@@ -132,15 +126,19 @@ def retry_copy(
         system.dead_letter_queue.message_id = system.message_id
         mark_retried(head.user_properties, origin.broker_name, origin.queue_id, message.queue_offset)
     return TimerAppend(
-        target.topic_id, 0, message.tag_hash, due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=message.born_ms,
-        head=head.SerializeToString(), system=system.SerializeToString(),
-    )  # fmt: skip
+        target.topic_id,
+        0,
+        message.tag_hash,
+        due_ms=due_ms,
+        kind=DELAYED_MESSAGE,
+        born_ms=message.born_ms,
+        head=head.SerializeToString(),
+        system=system.SerializeToString(),
+    )
 
 
 def given_up_message(timer: StoredTimer, header: HalfHeader, topic: TopicConfig, target: TopicConfig) -> Append:
-    """The message for those who look after given-up transactions: its origin as dead letters tell it, and the number
-    of its checks.
-    """
+    """Returns the message for operators of given-up transactions: with its origin and the number of its checks."""
     head = definition_pb2.Message.FromString(unpack_half(timer.head)[1])
     _move(head, target)
     head.user_properties["TRANSACTION_CHECK_TIMES"] = str(header.checks)

@@ -1,7 +1,4 @@
-"""The messages of etcd v3 that keep a group record in one key (`loops.coordinators.etcd`), with stubs of `protos/etcd`.
-
-Reading an answer raises ConnectionFailed for bytes that are none; `name` says there whose they are.
-"""
+"""Messages of etcd v3 for a group record in one key. Parsing invalid bytes raises ConnectionFailed with `name`."""
 
 from __future__ import annotations
 
@@ -12,16 +9,11 @@ from google.protobuf.message import DecodeError, Message
 from evenq.errors import ConnectionFailed
 from evenq.wire.stubs.etcd import kv_pb2, rpc_pb2
 
-__all__ = [
-    "KeyChange", "KeyRead", "KeyValue", "change_of", "log_in", "read_key", "read_of", "token_of", "watch_key",
-    "write_unchanged", "written_at",
-]  # fmt: skip
-
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 class KeyValue(NamedTuple):
-    """What the key holds."""
+    """Content of the key."""
 
     value: bytes
     revision: int
@@ -29,7 +21,7 @@ class KeyValue(NamedTuple):
 
 
 class KeyRead(NamedTuple):
-    """What stands under the key; None: nothing."""
+    """Result of a read; `key_value` None: the key does not exist."""
 
     key_value: KeyValue | None
     revision: int
@@ -37,10 +29,10 @@ class KeyRead(NamedTuple):
 
 
 class KeyChange(NamedTuple):
-    """What a watch tells."""
+    """Event of a watch."""
 
     canceled: bool
-    """The watch is over: what it began with was compacted away."""
+    """The watch ended: its first revision was compacted away."""
     happened: bool
     """False: nothing happened to the key yet."""
     value: KeyValue | None
@@ -48,18 +40,18 @@ class KeyChange(NamedTuple):
 
 
 def read_key(key: bytes) -> bytes:
-    """Asks for the key."""
+    """Requests the key."""
     return rpc_pb2.RangeRequest(key=key).SerializeToString()
 
 
 def read_of(response: bytes, name: str) -> KeyRead:
-    """The answer to `read_key`."""
+    """Returns the answer to `read_key`."""
     message = _parsed(rpc_pb2.RangeResponse(), response, name)
     return KeyRead(_value(message.kvs[0]) if message.kvs else None, message.header.revision)
 
 
 def write_unchanged(key: bytes, value: bytes, revision: int) -> bytes:
-    """Asks to write the key if it was last written at `revision`; 0: if it is not there."""
+    """Requests to write the key if it was last written at `revision`; 0: if it does not exist."""
     unchanged = rpc_pb2.Compare(
         result=rpc_pb2.Compare.EQUAL, target=rpc_pb2.Compare.MOD, key=key, mod_revision=revision
     )
@@ -68,19 +60,19 @@ def write_unchanged(key: bytes, value: bytes, revision: int) -> bytes:
 
 
 def written_at(response: bytes, name: str) -> int | None:
-    """The answer to `write_unchanged`: the revision of the store with it; None: another one has written."""
+    """Returns the revision of the store with the write of `write_unchanged`; None: the key had changed."""
     message = _parsed(rpc_pb2.TxnResponse(), response, name)
     return message.header.revision if message.succeeded else None
 
 
 def watch_key(key: bytes, start_revision: int) -> bytes:
-    """Asks for changes of the key, from that revision of the store on."""
+    """Requests changes of the key, from that revision of the store on."""
     create = rpc_pb2.WatchCreateRequest(key=key, start_revision=start_revision)
     return rpc_pb2.WatchRequest(create_request=create).SerializeToString()
 
 
 def change_of(event: bytes, name: str) -> KeyChange:
-    """What the watch tells; of several changes the last."""
+    """Returns the event of a watch; of several changes the last."""
     message = _parsed(rpc_pb2.WatchResponse(), event, name)
     if message.canceled or not message.events:
         return KeyChange(message.canceled, False, None)
@@ -89,12 +81,12 @@ def change_of(event: bytes, name: str) -> KeyChange:
 
 
 def log_in(user: str, password: str) -> bytes:
-    """Asks for a token."""
+    """Requests a token."""
     return rpc_pb2.AuthenticateRequest(name=user, password=password).SerializeToString()
 
 
 def token_of(response: bytes, name: str) -> str:
-    """The answer to `log_in`."""
+    """Returns the answer to `log_in`."""
     return _parsed(rpc_pb2.AuthenticateResponse(), response, name).token
 
 
@@ -106,5 +98,5 @@ def _parsed(message: MessageT, data: bytes, name: str) -> MessageT:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise ConnectionFailed(f"{name}: what answers there is not etcd v3: {error}") from error
+        raise ConnectionFailed(f"{name}: the server there is not etcd v3: {error}") from error
     return message

@@ -1,4 +1,4 @@
-"""Settings of groups as brokers tell them to each other, page by page (`loops.groups.settings`)."""
+"""Group settings as brokers send them to each other, page by page (`loops.groups.settings`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import groups_pb2, peers_pb2
 from evenq_broker.loops.wire.translation import balance_of, group_settings, retry_of
 
-__all__ = ["PeerSettings", "SettingsPage", "ask_settings", "page_of", "settings_page"]
-
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 class PeerSettings:
-    """One group's settings as another broker tells them; nothing of them is checked yet."""
+    """One group's settings from another broker, unchecked."""
 
     __slots__ = ("_message", "group", "max_attempts", "ordered", "revised_ms", "start_from", "strategy")
 
@@ -30,14 +28,14 @@ class PeerSettings:
         self.strategy = message.strategy
         self.start_from = message.start_from
         self.revised_ms = message.revised_ms
-        """When an operator asked for them, ms since the epoch."""
+        """When an operator requested them, ms since the epoch."""
 
     def retry(self) -> RetryPolicy:
-        """Raises BadRequest for what makes no sense."""
+        """Returns the retry policy. Raises BadRequest for an invalid one."""
         return retry_of(self._message.retry)
 
     def balance(self) -> BalancePolicy:
-        """Raises BadRequest for what makes no sense."""
+        """Returns the balance policy. Raises BadRequest for an invalid one."""
         return balance_of(self._message.balance)
 
 
@@ -46,23 +44,22 @@ class SettingsPage(NamedTuple):
 
     groups: list[PeerSettings]
     more: bool
-    """There are others behind them."""
 
 
 def ask_settings(broker_name: str, *, back: bool, after: str) -> bytes:
-    """Asks for the groups behind `after`. `back`: the one that is asked has just asked us."""
+    """Queries the groups behind `after`. `back`: the called broker has just called this one."""
     return peers_pb2.GroupSettingsRequest(broker_name=broker_name, back=back, after=after).SerializeToString()
 
 
 def page_of(response: bytes) -> SettingsPage:
-    """The answer to `ask_settings`. Raises what its status says."""
+    """Returns the answer to `ask_settings`. Raises the error of its status."""
     message = peers_pb2.GroupSettingsResponse.FromString(response)
-    check(message.status)  # before the groups: a refusal must not look like a last page without any
+    check(message.status)  # before the groups: a rejection must not look like a last page without any
     return SettingsPage([PeerSettings(entry.group, entry.settings) for entry in message.groups], message.more)
 
 
 def settings_page(groups: Sequence[GroupConfig], *, more: bool) -> bytes:
-    """The answer with these groups."""
+    """Returns the answer with these groups."""
     return peers_pb2.GroupSettingsResponse(
         status=OK,
         groups=[peers_pb2.NamedSettings(group=group.name, settings=group_settings(group)) for group in groups],

@@ -1,7 +1,4 @@
-"""What a broker and its nameservers say to each other, as bytes: registration and the watch of routes.
-
-Called by `loops.cluster.registration` and `loops.cluster.routes`. Reading an answer raises what its status says.
-"""
+"""Messages between a broker and its nameservers. Parsing an answer raises the error of its status."""
 
 from __future__ import annotations
 
@@ -13,11 +10,6 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.wire.translation import broker_state, broker_view
 
-__all__ = [
-    "RouteNews", "heartbeat", "heartbeat_interval_ms", "register", "route_news", "unregister", "wants_everything",
-    "watch_routes",
-]  # fmt: skip
-
 
 class RouteNews(NamedTuple):
     """One event of the watch."""
@@ -26,33 +18,34 @@ class RouteNews(NamedTuple):
     snapshot: bool
     """True: `brokers` are all that the nameserver knows."""
     settling: bool
-    """The nameserver has just started, and may not have heard from everybody."""
+    """The nameserver has just started, and may not know all brokers yet."""
     brokers: list[RegisteredBroker]
     removed: Sequence[str]
-    """Names."""
+    left: Sequence[tuple[RegisteredBroker, int]] = ()
+    """With a snapshot: brokers that left lately, and how long ago, ms."""
 
 
 def register(own: RegisteredBroker) -> bytes:
-    """Tells everything."""
+    """Sends everything."""
     return registry_pb2.RegisterRequest(state=broker_state(own)).SerializeToString()
 
 
 def heartbeat_interval_ms(response: bytes) -> int:
-    """How often the nameserver wants to hear from us, from its answer to `register`; 0: it does not say."""
+    """Returns the heartbeat interval that the nameserver requests in its answer to `register`; 0: none."""
     message = registry_pb2.RegisterResponse.FromString(response)
     status.check(message.status)
     return max(0, message.heartbeat_interval_ms)
 
 
 def heartbeat(own: RegisteredBroker) -> bytes:
-    """Says that the broker is still there, as it was message."""
+    """Reports that the broker is still there, unchanged."""
     return registry_pb2.RegistryHeartbeatRequest(
         broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation, data_version=own.data_version
     ).SerializeToString()
 
 
 def wants_everything(response: bytes) -> bool:
-    """Does the nameserver not know us, from its answer to `heartbeat`?"""
+    """True if the nameserver does not know this broker, by its answer to `heartbeat`."""
     message = registry_pb2.RegistryHeartbeatResponse.FromString(response)
     status.check(message.status)
     return message.full_wanted
@@ -66,12 +59,13 @@ def unregister(own: RegisteredBroker) -> bytes:
 
 
 def watch_routes(watcher: str) -> bytes:
-    """Asks for all routes and each change of them."""
+    """Requests all routes and each change of them."""
     return registry_pb2.WatchRoutesRequest(watcher=watcher).SerializeToString()
 
 
 def route_news(event: bytes) -> RouteNews:
-    """What the watch tells; brokers without an address are left out."""
+    """Returns the event of a watch; brokers without an address are left out."""
     message = registry_pb2.RouteEvent.FromString(event)
     brokers = [view for state in message.brokers if (view := broker_view(state)) is not None]
-    return RouteNews(message.nameserver, message.snapshot, message.settling, brokers, message.removed)
+    left = [(view, max(0, one.ago_ms)) for one in message.left if (view := broker_view(one.state)) is not None]
+    return RouteNews(message.nameserver, message.snapshot, message.settling, brokers, message.removed, left)

@@ -1,9 +1,9 @@
-"""Between what replicas say to each other (`core.replication.messages`) and `evenq.v1.ReplicationMessage`.
+"""Conversions between the messages of replicas (`core.replication.messages`) and `evenq.v1.ReplicationMessage`.
 
-Total in both directions: an envelope becomes one message or several pieces, none over 1 MiB of payload; bytes become an
-opening, an envelope, nothing yet, or `MalformedMessage`, and nothing else. What a value means, and whether the sender
-may say it, is judged by `fault_of` in the core; here is judged whether it is a message at all. Used by the links
-(`loops.replication`) and by the calls that serve them (`rpc.replication`). Protobuf stops here.
+Total in both directions. An envelope becomes one message or several pieces, none over 1 MiB of payload. Bytes become an
+opening, an envelope, nothing yet, or `MalformedMessage`. This module only checks that bytes are a message; `fault_of`
+in the core checks its values and its sender. Used by the links (`loops.replication`) and by the calls that serve them
+(`rpc.replication`).
 """
 
 from __future__ import annotations
@@ -29,38 +29,23 @@ from evenq_broker.core.replication.messages import (
     Refusal,
 )
 
-__all__ = [
-    "PIECE_BYTES_MAX",
-    "RECORDS_BYTES_MAX",
-    "STANDS",
-    "LinkEnd",
-    "MalformedMessage",
-    "MessageReader",
-    "Opening",
-    "closed_event",
-    "envelope_bytes",
-    "envelope_pieces",
-    "link_end",
-    "opening_message",
-]
-
 PIECE_BYTES_MAX = 1 << 20
-"""Payload of one message: far below what any server of ours reads at once."""
+"""Payload of one message: far below the limit of each server of a broker."""
 RECORDS_BYTES_MAX = 64 << 20
 """Payload of one Records: the largest group of records."""
 ENVELOPE_BYTES = 256
-"""About what an envelope takes beside payload and epochs, for counting."""
+"""Approximate size of an envelope without payload and epochs, for counting."""
 ENTRY_BYTES = 24
 REASON_MAX = 500
 
 
 class MalformedMessage(BadRequest):
-    """Bytes of a peer are no message of replication, or not the one that had to come. The link they came on ends."""
+    """Bytes of a peer are not a message of replication, or not the expected one. Their link ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """The first message of a link: who sends, and who is meant."""
+class LinkOpening:
+    """The first message of a link: its sender and receiver."""
 
     cluster: str
     broker_name: str
@@ -76,7 +61,7 @@ class LinkEnd:
     """Why a link is closed by the side that receives."""
 
     reason: str
-    """For people, never empty."""
+    """For operators, never empty."""
     taken_over: bool = False
     """A newer link of the same sender has its place."""
 
@@ -84,8 +69,8 @@ class LinkEnd:
 # ------------------------------------------------------------------------------------------------------------- out
 
 
-def opening_message(opening: Opening) -> bytes:
-    """What a link begins with."""
+def opening_message(opening: LinkOpening) -> bytes:
+    """Returns the first message of a link."""
     return pb.ReplicationMessage(
         cluster=opening.cluster,
         sender=opening.sender,
@@ -94,9 +79,7 @@ def opening_message(opening: Opening) -> bytes:
 
 
 def envelope_bytes(envelope: Envelope) -> int:
-    """About what an envelope holds of memory until it is sent, bytes. Raises MalformedMessage for records that cannot
-    be sent: over `RECORDS_BYTES_MAX`, or with a payload that is no bytes.
-    """
+    """Returns the approximate size in memory, bytes. Raises MalformedMessage for records that cannot be sent."""
     body = envelope.body
     if isinstance(body, Records):
         return ENVELOPE_BYTES + len(_payload_of(body)) + ENTRY_BYTES * len(body.epochs)
@@ -105,9 +88,7 @@ def envelope_bytes(envelope: Envelope) -> int:
 
 
 def envelope_pieces(envelope: Envelope) -> Iterator[bytes]:
-    """The messages of one envelope, to be sent in this order with nothing between. Made one by one, so that a large
-    payload is never there twice. Raises MalformedMessage for what cannot be said.
-    """
+    """Yields the messages of one envelope, one by one, to be sent in this order. Raises MalformedMessage."""
     message = pb.ReplicationMessage()
     body = envelope.body
     rest = memoryview(b"")
@@ -120,7 +101,7 @@ def envelope_pieces(envelope: Envelope) -> Iterator[bytes]:
             _put_records(message.records, body, payload)
         else:
             _put(message, body)
-    except (ValueError, TypeError) as error:  # a number that the wire has no room for
+    except (ValueError, TypeError) as error:  # a number that exceeds its wire type
         raise MalformedMessage(f"{type(body).__name__} of broker {envelope.sender} cannot be sent: {error}") from error
     yield message.SerializeToString()
     while rest:
@@ -169,7 +150,7 @@ def _put(message: pb.ReplicationMessage, body: Body) -> None:
         case Refusal():
             message.refusal.CopyFrom(pb.Refusal())
         case _:
-            raise TypeError(f"{type(body).__name__} is no body of one message")
+            raise TypeError(f"{type(body).__name__} is not a body of one message")
 
 
 def _put_records(message: pb.ReplicationRecords, body: Records, payload: memoryview) -> None:
@@ -189,30 +170,25 @@ def _entries(entries: Iterable[EpochStart]) -> Iterator[pb.EpochStart]:
 
 
 class MessageReader:
-    """Reads the messages of one link. Holds at most one Records that is not whole: `RECORDS_BYTES_MAX` bytes, and an
-    eighth of that for its growth.
-    """
+    """Reads the messages of one link. Holds one incomplete Records at most: `RECORDS_BYTES_MAX` and an eighth more."""
 
     def __init__(self) -> None:
-        self.opening: Opening | None = None
-        """None until the first message."""
+        self.opening: LinkOpening | None = None
         self._first: pb.ReplicationMessage | None = None
-        """Records whose pieces come."""
+        """Records whose pieces are being received."""
         self._payload = BytesIO()  # grows in place, and gives its bytes away without a copy
 
     @property
     def kept_bytes(self) -> int:
-        """Payload of Records that are not whole."""
+        """Payload of incomplete Records."""
         return self._payload.tell()
 
     def feed(self, data: bytes) -> Envelope | None:
-        """What one message of the link completes; None: the opening, or a piece that is not the last. Raises
-        MalformedMessage; nothing can be read from the link after that.
-        """
+        """Returns the envelope that a message completes, or None. MalformedMessage makes the link unreadable."""
         try:
             message = pb.ReplicationMessage.FromString(data)
         except DecodeError as error:
-            raise MalformedMessage(f"{len(data)} bytes that are no message of replication: {error}") from error
+            raise MalformedMessage(f"{len(data)} bytes that are not a message of replication: {error}") from error
         kind = message.WhichOneof("body")
         if kind is None:
             raise MalformedMessage("a message without a body that this version knows")
@@ -223,7 +199,7 @@ class MessageReader:
             return None
         if (kind == "piece") != (self._first is not None):
             wanted = "a piece of the records before it" if self._first is not None else "a message of its own"
-            raise MalformedMessage(f"{kind} came where {wanted} had to come")
+            raise MalformedMessage(f"{kind} came where {wanted} was expected")
         match kind:
             case "opening":
                 raise MalformedMessage("a second opening on one link")
@@ -277,9 +253,9 @@ class MessageReader:
         return _envelope_of(message, body)
 
 
-def _opening_of(message: pb.ReplicationMessage) -> Opening:
+def _opening_of(message: pb.ReplicationMessage) -> LinkOpening:
     opening = message.opening
-    return Opening(message.cluster, opening.broker_name, message.sender, opening.receiver)
+    return LinkOpening(message.cluster, opening.broker_name, message.sender, opening.receiver)
 
 
 def _envelope_of(message: pb.ReplicationMessage, body: Body) -> Envelope:
@@ -302,15 +278,20 @@ def _body_of(message: pb.ReplicationMessage) -> Body:
         case "progress":
             progress = message.progress
             return FollowerProgress(
-                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again,
+                progress.end,
+                progress.confirmed,
+                progress.wants,
+                progress.ahead,
+                progress.queued,
+                progress.again,
                 progress.has_room,
-            )  # fmt: skip
+            )
         case "nomination":
             return Nomination(message.nomination.end)
         case "refusal":
             return Refusal()
         case other:
-            raise MalformedMessage(f"{other} is no body of one message")
+            raise MalformedMessage(f"{other} is not a body of one message")
 
 
 def _starts(entries: Collection[pb.EpochStart]) -> tuple[EpochStart, ...]:
@@ -322,23 +303,21 @@ def _starts(entries: Collection[pb.EpochStart]) -> tuple[EpochStart, ...]:
 # ---------------------------------------------------------------------------------------------------------- answers
 
 STANDS = pb.LinkEvent(stands=pb.LinkStands()).SerializeToString()
-"""The link stands."""
+"""Sign that the link is alive."""
 
 
 def closed_event(end: LinkEnd) -> bytes:
-    """The last event of a link."""
+    """Returns the last event of a link."""
     cause = pb.LinkClosed.TAKEN_OVER if end.taken_over else pb.LinkClosed.UNKNOWN
     return pb.LinkEvent(closed=pb.LinkClosed(reason=end.reason[:REASON_MAX], cause=cause)).SerializeToString()
 
 
 def link_end(data: bytes) -> LinkEnd | None:
-    """Why the other side closes the link; None: it stands. A cause of a later version is an unknown one. Raises
-    MalformedMessage.
-    """
+    """Returns why the other side closes the link; None: it is alive. Raises MalformedMessage."""
     try:
         event = pb.LinkEvent.FromString(data)
     except DecodeError as error:
-        raise MalformedMessage(f"{len(data)} bytes that are no event of a link: {error}") from error
+        raise MalformedMessage(f"{len(data)} bytes that are not an event of a link: {error}") from error
     if event.WhichOneof("event") == "closed":
         closed = event.closed
         return LinkEnd(

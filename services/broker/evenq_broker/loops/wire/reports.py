@@ -1,7 +1,7 @@
-"""A broker's report to the rebalancer, put together from parts that stay encoded (`loops.assignment.reports`).
+"""A broker's report to the rebalancer, assembled from parts that stay encoded (`loops.assignment.reports`).
 
-A report is a head with what is short, then the fields of groups and lags, each encoded on its own; a group is its
-configuration, then the fields of members, of what they hold and of what waits for successors.
+A report is a head with short contents, then the fields of groups and lags, each encoded separately. A group is its
+configuration, then the fields of its members, their holdings, and the queues that wait for successors.
 """
 
 from __future__ import annotations
@@ -17,24 +17,19 @@ from evenq_broker.core.state.frames import field, text_field
 from evenq_broker.loops.wire.assignment import TopicHolds, TopicMode
 from evenq_broker.loops.wire.translation import balance_message, entry_of, member_message, queue_message
 
-__all__ = [
-    "ReportHead", "generation_field", "group_field", "group_head", "held_field", "holder_field", "holds_field",
-    "lag_field", "member_field",
-]  # fmt: skip
-
 _GROUPS, _LAGS = 3, 8  # fields of BrokerReport
 _MEMBERS, _HELD, _HOLDS = 4, 5, 8  # fields of GroupFacts
 
 
 class ReportHead:
-    """What stands in front of groups and lags. Of a full report: the names of all brokers that live."""
+    """First part of a report, before groups and lags. In a full report: with the names of all live brokers."""
 
     def __init__(self, broker_name: str, zone: str, *, full: bool, brokers: Iterable[str] = ()) -> None:
         self._message = assignment_pb2.BrokerReport(broker_name=broker_name, full=full, zone=zone, brokers=brokers)
         self._empty_size = self._message.ByteSize()
 
     def topic(self, name: str, counts: QueueCounts, known: int | None) -> int:
-        """Tell how a topic is, unless its hash is the `known` one. Returns its hash, for the next time."""
+        """Adds a topic, unless its hash is the `known` one. Returns its hash, for the next time."""
         entry = entry_of(name, counts)
         digest = hash(entry.SerializeToString())
         if known != digest:
@@ -42,11 +37,11 @@ class ReportHead:
         return digest
 
     def topic_gone(self, name: str) -> None:
-        """Tell that a topic is not here any more."""
+        """Adds a topic that is not here any more."""
         self._message.topics_gone.append(name)
 
     def group_gone(self, name: str) -> None:
-        """The same of a group."""
+        """Adds a group that is not here any more."""
         self._message.groups_gone.append(name)
 
     @property
@@ -55,12 +50,12 @@ class ReportHead:
         return self._message.ByteSize() <= self._empty_size
 
     def encoded(self) -> bytes:
-        """The head, to be followed by the other fields."""
+        """Returns the head, to be followed by the other fields."""
         return self._message.SerializeToString()
 
 
 def group_head(name: str, config: GroupConfig | None, modes: Iterable[TopicMode]) -> bytes:
-    """How a group is configured; members follow."""
+    """Returns the configuration of a group; members follow."""
     facts = assignment_pb2.GroupFacts(group=name, modes=modes)
     if config is not None:
         facts.ordered, facts.strategy = config.ordered, config.strategy
@@ -70,23 +65,23 @@ def group_head(name: str, config: GroupConfig | None, modes: Iterable[TopicMode]
 
 
 def group_field(group: bytes) -> bytes:
-    """A whole group, for the report."""
+    """Returns a whole group, for the report."""
     return field(_GROUPS, group)
 
 
 def member_field(member: Member) -> bytes:
-    """A member, for its group."""
+    """Returns a member, for its group."""
     return field(_MEMBERS, member_message(member).SerializeToString())
 
 
 def holder_field(client_id: str) -> bytes:
-    """Who holds, for `held_field`."""
+    """Returns the holder, for `held_field`."""
     return text_field(2, client_id)
 
 
 @lru_cache(maxsize=4_096)
 def generation_field(generation: Generation) -> bytes:
-    """By which decision, for `held_field`."""
+    """Returns the generation of the decision, for `held_field`."""
     if generation == NO_GENERATION:
         return b""
     encoded = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
@@ -94,17 +89,17 @@ def generation_field(generation: Generation) -> bytes:
 
 
 def held_field(queue: MessageQueue, holder_and_generation: bytes) -> bytes:
-    """A queue that a member holds, for its group."""
+    """Returns a queue that a member holds, for its group."""
     return field(_HELD, _queue(queue) + holder_and_generation)
 
 
 def holds_field(holds: TopicHolds) -> bytes:
-    """What waits for successors in a topic, for its group."""
+    """Returns the queues of a topic that wait for successors, for its group."""
     return field(_HOLDS, holds.encoded)
 
 
 def lag_field(group: str, lags: Sequence[tuple[MessageQueue, int]]) -> bytes:
-    """A group's lags, for the report."""
+    """Returns a group's lags, for the report."""
     message = assignment_pb2.GroupLag(group=group)
     for queue, lag in lags:
         message.queues.add(queue=queue_message(queue), lag=lag)

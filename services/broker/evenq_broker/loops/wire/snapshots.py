@@ -1,4 +1,4 @@
-"""The messages by which a follower fetches a snapshot (`loops.replication.snapshot_fetch`); nothing is judged here."""
+"""Messages by which a follower fetches a snapshot (`loops.replication.snapshot_fetch`); they are checked elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from google.protobuf.message import DecodeError
 
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
-from evenq_broker.loops.wire.replication import MalformedMessage, Opening
-
-__all__ = ["ReceivedPiece", "ask_snapshot", "piece_of"]
+from evenq_broker.loops.wire.replication import LinkOpening, MalformedMessage
 
 
 class ReceivedPiece(NamedTuple):
@@ -20,27 +18,26 @@ class ReceivedPiece(NamedTuple):
     """The list of files; None: it is a part of one."""
     name: str
     offset: int
-    """Where the part begins in its file."""
+    """Place of the part in its file."""
     total: int
-    """Bytes of the whole file."""
     data: bytes
     crc32c: int | None
-    """Of the whole file; None: it is not sent with this part."""
+    """Of the whole file; None: not in this part."""
 
 
-def ask_snapshot(who: Opening) -> bytes:
-    """Asks the broker `who.receiver` for its newest snapshot."""
+def ask_snapshot(who: LinkOpening) -> bytes:
+    """Requests the newest snapshot of the broker `who.receiver`."""
     return pb.FetchSnapshotRequest(
         cluster=who.cluster, broker_name=who.broker_name, sender=who.sender, receiver=who.receiver
     ).SerializeToString()
 
 
 def piece_of(data: bytes) -> ReceivedPiece:
-    """What the stream brought. Raises MalformedMessage."""
+    """Returns one message of the stream. Raises MalformedMessage."""
     try:
         piece = pb.SnapshotPiece.FromString(data)
     except DecodeError as error:
-        raise MalformedMessage(f"{len(data)} bytes that are no piece: {error}") from error
+        raise MalformedMessage(f"{len(data)} bytes that are not a piece: {error}") from error
     listing = None
     if piece.HasField("head"):
         head = piece.head

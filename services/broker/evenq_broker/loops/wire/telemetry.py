@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-__all__ = ["LITE_CLIENTS", "TelemetryCommand", "lite_topic_ended", "nonce_of"]
-
 TelemetryCommand = service_pb2.TelemetryCommand
 """A command or its answer; made and read by the calls, the loops pass it on."""
 LITE_CLIENTS = (definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER)
-"""Kinds of clients that understand `lite_topic_ended`."""
+"""Types of clients that understand `lite_topic_ended`."""
 _NONCED = frozenset(
     {
         "thread_stack_trace",
@@ -21,13 +19,13 @@ _NONCED = frozenset(
 
 
 def nonce_of(command: TelemetryCommand) -> str | None:
-    """The nonce that an answer brings back, from Node.js in the field of the command itself; None: it is no answer."""
+    """Returns the nonce that an answer repeats, from Node.js in the command's own field; None: it is not an answer."""
     kind = command.WhichOneof("command")
     return getattr(command, kind).nonce if kind in _NONCED else None
 
 
 def lite_topic_ended(name: str) -> bytes:
-    """Tells a client that its subscription of a lite topic is over."""
+    """Notifies a client that its subscription of a lite topic ended."""
     command = TelemetryCommand()
     command.notify_unsubscribe_lite_command.lite_topic = name
     return command.SerializeToString()

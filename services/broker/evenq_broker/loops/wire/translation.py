@@ -1,8 +1,4 @@
-"""Between the cluster's words (`core.cluster.routes`, `core.groups.members`, model) and their `evenq.v1` messages.
-
-Used by the loops that talk to nameservers, rebalancer and other brokers, and by `rpc`. Protobuf stops here (style.md
-2).
-"""
+"""Conversions between the cluster's types and their `evenq.v1` messages, for loops and `rpc` (style.md 2)."""
 
 from __future__ import annotations
 
@@ -33,32 +29,6 @@ from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
 
-__all__ = [
-    "answer_of",
-    "balance_message",
-    "balance_of",
-    "broker_info",
-    "broker_state",
-    "broker_view",
-    "counts_of",
-    "counts_of_entry",
-    "differing_filters",
-    "entry_of",
-    "filter_message",
-    "filter_of",
-    "generation_of",
-    "group_settings",
-    "member_message",
-    "member_of",
-    "message_type_number",
-    "message_type_of",
-    "permission_of",
-    "queue_message",
-    "queue_of",
-    "retry_message",
-    "retry_of",
-]
-
 LABEL_MAX = 255
 CAPACITY_MAX = 1_000_000.0
 _TYPES = {
@@ -74,12 +44,12 @@ _TYPE_OF_NUMBER = {int(number): kind for kind, number in _TYPES.items()}
 
 
 def message_type_number(kind: MessageType) -> definition_pb2.MessageType.ValueType:
-    """Number on the wire; MIXED is 0, "unspecified", in `evenq.v1` topic entries."""
+    """Returns the number on the wire; MIXED is 0, "unspecified", in `evenq.v1` topic entries."""
     return _TYPES[kind]
 
 
 def message_type_of(number: int, *, unspecified: MessageType = MessageType.MIXED) -> MessageType:
-    """The kind of a wire number; `unspecified` for 0. Raises BadRequest for an unknown number."""
+    """Returns the type of a wire number; `unspecified` for 0. Raises BadRequest for an unknown number."""
     if number == 0:
         return unspecified
     kind = _TYPE_OF_NUMBER.get(number)
@@ -89,22 +59,22 @@ def message_type_of(number: int, *, unspecified: MessageType = MessageType.MIXED
 
 
 def queue_message(queue: MessageQueue) -> common_pb2.Queue:
-    """The wire form of a queue."""
+    """Returns the wire form of a queue."""
     return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
 def queue_of(queue: common_pb2.Queue) -> MessageQueue:
-    """The queue of a request."""
+    """Returns the queue of a request."""
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def generation_of(generation: common_pb2.Generation) -> Generation:
-    """The generation of a request; (0, 0) when it has none."""
+    """Returns the generation of a request; (0, 0) without one."""
     return Generation(generation.epoch, generation.counter)
 
 
 def answer_of(topic: str, share: common_pb2.Share, generation: Generation) -> Answer:
-    """A member's part of a decision."""
+    """Returns a member's part of a decision."""
     queues = tuple(
         MessageQueue(topic, part.broker_name, queue_id) for part in share.queues for queue_id in part.queue_ids
     )
@@ -112,13 +82,13 @@ def answer_of(topic: str, share: common_pb2.Share, generation: Generation) -> An
 
 
 def filter_of(message: common_pb2.Filter) -> FilterExpression:
-    """The filter of a request; an empty expression means every message."""
+    """Returns the filter of a request; an empty expression means every message."""
     kind = FilterType.SQL if message.type == common_pb2.Filter.SQL else FilterType.TAG
     return FilterExpression(message.expression or "*", kind)
 
 
 def filter_message(expression: FilterExpression) -> common_pb2.Filter:
-    """The wire form of a filter."""
+    """Returns the wire form of a filter."""
     return common_pb2.Filter(type=common_pb2.Filter.Type.Value(expression.type.value), expression=expression.expression)
 
 
@@ -126,7 +96,7 @@ def filter_message(expression: FilterExpression) -> common_pb2.Filter:
 
 
 def counts_of(broker_name: str, topic: TopicConfig, *, draining: bool = False) -> QueueCounts:
-    """What a topic of this broker looks like in a route; a `draining` broker takes no messages for any."""
+    """Returns a topic of this broker as routes show it; a `draining` broker takes no messages for any."""
     return QueueCounts(
         broker_name=broker_name,
         read_queues=topic.read_queues,
@@ -139,7 +109,7 @@ def counts_of(broker_name: str, topic: TopicConfig, *, draining: bool = False) -
 
 
 def permission_of(counts: QueueCounts, queue_id: int) -> definition_pb2.Permission.ValueType:
-    """What one queue of a topic is for, as a route tells it; -1 stands for any."""
+    """Returns the permission of one queue of a topic, as a route shows it; -1 means any."""
     readable = counts.permission.readable and queue_id < counts.read_queues
     writable = counts.permission.writable and queue_id < counts.write_queues
     if readable and writable:
@@ -150,7 +120,7 @@ def permission_of(counts: QueueCounts, queue_id: int) -> definition_pb2.Permissi
 
 
 def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
-    """The wire form of a topic on one broker."""
+    """Returns the wire form of a topic on one broker."""
     return registry_pb2.TopicEntry(
         name=topic,
         message_type=message_type_number(counts.message_type),
@@ -163,7 +133,7 @@ def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
 
 
 def broker_info(view: RegisteredBroker) -> registry_pb2.BrokerInfo:
-    """The wire form of a broker without its topics."""
+    """Returns the wire form of a broker without its topics."""
     return registry_pb2.BrokerInfo(
         name=view.name,
         id=view.broker_id,
@@ -179,7 +149,7 @@ def broker_info(view: RegisteredBroker) -> registry_pb2.BrokerInfo:
 
 
 def broker_state(view: RegisteredBroker) -> registry_pb2.BrokerState:
-    """The wire form of a broker and all that it stores, topics ascending."""
+    """Returns the wire form of a broker and all that it stores, topics ascending."""
     return registry_pb2.BrokerState(
         broker=broker_info(view),
         data_version=view.data_version,
@@ -188,7 +158,7 @@ def broker_state(view: RegisteredBroker) -> registry_pb2.BrokerState:
 
 
 def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
-    """A broker as a nameserver sent it; None for one without an address, which cannot be reached."""
+    """Returns a broker as a nameserver sent it; None for one without an address, which cannot be reached."""
     broker = state.broker
     if not broker.listeners or not broker.name:
         return None
@@ -211,7 +181,7 @@ def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
 
 
 def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
-    """What a topic looks like in a route, as another broker sent it."""
+    """Returns a topic of another broker as routes show it."""
     known = entry.permission in {1, 2, 3, 4}
     return QueueCounts(
         broker_name=broker_name,
@@ -228,7 +198,7 @@ def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCo
 
 
 def member_message(member: Member) -> groups_pb2.Member:
-    """The wire form of a member."""
+    """Returns the wire form of a member."""
     return groups_pb2.Member(
         client_id=member.client_id,
         language=member.language,
@@ -257,12 +227,12 @@ def member_message(member: Member) -> groups_pb2.Member:
 def member_of(
     member: groups_pb2.Member, *, joined_ms: int, address: str = "", protocol: Protocol = Protocol.EVENQ
 ) -> Member:
-    """The member that a session's Join describes; subscriptions sorted by topic. `address`: the peer's host, as this
-    broker sees it. Raises BadRequest for labels and capacities outside their bounds.
+    """Returns the member that a session's Join describes; subscriptions sorted by topic. `address`: the peer's host, as
+    this broker sees it. Raises BadRequest for labels and capacities outside their bounds.
     """
     for name, label in (("zone", member.zone), ("instance", member.instance), ("strategy", member.strategy)):
         if len(label) > LABEL_MAX or not label.isprintable():
-            raise BadRequest(f"the {name} {label[:80]!r} is no label: give at most {LABEL_MAX} printable characters")
+            raise BadRequest(f"the {name} {label[:80]!r} is not valid: give at most {LABEL_MAX} printable characters")
     if not 0 <= member.capacity <= CAPACITY_MAX:
         raise BadRequest(f"the capacity is {member.capacity:g}; give more than 0 and at most {CAPACITY_MAX:g} (0 = 1)")
     return Member(
@@ -289,7 +259,7 @@ def _subscriptions(messages: Iterable[groups_pb2.MemberSubscription]) -> tuple[S
 
 
 def differing_filters(members: Iterable[groups_pb2.Member]) -> list[admin_pb2.DifferingFilters]:
-    """Topics that members of one group filter differently, and who how."""
+    """Returns topics that members of one group filter differently, with the members of each filter."""
     differing = different_filters(wanted_of([member_of(member, joined_ms=member.joined_ms) for member in members]))
     return [
         admin_pb2.DifferingFilters(
@@ -304,7 +274,7 @@ def differing_filters(members: Iterable[groups_pb2.Member]) -> list[admin_pb2.Di
 
 
 def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
-    """What a member should know of its group's configuration."""
+    """Returns the configuration of a group for its members."""
     return groups_pb2.GroupSettings(
         ordered=group.ordered,
         max_attempts=group.max_attempts,
@@ -317,7 +287,7 @@ def group_settings(group: GroupConfig) -> groups_pb2.GroupSettings:
 
 
 def balance_message(balance: BalancePolicy) -> groups_pb2.BalancePolicy:
-    """The wire form of a balance policy."""
+    """Returns the wire form of a balance policy."""
     return groups_pb2.BalancePolicy(
         weight=balance.weight.value,
         moves_max=balance.moves_max,
@@ -327,7 +297,7 @@ def balance_message(balance: BalancePolicy) -> groups_pb2.BalancePolicy:
 
 
 def balance_of(message: groups_pb2.BalancePolicy) -> BalancePolicy:
-    """The policy of a request. Raises BadRequest for an unknown weight and for numbers outside their ranges."""
+    """Returns the policy of a request. Raises BadRequest for an unknown weight and for numbers outside their ranges."""
     if message.weight not in set(Weight):
         known = ", ".join(weight for weight in Weight if weight)
         raise BadRequest(f"weight {message.weight[:40]!r} is unknown; give one of {known}, or none for even shares")
@@ -343,7 +313,7 @@ def balance_of(message: groups_pb2.BalancePolicy) -> BalancePolicy:
 
 
 def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:
-    """The wire form of a retry policy."""
+    """Returns the wire form of a retry policy."""
     if retry.kind is RetryKind.EXPONENTIAL:
         return groups_pb2.RetryPolicy(
             kind=retry.kind.value, initial_ms=retry.initial_ms, max_ms=retry.max_ms, multiplier=retry.multiplier
@@ -352,7 +322,7 @@ def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:
 
 
 def retry_of(message: groups_pb2.RetryPolicy) -> RetryPolicy:
-    """The policy of a request. Raises BadRequest for an unknown kind and for numbers outside their ranges."""
+    """Returns the policy of a request. Raises BadRequest for an unknown kind and for numbers outside their ranges."""
     if message.kind not in set(RetryKind):
         raise BadRequest(f"retry kind {message.kind[:40]!r} is unknown; give one of {', '.join(RetryKind)}")
     try:

@@ -1,1 +1,1 @@
-"""Topics and groups, for tools of both protocols."""
+"""Administration of topics and groups, in both protocols."""

@@ -1,8 +1,8 @@
-"""`apache.rocketmq.v2.Admin` (wire contract 1.3), all 16 calls: topics, routes and the broker itself are here, groups
-in `admin_v2_groups`, messages and questions to clients in `admin_v2_messages`.
+"""`apache.rocketmq.v2.Admin` (wire contract 1.3): calls about topics, routes and the broker itself. Groups are in
+`admin_v2_groups`, messages and commands to clients in `admin_v2_messages`.
 
-No SDK calls any of it. Each call works at every broker and tells about the whole cluster: it asks the others with the
-mark of a forwarded call, which they answer from their own.
+No SDK uses these 16 calls. Any broker answers for the whole cluster: it queries the others with the mark of a forwarded
+call, which they answer from their own data.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ import logging
 
 from evenq.errors import BadRequest, TopicNotFound
 from evenq.model import MessageType
+from evenq.serving.auth.calls import ADMIN_V2, rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.rpc.access import ADMIN_V2, rpc
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 log = logging.getLogger(__name__)
 
@@ -31,26 +28,23 @@ _RATE_MIN_MS = 1_000
 _PERMISSION_READ, _PERMISSION_WRITE = 4, 2  # of the remoting protocol, in GetTopicRoute's text
 
 
-def rpcs(runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, clients: ConnectedClients) -> list[Rpc]:
-    """The calls of this module."""
-    admin = _Admin(runtime, catalog, cluster=cluster, clients=clients)
-    return [
-        rpc(ADMIN_V2 + "ChangeLogLevel", admin.log_level, admin_pb2.ChangeLogLevelResponse),
-        rpc(ADMIN_V2 + "DescribeTopicStatus", admin.topic_status, admin_pb2.DescribeTopicStatusResponse),
-        rpc(ADMIN_V2 + "GetTopicRoute", admin.topic_route, admin_pb2.GetTopicRouteResponse),
-        rpc(ADMIN_V2 + "GetProxyRuntimeStats", admin.stats, admin_pb2.GetProxyRuntimeStatsResponse),
-    ]
-
-
-class _Admin:
-    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, clients: ConnectedClients) -> None:
-        self._runtime, self._catalog = runtime, catalog
+class BrokerAdmin:
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, clients: ConnectedClients) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._clients = cluster, clients
-        self._sample = (runtime.clock.monotonic_ms(), 0, 0)
+        self._sample = (kernel.runtime.clock.monotonic_ms(), 0, 0)
         self._rates = (0.0, 0.0)
 
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(ADMIN_V2 + "ChangeLogLevel", self.log_level),
+            rpc(ADMIN_V2 + "DescribeTopicStatus", self.topic_status),
+            rpc(ADMIN_V2 + "GetTopicRoute", self.topic_route),
+            rpc(ADMIN_V2 + "GetProxyRuntimeStats", self.stats),
+        ]
+
     async def log_level(self, data: bytes, _context: RpcContext) -> bytes:
-        """Of this process, until its next start."""
+        """Changes the log level of this process until its next start."""
         request = parsed(admin_pb2.ChangeLogLevelRequest, data)
         level = _LEVELS.get(request.level)
         if level is None:
@@ -60,7 +54,7 @@ class _Admin:
         now = logging.getLevelName(level)
         log.warning("log level changed", extra={"before": before, "now": now})
         own = self._runtime.settings.broker_name
-        remark = f"broker {own} logs {now} and worse, was {before}; its setting log_level counts again after a restart"
+        remark = f"broker {own} logs {now} and above, before: {before}; a restart restores its setting log_level"
         return admin_pb2.ChangeLogLevelResponse(remark=remark).SerializeToString()
 
     async def topic_status(self, data: bytes, context: RpcContext) -> bytes:
@@ -72,14 +66,14 @@ class _Admin:
             raise TopicNotFound(f"no topic {name!r} on any live broker; create it with `evenq topic create {name}`")
         kind = topic.message_type if topic is not None else route[0].counts.message_type
         response = admin_pb2.DescribeTopicStatusResponse(status=OK)
-        if kind is not MessageType.MIXED:  # the protocol has no word for it
+        if kind is not MessageType.MIXED:  # the protocol has no such type
             response.topic_message_type = definition_pb2.MessageType.Value(str(kind))
         queues = sum(at.counts.read_queues for at in route)
         response.description = f"{queues} readable queues on {len(route)} brokers"
         return response.SerializeToString()
 
     async def topic_route(self, data: bytes, context: RpcContext) -> bytes:
-        """The route as JSON text, in the words of RocketMQ's `TopicRouteData`."""
+        """Returns the route as JSON text, with the keys of RocketMQ's `TopicRouteData`."""
         request = parsed(admin_pb2.GetTopicRouteRequest, data, context)
         name = request.topic.name
         route = self._catalog.routes.route(name)
@@ -110,7 +104,7 @@ class _Admin:
         return admin_pb2.GetTopicRouteResponse(status=OK, topic_route_data=json.dumps(content)).SerializeToString()
 
     async def stats(self, data: bytes, _context: RpcContext) -> bytes:
-        """Of the broker asked. Rates count since the call before (a second ago at least), at first since the start."""
+        """Returns figures of this broker. Rates cover the time since the previous call (at least 1 s) or the start."""
         parsed(admin_pb2.GetProxyRuntimeStatsRequest, data)
         self._measure()
         producers, consumers = self._clients.table.counts()

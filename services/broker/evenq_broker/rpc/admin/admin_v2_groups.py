@@ -1,4 +1,4 @@
-"""The calls of `apache.rocketmq.v2.Admin` about groups: subscriptions, clients, how far behind, moving them."""
+"""The calls of `apache.rocketmq.v2.Admin` about groups: subscriptions, clients, lag, resets."""
 
 from __future__ import annotations
 
@@ -9,86 +9,38 @@ from google.protobuf.message import Message
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, GroupNotFound, PreconditionFailed
 from evenq.model import GroupConfig, TopicConfig
+from evenq.serving.auth.calls import ADMIN_V2, rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, requested_ms_of, set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.delivery.progress import QueueProgress
-from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Unsubscribed
-from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.groups.sessions import Sessions
-from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import filter_of
-from evenq_broker.rpc.access import ADMIN_V2, rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.clients.client_list import clients_everywhere
+from evenq_broker.rpc.clients.client_list import ClientList
 from evenq_broker.rpc.cluster.forwarding import MARK
-from evenq_broker.rpc.groups.offsets import reset_everywhere
-from evenq_broker.runtime import Runtime
-
-__all__ = ["client_info", "others", "rpcs"]
+from evenq_broker.rpc.groups.offsets import OffsetResets
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _SQL = 1  # evenq.v1.Filter.SQL
 _M = TypeVar("_M", bound=Message)
 
 
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    clients: ConnectedClients,
-    sessions: Sessions,
-    long_polls: LongPolls,
-    lite: Lites,
-    stuck_queues: StuckQueues,
-) -> list[Rpc]:
-    """The calls of this module."""
-    groups = _GroupAdmin(
-        runtime,
-        catalog,
-        ledger,
-        cluster=cluster,
-        membership=membership,
-        clients=clients,
-        sessions=sessions,
-        long_polls=long_polls,
-        lite=lite,
-        stuck_queues=stuck_queues,
-    )
-    a = admin_pb2
-    unary = [
-        ("ListSubscription", groups.list_subscriptions, a.ListSubscriptionResponse),
-        ("DescribeSubscription", groups.describe_subscriptions, a.DescribeSubscriptionResponse),
-        ("DeleteSubscription", groups.delete_subscription, a.DeleteSubscriptionResponse),
-        ("DescribeGroupAccumulation", groups.accumulation, a.DescribeGroupAccumulationResponse),
-        ("ListConsumerConnection", groups.connections, a.ListConsumerConnectionResponse),
-        ("ResetGroupOffset", groups.reset, a.ResetGroupOffsetResponse),
-        ("QueryTimeSpan", groups.time_span, a.QueryTimeSpanResponse),
-    ]
-    return [rpc(ADMIN_V2 + name, handler, response) for name, handler, response in unary]
-
-
 async def others(
     method: str, request: bytes, context: RpcContext, response: type[_M], *, cluster: ClusterLink
 ) -> list[_M]:
-    """What the other brokers answer; nothing for a call that is itself such a question. Who fails is left out."""
+    """Returns the answers of the other brokers that succeed; nothing for a call that is forwarded itself."""
     return (await others_and_silent(method, request, context, response, cluster=cluster))[0]
 
 
 async def others_and_silent(
     method: str, request: bytes, context: RpcContext, response: type[_M], *, cluster: ClusterLink
 ) -> tuple[list[_M], list[str]]:
-    """The same, and the names of brokers that do not answer or are missing, ascending."""
+    """As `others`, with the names of brokers that do not answer or are missing, ascending."""
     if MARK in context.headers:
         return [], []
     answers = await cluster.peers.ask_peers(ADMIN_V2 + method, request, metadata={MARK: "1"})
@@ -99,7 +51,7 @@ async def others_and_silent(
 
 
 def client_info(summary: evenq_pb2.ClientSummary) -> admin_pb2.ClientInfo:
-    """The protocol's words for a client; the hostname is what SDKs put in front of their ids."""
+    """Returns a client in the form of the protocol; SDKs begin their client ids with the hostname."""
     return admin_pb2.ClientInfo(
         client_id=summary.client_id,
         version=summary.version,
@@ -109,30 +61,35 @@ def client_info(summary: evenq_pb2.ClientSummary) -> admin_pb2.ClientInfo:
     )
 
 
-class _GroupAdmin:
+class GroupAdmin:
+    """The handlers of one broker. A call about other brokers is sent to them and merged here."""
+
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
-        membership: GroupTables,
-        clients: ConnectedClients,
-        sessions: Sessions,
+        client_list: ClientList,
         long_polls: LongPolls,
-        lite: Lites,
-        stuck_queues: StuckQueues,
+        resets: OffsetResets,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
-        self._cluster, self._membership, self._clients = cluster, membership, clients
-        self._sessions, self._long_polls, self._lite = sessions, long_polls, lite
-        self._stuck_queues = stuck_queues
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
+        self._cluster, self._client_list = cluster, client_list
+        self._long_polls, self._resets = long_polls, resets
 
-    # ------------------------------------------------------------------------------------------------ subscriptions
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(ADMIN_V2 + "ListSubscription", self.list_subscriptions),
+            rpc(ADMIN_V2 + "DescribeSubscription", self.describe_subscriptions),
+            rpc(ADMIN_V2 + "DeleteSubscription", self.delete_subscription),
+            rpc(ADMIN_V2 + "DescribeGroupAccumulation", self.accumulation),
+            rpc(ADMIN_V2 + "ListConsumerConnection", self.connections),
+            rpc(ADMIN_V2 + "ResetGroupOffset", self.reset),
+            rpc(ADMIN_V2 + "QueryTimeSpan", self.time_span),
+        ]
 
     async def list_subscriptions(self, data: bytes, context: RpcContext) -> bytes:
-        """Those of living members; then what groups once read and no member reads now (as this broker knows it)."""
+        """Lists subscriptions of living members, then topics that groups have read before, as this broker knows."""
         request = parsed(admin_pb2.ListSubscriptionRequest, data, context)
         topic, group = request.topic.name, request.group.name
         response = admin_pb2.ListSubscriptionResponse(status=OK)
@@ -157,7 +114,6 @@ class _GroupAdmin:
         return response.SerializeToString()
 
     async def describe_subscriptions(self, data: bytes, context: RpcContext) -> bytes:
-        """One entry per client and topic."""
         request = parsed(admin_pb2.DescribeSubscriptionRequest, data, context)
         group = request.group.name
         response = admin_pb2.DescribeSubscriptionResponse(status=OK)
@@ -166,7 +122,7 @@ class _GroupAdmin:
         return response.SerializeToString()
 
     async def delete_subscription(self, data: bytes, context: RpcContext) -> bytes:
-        """Forget a group's progress on a topic, on all brokers. Raises PreconditionFailed while a member reads it."""
+        """Deletes a group's progress on a topic, on all brokers. Raises PreconditionFailed while a member reads it."""
         request = parsed(admin_pb2.DeleteSubscriptionRequest, data, context)
         group, topic = request.group.name, request.topic.name
         if MARK not in context.headers:
@@ -189,7 +145,7 @@ class _GroupAdmin:
             "DeleteSubscription", data, context, admin_pb2.DeleteSubscriptionResponse, cluster=self._cluster
         )
         if MARK not in context.headers and len(elsewhere) < len(self._cluster.peers.all()):
-            raise ConnectionFailed("done here, but not every broker answered; do it again when they do")
+            raise ConnectionFailed("deleted here, but not every broker answered; repeat it when all answer")
         if known is None and MARK not in context.headers and not elsewhere:
             raise _unknown(group)
         return admin_pb2.DeleteSubscriptionResponse(status=OK).SerializeToString()
@@ -197,16 +153,7 @@ class _GroupAdmin:
     async def _subscribed(
         self, group: str, topic: str
     ) -> list[tuple[evenq_pb2.ClientSummary, admin_pb2.SubscriptionInfo]]:
-        clients = (
-            await clients_everywhere(
-                self._runtime,
-                self._ledger,
-                group,
-                cluster=self._cluster,
-                membership=self._membership,
-                clients=self._clients,
-            )
-        ).clients
+        clients = (await self._client_list.everywhere(group)).clients
         filters: dict[tuple[str, str], set[tuple[int, str]]] = {}
         subscriptions: list[tuple[evenq_pb2.ClientSummary, admin_pb2.SubscriptionInfo]] = []
         for client in clients:
@@ -228,20 +175,10 @@ class _GroupAdmin:
         return subscriptions
 
     async def connections(self, data: bytes, context: RpcContext) -> bytes:
-        """The group's living members, of both protocols."""
         request = parsed(admin_pb2.ListConsumerConnectionRequest, data, context)
         group, topic = request.group.name, request.topic.name
         response = admin_pb2.ListConsumerConnectionResponse(status=OK)
-        for client in (
-            await clients_everywhere(
-                self._runtime,
-                self._ledger,
-                group,
-                cluster=self._cluster,
-                membership=self._membership,
-                clients=self._clients,
-            )
-        ).clients:
+        for client in (await self._client_list.everywhere(group)).clients:
             reads = {entry.topic for entry in client.subscriptions}
             if not topic or not reads or topic in reads:
                 response.client_info.append(client_info(client))
@@ -259,12 +196,8 @@ class _GroupAdmin:
         ]
         return any(one.status.code == definition_pb2.OK for one in responses)
 
-    # ------------------------------------------------------------------------------------------------ progress
-
     async def accumulation(self, data: bytes, context: RpcContext) -> bytes:
-        """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all; while brokers are
-        away the status says so: it is at least that much.
-        """
+        """Returns lag by topic and in total; the status reports lower bounds while brokers are away."""
         request = parsed(admin_pb2.DescribeGroupAccumulationRequest, data, context)
         name = request.group.name
         topics = {topic.name for topic in request.topics}
@@ -280,7 +213,7 @@ class _GroupAdmin:
             cluster=self._cluster,
         )
         if silent:
-            response.status.message = f"at least: what {', '.join(silent)} has cannot be looked at"
+            response.status.message = f"at least: the messages at {', '.join(silent)} cannot be counted"
         if group is None and not responses:
             raise _unknown(name)
         for other in responses:
@@ -307,7 +240,7 @@ class _GroupAdmin:
             _add(response.topic_accumulation[topic.name], figures)
 
     async def time_span(self, data: bytes, context: RpcContext) -> bytes:
-        """When the oldest, the newest and the next message to consume of each queue were stored."""
+        """Returns the store times of the oldest, the newest and the next message to consume, for each queue."""
         request = parsed(admin_pb2.QueryTimeSpanRequest, data, context)
         name = request.group.name
         topics = {topic.name for topic in request.topics}
@@ -333,7 +266,7 @@ class _GroupAdmin:
         return response.SerializeToString()
 
     async def reset(self, data: bytes, context: RpcContext) -> bytes:
-        """Move a live group to a time, on all brokers. Raises ConnectionFailed if one of them has not done it."""
+        """Moves a live group to a time, on all brokers. Raises ConnectionFailed if one of them has not done it."""
         request = parsed(admin_pb2.ResetGroupOffsetRequest, data, context)
         if not request.HasField("reset_timestamp"):
             raise BadRequest("the request names no reset_timestamp; give the time to go to")
@@ -343,27 +276,10 @@ class _GroupAdmin:
             to=evenq_pb2.TIMESTAMP,
             value=max(0, requested_ms_of(request.reset_timestamp, "reset_timestamp")),
         )
-        failed = [
-            move
-            for move in (
-                await reset_everywhere(
-                    self._runtime,
-                    self._catalog,
-                    self._ledger,
-                    reset,
-                    cluster=self._cluster,
-                    membership=self._membership,
-                    sessions=self._sessions,
-                    long_polls=self._long_polls,
-                    lite=self._lite,
-                    stuck_queues=self._stuck_queues,
-                )
-            ).moves
-            if move.error
-        ]
+        failed = [move for move in (await self._resets.everywhere(reset)).moves if move.error]
         if failed:
             missing = "; ".join(f"{move.queue.broker_name}: {move.error}" for move in failed)
-            raise ConnectionFailed(f"group {reset.group} is moved, but not on every broker ({missing}); do it again")
+            raise ConnectionFailed(f"group {reset.group} is moved, but not on every broker ({missing}); repeat it")
         return admin_pb2.ResetGroupOffsetResponse(status=OK).SerializeToString()
 
     def _read_by(self, group: GroupConfig, topics: set[str]) -> Iterable[tuple[TopicConfig, QueueProgress]]:

@@ -1,7 +1,7 @@
-"""The calls of `apache.rocketmq.v2.Admin` about messages, and its questions to clients over their telemetry streams.
+"""The calls of `apache.rocketmq.v2.Admin` about messages, and commands to clients over their telemetry streams.
 
-A client is asked by a broker that has a stream of it: its `command_brokers`. What a client cannot be asked for (it has
-no words for its caches) is known from the broker's side of it.
+A broker that has a stream of the client sends the command: one of its `command_brokers`. The protocol has no command
+for the state of a client's caches; that comes from the brokers' data.
 """
 
 from __future__ import annotations
@@ -11,65 +11,55 @@ import base64
 from google.protobuf.message import DecodeError
 
 from evenq.errors import BadRequest, Forbidden, GroupNotFound, MessageNotFound, NotFound, NotImplementedYet
+from evenq.serving.auth.calls import ADMIN_V2, rpc
 from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.wire.convert import requested_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import filter_of
-from evenq_broker.rpc.access import ADMIN_V2, rpc
 from evenq_broker.rpc.admin.groups import Groups
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.clients.client_list import EVENQ_CONSUMER, clients_everywhere
+from evenq_broker.rpc.clients.client_list import EVENQ_CONSUMER, ClientList
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.diagnosis.queries import COUNT_MAX, find_everywhere
 from evenq_broker.rpc.sending.send import SendHandler
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _PAGE = 32
 
 
 def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
+    kernel: Kernel,
     *,
     cluster: ClusterLink,
-    membership: GroupTables,
+    client_list: ClientList,
     clients: ConnectedClients,
     sending: SendHandler,
     groups: Groups,
 ) -> list[Rpc]:
-    """The calls of this module."""
-    messages = _MessageAdmin(runtime, catalog, ledger, cluster=cluster, sending=sending)
-    asking = _Asking(runtime, catalog, ledger, cluster=cluster, membership=membership, clients=clients, groups=groups)
-    a = admin_pb2
-    unary = [
-        ("QueryMessage", messages.query, a.ListMessageResponse),
-        ("AdminSendMessage", messages.send, a.AdminSendMessageResponse),
-        ("PrintThreadStackTrace", asking.stack, a.PrintThreadStackTraceResponse),
-        ("VerifyMessage", asking.verify, a.VerifyMessageResponse),
-        ("GetConsumerRunningInfo", asking.running_info, a.GetConsumerRunningInfoResponse),
+    messages = _MessageAdmin(kernel, cluster=cluster, sending=sending)
+    asking = _Asking(kernel, cluster=cluster, client_list=client_list, clients=clients, groups=groups)
+    return [
+        rpc(ADMIN_V2 + "QueryMessage", messages.query),
+        rpc(ADMIN_V2 + "AdminSendMessage", messages.send),
+        rpc(ADMIN_V2 + "PrintThreadStackTrace", asking.stack),
+        rpc(ADMIN_V2 + "VerifyMessage", asking.verify),
+        rpc(ADMIN_V2 + "GetConsumerRunningInfo", asking.running_info),
     ]
-    return [rpc(ADMIN_V2 + name, handler, response) for name, handler, response in unary]
 
 
 class _MessageAdmin:
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, sending: SendHandler
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, sending: SendHandler) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._sending = cluster, sending
 
     async def query(self, data: bytes, context: RpcContext) -> bytes:
-        """By id, key, place or time, in pages: give the `scroll_id` of the answer before, or a page number."""
+        """Finds messages by id, key, queue or time, in pages: by page number, or the `scroll_id` of the last answer."""
         request = parsed(admin_pb2.ListMessageRequest, data, context)
         kind = request.WhichOneof("search_key")
         if kind in {"subscription", "lite_topic"}:
@@ -93,9 +83,7 @@ class _MessageAdmin:
             search.queue.broker_name, search.queue.queue_id = request.broker_name, request.queue_id
         if request.scroll_id:
             search.positions.extend(_positions(request.scroll_id))
-        matches = await find_everywhere(
-            self._runtime, self._catalog, self._ledger, search, context, cluster=self._cluster
-        )
+        matches = await find_everywhere(self._kernel, search, context, cluster=self._cluster)
         response = admin_pb2.ListMessageResponse(status=OK)
         response.messages.extend(one.message for one in matches.messages[skipped:])
         if matches.more and not kind:
@@ -104,7 +92,6 @@ class _MessageAdmin:
         return response.SerializeToString()
 
     async def send(self, data: bytes, context: RpcContext) -> bytes:
-        """Store one message, as a producer would."""
         request = parsed(admin_pb2.AdminSendMessageRequest, data, context)
         send_request = service_pb2.SendMessageRequest()
         message = send_request.messages.add(
@@ -130,20 +117,18 @@ class _MessageAdmin:
 class _Asking:
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
-        membership: GroupTables,
+        client_list: ClientList,
         clients: ConnectedClients,
         groups: Groups,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
-        self._cluster, self._membership, self._clients, self._groups = cluster, membership, clients, groups
+        self._kernel = kernel
+        self._runtime = kernel.runtime
+        self._cluster, self._client_list, self._clients, self._groups = cluster, client_list, clients, groups
 
     async def stack(self, data: bytes, context: RpcContext) -> bytes:
-        """What the client's threads do, in its own words."""
         request = parsed(admin_pb2.PrintThreadStackTraceRequest, data, context)
         address = await self._elsewhere(request.client_id, context)
         if address is not None:
@@ -158,20 +143,18 @@ class _Asking:
         return response.SerializeToString()
 
     async def verify(self, data: bytes, context: RpcContext) -> bytes:
-        """Let the client's listener work on a stored message; its verdict is the status. No progress changes.
+        """Sends a stored message to the client's listener and returns its result as the status. No progress changes.
 
-        The client gets the body: it must be of the group named, and the caller one who may consume the topic.
+        The client gets the body: it must be in the named group, and the caller must have the right to consume.
         """
         request = parsed(admin_pb2.VerifyMessageRequest, data, context)
         topic = request.topic.name
         search = evenq_pb2.FindMessagesRequest(topic=topic, message_id=request.message_id, count_max=1)
         if not request.message_id:
-            raise BadRequest("the request names no message id; give the one that the send answered")
+            raise BadRequest("the request names no message id; give the one that the send returned")
         if topic and not context.may_topic(Action.CONSUME, topic):
-            raise Forbidden(f"the listener gets the message's body: that needs consume on topic {topic}, too")
-        matches = (
-            await find_everywhere(self._runtime, self._catalog, self._ledger, search, context, cluster=self._cluster)
-        ).messages
+            raise Forbidden(f"the listener gets the message's body: that also requires consume on topic {topic}")
+        matches = (await find_everywhere(self._kernel, search, context, cluster=self._cluster)).messages
         if not matches:
             raise MessageNotFound(f"no message {request.message_id!r} in topic {topic or 'any'}")
         await self._must_be_of(request.client_id, request.group.name)
@@ -184,39 +167,32 @@ class _Asking:
         message = command.verify_message_command.message
         message.CopyFrom(matches[0].message)
         message.system_properties.delivery_attempt = 1
-        message.system_properties.receipt_handle = f"verify-{nonce}"  # SDKs look for one; no call takes it
+        message.system_properties.receipt_handle = f"verify-{nonce}"  # SDKs require one; no call accepts it
         reply = await self._clients.commands.ask(request.client_id, nonce, command)
         return admin_pb2.VerifyMessageResponse(status=_verdict(reply)).SerializeToString()
 
     async def running_info(self, data: bytes, context: RpcContext) -> bytes:
-        """What the brokers know of one member: the protocol has no question for its own figures."""
+        """Returns what the brokers know of one member: the protocol has no command for its own figures."""
         request = parsed(admin_pb2.GetConsumerRunningInfoRequest, data, context)
         group = request.group.name
-        clients = (
-            await clients_everywhere(
-                self._runtime,
-                self._ledger,
-                group,
-                cluster=self._cluster,
-                membership=self._membership,
-                clients=self._clients,
-            )
-        ).clients
+        clients = (await self._client_list.everywhere(group)).clients
         mine = [one for one in clients if one.client_id == request.client_id]
         if not mine:
             raise NotFound(f"no client {request.client_id!r} in group {group}; see `evenq client list --group {group}`")
         client = mine[0]
         info = admin_pb2.ConsumerRunningInfo()
-        info.properties.update({
-            "language": client.language,
-            "version": client.version,
-            "kind": client.kind,
-            "protocol": client.protocol,
-            "brokers": ",".join(client.brokers),
-            "inflight": str(client.inflight),
-            "joined_ms": str(client.joined_ms),
-            "last_seen_ms": str(client.last_seen_ms),
-        })  # fmt: skip
+        info.properties.update(
+            {
+                "language": client.language,
+                "version": client.version,
+                "kind": client.kind,
+                "protocol": client.protocol,
+                "brokers": ",".join(client.brokers),
+                "inflight": str(client.inflight),
+                "joined_ms": str(client.joined_ms),
+                "last_seen_ms": str(client.last_seen_ms),
+            }
+        )
         for entry in client.subscriptions:
             expression = filter_of(entry.filter)
             info.subscriptions[entry.topic].type = definition_pb2.TAG if not entry.filter.type else definition_pb2.SQL
@@ -247,45 +223,24 @@ class _Asking:
         """Raises NotFound for a client that is not in the group; without a group any client is meant."""
         if not group or not client_id:
             return
-        clients = (
-            await clients_everywhere(
-                self._runtime,
-                self._ledger,
-                group,
-                cluster=self._cluster,
-                membership=self._membership,
-                clients=self._clients,
-            )
-        ).clients
+        clients = (await self._client_list.everywhere(group)).clients
         if all(one.client_id != client_id for one in clients):
             raise NotFound(f"no client {client_id!r} in group {group}; see `evenq client list --group {group}`")
 
     async def _elsewhere(self, client_id: str, context: RpcContext) -> str | None:
-        """The address of a broker that can ask the client, if it is another one. Raises NotFound: none can."""
+        """Returns the address of another broker that reaches the client; None: this one. Raises NotFound."""
         if not client_id:
             raise BadRequest("the request names no client; see `evenq client list`")
         if self._clients.streams.reaches(client_id) or MARK in context.headers:
             return None
-        known = [
-            one
-            for one in (
-                await clients_everywhere(
-                    self._runtime,
-                    self._ledger,
-                    cluster=self._cluster,
-                    membership=self._membership,
-                    clients=self._clients,
-                )
-            ).clients
-            if one.client_id == client_id
-        ]
+        known = [one for one in (await self._client_list.everywhere()).clients if one.client_id == client_id]
         for one in known:
             for name in one.command_brokers:
-                address = owner_of(self._runtime, self._catalog, name, context, cluster=self._cluster)
+                address = owner_of(self._kernel, name, context, cluster=self._cluster)
                 if address is not None:
                     return address
         if any(one.kind == EVENQ_CONSUMER for one in known):
-            raise NotImplementedYet(f"client {client_id!r} is an evenq member; these answer no questions yet")
+            raise NotImplementedYet(f"client {client_id!r} is an evenq member; these accept no commands yet")
         what = "has no open telemetry stream" if known else "is not known to any broker"
         raise NotFound(f"client {client_id!r} {what}; see `evenq client list`")
 
@@ -310,5 +265,5 @@ def _positions(scroll_id: str) -> list[evenq_pb2.QueuePosition]:
     try:
         rest = evenq_pb2.FindMessagesRequest.FromString(base64.urlsafe_b64decode(scroll_id.encode()))
     except (ValueError, DecodeError) as error:
-        raise BadRequest("the scroll_id is none of ours; give the one of the answer before") from error
+        raise BadRequest("the scroll_id is not valid; give the one of the previous answer") from error
     return list(rest.positions)

@@ -1,19 +1,13 @@
-"""`evenq.v1.Admin`: consumer groups, for the command line and other tools; answered as `rpc.admin.topics` says.
-
-A group's settings also come to a broker that was away by themselves (`loops.groups.settings`).
-"""
+"""`evenq.v1.Admin`: consumer groups, for the command line and other tools. See `rpc.admin.topics` for `local`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from evenq.allocation import requested_strategy
-from evenq.errors import (
-    BadRequest,
-    GroupNotFound,
-    PreconditionFailed,
-)
+from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed
 from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -23,8 +17,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import create_group
 from evenq_broker.loops.wire.group_settings import PeerSettings
 from evenq_broker.loops.wire.translation import (
@@ -36,27 +29,19 @@ from evenq_broker.loops.wire.translation import (
     retry_message,
     retry_of,
 )
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.diagnosis.group_troubles import add_troubles, troubles_of
-from evenq_broker.rpc.groups.machine_rooms import about_rooms
+from evenq_broker.rpc.diagnosis.parts import add_troubles, troubles_of
 from evenq_broker.runtime import Runtime
-
-__all__ = ["Groups"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Admin/"
 
 
 class Groups:
-    """The calls about groups."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
@@ -65,21 +50,21 @@ class Groups:
         delayed_retries: DelayedRetries,
         group_settings: GroupSettings,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
         self._lite, self._delayed_retries, self._group_settings = lite, delayed_retries, group_settings
 
     def rpcs(self) -> list[Rpc]:
-        """The calls of this module."""
         return [
-            rpc(SERVICE + "CreateGroup", self.create, admin_pb2.CreateGroupResponse),
-            rpc(SERVICE + "DeleteGroup", self.delete, admin_pb2.DeleteGroupResponse),
-            rpc(SERVICE + "ListGroups", self.list, admin_pb2.ListGroupsResponse),
-            rpc(SERVICE + "DescribeGroup", self.describe, admin_pb2.DescribeGroupResponse),
+            rpc(SERVICE + "CreateGroup", self.create),
+            rpc(SERVICE + "DeleteGroup", self.delete),
+            rpc(SERVICE + "ListGroups", self.list),
+            rpc(SERVICE + "DescribeGroup", self.describe),
         ]
 
     async def everywhere(self, group: str) -> admin_pb2.DescribeGroupResponse:
-        """A group, its members and its progress, over all brokers. Raises GroupNotFound."""
+        """Returns a group, its members and its progress over all brokers. Raises GroupNotFound."""
         request = admin_pb2.DescribeGroupRequest(group=group).SerializeToString()
         return admin_pb2.DescribeGroupResponse.FromString(await self.describe(request, RpcContext("", [], "", None)))
 
@@ -94,7 +79,7 @@ class Groups:
                 )
             await self._group_settings.adopt(PeerSettings(request.group, request.settings))
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
-        strategy = requested_strategy(request.strategy)  # an unknown name is refused now, not warned of later
+        strategy = requested_strategy(request.strategy)  # refuses an unknown name
         warnings = (
             []
             if request.local or strategy != "MACHINE_ROOM"
@@ -135,7 +120,7 @@ class Groups:
         return admin_pb2.DeleteGroupResponse(status=OK).SerializeToString()
 
     async def _known(self, group: str) -> bool:
-        """Whether any broker has it: one that was missing when it was deleted still does."""
+        """Returns True if any broker has it: one that was missing when it was deleted still does."""
         if self._catalog.groups.get(group) is not None:
             return True
         look = admin_pb2.DescribeGroupRequest(group=group, local=True).SerializeToString()
@@ -168,14 +153,7 @@ class Groups:
             response.members.extend(member_message(m) for m in self._membership.members.members(group.name))
             response.queues.extend([await self._timed(queue) for queue in self._queues(group)])
             response.troubles.CopyFrom(
-                troubles_of(
-                    self._runtime,
-                    self._catalog,
-                    self._ledger,
-                    group,
-                    response.queues,
-                    delayed_retries=self._delayed_retries,
-                )
+                troubles_of(self._kernel, group, response.queues, delayed_retries=self._delayed_retries)
             )
         if not request.local:
             local_request = admin_pb2.DescribeGroupRequest(group=request.group, local=True).SerializeToString()
@@ -189,7 +167,7 @@ class Groups:
                 response.queues.extend(other.queues)
                 add_troubles(response.troubles, other.troubles)
         if request.group not in by_name:
-            where = f" on a broker that answers ({', '.join(silent)} cannot be asked)" if silent else ""
+            where = f" on a broker that answers ({', '.join(silent)} cannot be reached)" if silent else ""
             raise GroupNotFound(
                 f"no consumer group {request.group!r}{where}; create it with `evenq group create {request.group}`"
             )
@@ -226,7 +204,7 @@ class Groups:
         ]
 
     def _left_behind(self, group: GroupConfig, topic: TopicConfig) -> Sequence[int]:
-        """Closed queues that the group has not finished (RT-8)."""
+        """Returns closed queues that the group has not finished (RT-8)."""
         lag, store = self._ledger.progress.lag, self._ledger.store
         return [
             queue_id
@@ -235,7 +213,7 @@ class Groups:
         ]
 
     async def _timed(self, queue: admin_pb2.GroupQueue) -> admin_pb2.GroupQueue:
-        """With the time at which the next message to read was stored."""
+        """Adds the store time of the next message to read."""
         topic = self._catalog.topics.get(queue.queue.topic)
         if topic is not None and queue.committed >= 0:
             at = [max(queue.committed, queue.min_offset)]
@@ -277,3 +255,24 @@ def _start_from(name: str) -> StartFrom | None:
     if name not in set(StartFrom):
         raise BadRequest(f"start_from {name[:40]!r} is unknown; give one of {', '.join(StartFrom)}")
     return StartFrom(name)
+
+
+def about_rooms(runtime: Runtime, group: str, *, membership: GroupTables) -> list[str]:
+    """Returns a warning if this broker knows no machine rooms: without them MACHINE_ROOM assigns no queues (AL-20).
+    Raises BadRequest without a rebalancer.
+    """
+    settings = runtime.settings
+    if not settings.rebalancer:
+        raise BadRequest(
+            "MACHINE_ROOM divides the queues of machine rooms, which only a rebalancer knows, and this cluster has no "
+            "rebalancer: use MACHINE_ROOM_NEARBY-AVG, or give each consumer "
+            "strategy=MachineRoom(frozenset({'room-1'}))"
+        )
+    if settings.zone or any(member.zone for member in membership.members.members(group)):
+        return []
+    warning = (
+        f"MACHINE_ROOM divides the queues of machine rooms, and broker {settings.broker_name} knows none. Unless the "
+        "rebalancer does (its setting machine_rooms, or the zones of its Kubernetes nodes), no member gets a queue: "
+        f"set `zone` of brokers and consumers. Check it with evenq group doctor {group}"
+    )
+    return [warning]

@@ -1,8 +1,8 @@
 """`evenq.v1.Admin`: topics, for the command line and other tools.
 
-A request with `local` set, or with the header `x-evenq-local`, is a question from another broker and is answered from
-here alone. Creating is idempotent and reaches every live broker (TQ-2); what a broker that does not answer has missed
-is said, and doing it again completes it.
+A request with `local` set, or with the header `x-evenq-local`, comes from another broker and is answered from this
+broker alone. Creation is idempotent and reaches every live broker (TQ-2). The answer names brokers that did not answer;
+a repeated call completes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from evenq.errors import (
 )
 from evenq.model import MIXED_KINDS, MessageQueue, MessageType, TopicConfig
 from evenq.model.names import is_system_topic
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -26,8 +27,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.resizing.resizing import stranded
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import Placement, placement_messages
 from evenq_broker.loops.wire.translation import (
     counts_of,
@@ -36,12 +36,8 @@ from evenq_broker.loops.wire.translation import (
     permission_of,
     queue_message,
 )
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Topics"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Admin/"
@@ -50,46 +46,42 @@ RETENTION_MS_MAX = 100 * 365 * 86_400_000
 
 
 class Topics:
-    """The calls about topics."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
         membership: GroupTables,
         lite: Lites,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
         self._lite = lite
 
     def rpcs(self) -> list[Rpc]:
-        """The calls of this module."""
         return [
-            rpc(SERVICE + "CreateTopic", self.create, admin_pb2.CreateTopicResponse),
-            rpc(SERVICE + "DeleteTopic", self.delete, admin_pb2.DeleteTopicResponse),
-            rpc(SERVICE + "ListTopics", self.list, admin_pb2.ListTopicsResponse),
-            rpc(SERVICE + "DescribeTopic", self.describe, admin_pb2.DescribeTopicResponse),
+            rpc(SERVICE + "CreateTopic", self.create),
+            rpc(SERVICE + "DeleteTopic", self.delete),
+            rpc(SERVICE + "ListTopics", self.list),
+            rpc(SERVICE + "DescribeTopic", self.describe),
         ]
 
     async def create(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.CreateTopicRequest, data)
         if not 0 <= request.queues <= 4096:
             raise BadRequest(
-                f"topic {request.topic!r} asks for {request.queues} queues a broker, the range is 1 to 4096"
+                f"topic {request.topic!r} requests {request.queues} queues on each broker, the range is 1 to 4096"
             )
         retention_ms = request.retention_ms if request.HasField("retention_ms") else None
         if retention_ms is not None and not -1 <= retention_ms <= RETENTION_MS_MAX:
             raise BadRequest(
-                f"topic {request.topic!r} asks for a retention of {retention_ms} ms, the range is 1 to "
-                f"{RETENTION_MS_MAX}, or 0 for ever, -1 for the broker's setting"
+                f"topic {request.topic!r} requests a retention of {retention_ms} ms, the range is 1 to "
+                f"{RETENTION_MS_MAX}; 0 = no limit, -1 = the broker's setting"
             )
         if request.mixed and request.message_type:
-            raise BadRequest(f"topic {request.topic!r} is to be MIXED and of a type; leave the type out")
+            raise BadRequest(f"topic {request.topic!r} is requested as MIXED and with a type; omit the type")
         unspecified = MessageType.MIXED if request.mixed else MessageType.NORMAL
         kind = message_type_of(request.message_type, unspecified=unspecified)
         if request.local:
@@ -124,9 +116,9 @@ class Topics:
                 continue
             if (request.message_type or request.mixed) and was is not kind:
                 raise MessageTypeConflict(
-                    f"topic {request.topic} exists with type {was} on {at.broker.name}, not {kind}; leave the "
-                    "type out, or "
-                    + ("let it take both: --type MIXED" if {was, kind} <= {*MIXED_KINDS} else "delete it first")
+                    f"topic {request.topic} exists with type {was} on {at.broker.name}, not {kind}; omit the "
+                    "type, or "
+                    + ("accept both: --type MIXED" if {was, kind} <= {*MIXED_KINDS} else "delete the topic first")
                 )
 
     async def delete(self, data: bytes, _context: RpcContext) -> bytes:
@@ -194,7 +186,7 @@ class Topics:
             if topic.retention_ms is not None:
                 response.retention_ms = topic.retention_ms
             response.queues.extend([await self._queue(topic, queue_id) for queue_id in self._shown(topic)])
-            response.stranded = stranded(self._runtime, self._catalog, self._ledger, topic, membership=self._membership)
+            response.stranded = stranded(self._kernel, topic, membership=self._membership)
             readers.update(self._readers(topic))
         if not request.local:
             local_request = admin_pb2.DescribeTopicRequest(topic=request.topic, local=True).SerializeToString()
@@ -221,7 +213,7 @@ class Topics:
         return [self._ledger.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.queues_ever)]
 
     def _shown(self, topic: TopicConfig) -> Sequence[int]:
-        """Its queues, and the closed ones that still hold messages (RT-8)."""
+        """Returns its queues, and the closed ones that still hold messages (RT-8)."""
         present = max(topic.read_queues, topic.write_queues)
         ranges = self._ranges(topic)
         return [one for one, (low, high) in enumerate(ranges) if one < present or high > low]
@@ -248,7 +240,7 @@ def _chosen(request: admin_pb2.CreateTopicRequest) -> dict[str, int]:
     for share in request.brokers:
         if not 0 <= share.queues <= 4096:
             raise BadRequest(
-                f"topic {request.topic!r} asks for {share.queues} queues on {share.broker_name!r}, "
+                f"topic {request.topic!r} requests {share.queues} queues on {share.broker_name!r}, "
                 "the range is 1 to 4096"
             )
         if share.broker_name in chosen:

@@ -1,8 +1,8 @@
-"""`evenq.v1.Backup`: a snapshot that is taken now, and the log up to it, for `evenq backup create`.
+"""`evenq.v1.Backup`: a new snapshot, and the log up to it, for `evenq backup create`.
 
-The log is read by a thread, a piece at a time, at the rate that the caller names and no faster than it takes them;
-what it has not read yet is held against retention (`evenq.store.log.log_holds`). The bytes are sent unchanged: the
-receiver checks every record. A broker group is served by its leader, like every other call.
+A thread reads the log piece by piece, at the rate of the request and no faster than the caller receives. Parts that are
+not read yet are protected from retention (`evenq.store.log.log_holds`). The bytes are sent unchanged: the receiver
+checks every record. The leader serves a broker group.
 """
 
 from __future__ import annotations
@@ -14,32 +14,29 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import BadRequest, NotFound, PreconditionFailed
-from evenq.serving.rpc import CallKind, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store.copies.backup_side import LogBytes
 from evenq.store.io.jobs import Jobs
 from evenq.store.log.log_holds import LogHold
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.access import rpc
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 PIECE_BYTES: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 16 << 10
 TURNS_PER_SECOND: Final = 8
-"""With a rate: fewest pieces a second, so that the stream is even."""
+"""Fewest pieces a second with a rate, so that the stream is even."""
 
 
-def rpcs(runtime: Runtime, ledger: Ledger) -> list[Rpc]:
-    """The calls of this module."""
-    return [rpc("/evenq.v1.Backup/Fetch", _Backups(runtime, ledger).fetch, pb.BackupPiece, CallKind.SERVER_STREAM)]
+def rpcs(kernel: Kernel) -> list[Rpc]:
+    return [rpc("/evenq.v1.Backup/Fetch", _Backups(kernel).fetch)]
 
 
 class _Backups:
-    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
-        self._runtime, self._ledger = runtime, ledger
+    def __init__(self, kernel: Kernel) -> None:
+        self._runtime, self._ledger = kernel.runtime, kernel.ledger
 
     async def fetch(self, data: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
         request = parsed(pb.FetchBackupRequest, data)
@@ -54,8 +51,8 @@ class _Backups:
                 head = self._head(hold.log_offset, request.end)
                 if not hold.log_offset <= request.start < request.end <= store.stats.log_synced:
                     raise PreconditionFailed(
-                        f"the log of broker {head.broker_name} holds {hold.log_offset} to {store.stats.log_synced} on "
-                        f"disk, and {request.start} to {request.end} is wanted"
+                        f"broker {head.broker_name} has its log from {hold.log_offset} to {store.stats.log_synced} on "
+                        f"disk, but {request.start} to {request.end} is requested"
                     )
             else:
                 backup = await store.begin_backup(hold_ms=hold_ms)
@@ -86,32 +83,35 @@ class _Backups:
         settings = self._runtime.settings
         if request.broker_name != settings.broker_name:
             raise NotFound(
-                f"this is broker {settings.broker_name}, and a backup of {request.broker_name!r:.120} is wanted"
+                f"this is broker {settings.broker_name}, but a backup of {request.broker_name!r:.120} is requested"
             )
         if request.cluster and request.cluster != settings.cluster:
             raise PreconditionFailed(
-                f"the backup is of cluster {request.cluster!r:.120}, and broker {settings.broker_name} belongs to "
-                f"cluster {settings.cluster!r}: give each cluster a target of its own"
+                f"the backup is of cluster {request.cluster!r:.120}, but broker {settings.broker_name} belongs to "
+                f"cluster {settings.cluster!r}: give each cluster its own target"
             )
         if not 0 <= request.compare_from <= request.start or min(request.bytes_per_second, request.end) < 0:
             raise BadRequest(
                 f"compare_from {request.compare_from}, start {request.start}, end {request.end}, bytes_per_second "
-                f"{request.bytes_per_second}: none may be negative, and compare_from is not behind start"
+                f"{request.bytes_per_second}: none may be negative, and compare_from must not be above start"
             )
 
     def _head(self, log_start: int, end: int) -> pb.BackupHead:
         runtime, identity = self._runtime, self._ledger.store.identity
         settings = runtime.settings
         return pb.BackupHead(
-            cluster=settings.cluster, broker_name=settings.broker_name, store_id=identity.store_id,
-            segment_bytes=identity.segment_bytes, epoch=runtime.leadership.epoch, log_start=log_start, end=end,
+            cluster=settings.cluster,
+            broker_name=settings.broker_name,
+            store_id=identity.store_id,
+            segment_bytes=identity.segment_bytes,
+            epoch=runtime.leadership.epoch,
+            log_start=log_start,
+            end=end,
             now_ms=runtime.clock.now_ms(),
-        )  # fmt: skip
+        )
 
     async def _compared(self, request: pb.FetchBackupRequest, head: pb.BackupHead, reading: _Reading) -> bool:
-        """Whether the backup's newest bytes are in this log, too; False: this log has them no more. Raises
-        PreconditionFailed if others stand there.
-        """
+        """Returns True if the backup's newest bytes are in this log; False: not compared. Raises PreconditionFailed."""
         if request.start > head.end:
             raise self._another(request, f"its log ends at {head.end}")
         if request.compare_from == request.start or request.compare_from < head.log_start:
@@ -126,19 +126,17 @@ class _Backups:
     def _another(self, request: pb.FetchBackupRequest, why: str) -> PreconditionFailed:
         name = self._runtime.settings.broker_name
         return PreconditionFailed(
-            f"the backup holds the log of broker {name} up to {request.start}, and the broker is not the one that it "
-            f"was made of ({why}): its folder was replaced, repaired or restored since. Give it a new target"
+            f"the backup holds the log of broker {name} up to {request.start}, but this broker's log is another one "
+            f"({why}): its folder was replaced, repaired or restored since. Use a new target"
         )
 
 
 class _Reading:
-    """The log, by a thread."""
-
     def __init__(self, log: LogBytes, jobs: Jobs) -> None:
         self._log, self._jobs = log, jobs
 
     async def pieces(self, position: int, end: int, bytes_max: int) -> AsyncIterator[bytes]:
-        """From a place to another. Raises StoreError, StoreCorrupted."""
+        """Yields the log from `position` to `end`. Raises StoreError, StoreCorrupted."""
         while position < end:
             piece = await self._jobs.run(partial(self._log.read, position, end, bytes_max))
             position += len(piece)
@@ -150,8 +148,6 @@ class _Reading:
 
 
 class _Pace:
-    """Keeps to a rate."""
-
     def __init__(self, runtime: Runtime, bytes_per_second: int) -> None:
         self._clock, self._rate = runtime.clock, bytes_per_second
         self._begun_ms, self._spent = self._clock.monotonic_ms(), 0
@@ -159,7 +155,7 @@ class _Pace:
         self.piece_bytes = min(PIECE_BYTES, max(PIECE_BYTES_MIN, wanted))
 
     async def spend(self, size: int) -> None:
-        """Wait until this number of further bytes may be sent."""
+        """Waits until `size` more bytes may be sent."""
         if self._rate:
             due_ms = self._begun_ms + self._spent * 1000 // self._rate
             await self._clock.sleep_ms(max(0, due_ms - self._clock.monotonic_ms()))

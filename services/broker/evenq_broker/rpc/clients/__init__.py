@@ -1,1 +1,1 @@
-"""Signs of life, telemetry, and the list of clients."""
+"""Heartbeats, telemetry, and the list of clients."""

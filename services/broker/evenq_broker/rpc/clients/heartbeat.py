@@ -1,4 +1,4 @@
-"""Heartbeat and NotifyClientTermination (wire contract 3.5, 3.6): signs of life and of its end."""
+"""Heartbeat and NotifyClientTermination (wire contract 3.5, 3.6)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import MARK
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Clients"]
-
 
 class Clients:
-    """The handlers about clients themselves."""
+    """The handlers of Heartbeat and NotifyClientTermination."""
 
     def __init__(
         self, runtime: Runtime, *, clients: ConnectedClients, departures: Departures, sessions: Sessions
@@ -24,7 +22,7 @@ class Clients:
         self._clients, self._departures, self._sessions = clients, departures, sessions
 
     async def heartbeat(self, data: bytes, context: RpcContext) -> bytes:
-        """Always OK, also for a client never seen before and for one without an id."""
+        """Returns OK, also for a new client and for one without an id."""
         request = parsed(service_pb2.HeartbeatRequest, data, context)
         client_id = context.client_id
         if client_id:
@@ -45,9 +43,7 @@ class Clients:
         return OK_STATUS
 
     async def terminate(self, data: bytes, context: RpcContext) -> bytes:
-        """The client ends: its polls end now, what it held is visible within about a second, here and, as soon as they
-        have confirmed it, at the other brokers. MARK: of a broker of an older version, which sends it to all others.
-        """
+        """Ends a client. With MARK the call comes from a broker of an older version, which sends it to all others."""
         parsed(service_pb2.NotifyClientTerminationRequest, data, context)
         client_id = context.client_id
         if client_id:

@@ -1,1 +1,1 @@
-"""Any broker answers for all: routes, forwarding, scaling."""
+"""Routes, assignments, forwarding, and the state of the cluster: any broker answers for all."""

@@ -1,25 +1,19 @@
-"""`evenq.v1.Admin`: broker groups, each the copies of one broker's data: how they are, which of them leads, and a
-change of the copies.
-
-Any broker answers: what concerns another group goes on to the broker that leads it.
-"""
+"""`evenq.v1.Admin`: broker groups, at any broker: a call about another group is forwarded to its leader."""
 
 from __future__ import annotations
 
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed, RequestTimeout
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import one_copy
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.broker_groups import group_message
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
-
-__all__ = ["own_group", "rpcs"]
 
 METHOD = "/evenq.v1.Admin/MoveLeader"
 CHANGE_COPIES = "/evenq.v1.Admin/ChangeCopies"
@@ -27,18 +21,8 @@ ELECT_UNCLEAN = "/evenq.v1.Admin/ElectUnclean"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
-def rpcs(runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> list[Rpc]:
-    """The calls of this module."""
-    groups = _BrokerGroups(runtime, catalog, cluster=cluster)
-    return [
-        rpc(METHOD, groups.move, admin_pb2.MoveLeaderResponse),
-        rpc(CHANGE_COPIES, groups.change, admin_pb2.ChangeCopiesResponse),
-        rpc(ELECT_UNCLEAN, groups.elect_unclean, admin_pb2.ElectUncleanResponse),
-    ]
-
-
 def own_group(runtime: Runtime) -> admin_pb2.BrokerGroup:
-    """The group of this broker, on the wire; a broker without other copies is a group of one."""
+    """Returns the group of this broker on the wire; a broker without other copies is a group of one."""
     leadership = runtime.leadership
     if leadership.group is not None:
         return group_message(leadership.group.view())
@@ -46,9 +30,16 @@ def own_group(runtime: Runtime) -> admin_pb2.BrokerGroup:
     return group_message(one_copy(runtime.settings.broker_name, broker_id=0, epoch=leadership.epoch, address=address))
 
 
-class _BrokerGroups:
-    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog, self._cluster = runtime, catalog, cluster
+class BrokerGroupHandler:
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog, self._cluster = kernel.runtime, kernel.catalog, cluster
+
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(METHOD, self.move),
+            rpc(CHANGE_COPIES, self.change),
+            rpc(ELECT_UNCLEAN, self.elect_unclean),
+        ]
 
     async def move(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.MoveLeaderRequest, data)
@@ -58,7 +49,7 @@ class _BrokerGroups:
         group = self._own(name, "no other one can lead")
         view = group.view()
         leader, epoch = view.leader, view.epoch
-        # An older epoch: a repeat of what was done, whose answer was lost with the old leader's connection.
+        # An older epoch: a repeated request whose answer was lost with the connection to the old leader.
         if not 0 < request.epoch < epoch:
             handed = await group.hand_over(request.to if request.HasField("to") else None)
             leader, epoch = handed.leader, handed.epoch
@@ -76,13 +67,13 @@ class _BrokerGroups:
         return admin_pb2.ChangeCopiesResponse(status=OK, group=group_message(view)).SerializeToString()
 
     async def elect_unclean(self, data: bytes, _context: RpcContext) -> bytes:
-        """Here are leaders only, so there is nothing to elect; the copies of a group without one answer elsewhere."""
+        """Refuses: a group that serves here has a leader. Copies without one answer at `rpc.replication.copies`."""
         request = parsed(admin_pb2.ElectUncleanRequest, data)
         name = request.broker_name
         if self._is_elsewhere(name):
             raise PreconditionFailed(
-                f"ask a copy of broker group {name} itself, at its address in replication.members: `evenq broker "
-                f"elect-unclean {name} --endpoint HOST:PORT`; brokers do not pass this on"
+                f"send the request to a copy of broker group {name}, at its address in replication.members: `evenq "
+                f"broker elect-unclean {name} --endpoint HOST:PORT`; brokers do not forward it"
             )
         view = self._own(name, "there is no other copy to lead").view()
         raise PreconditionFailed(f"broker group {name} has a leader, copy {view.leader}, in epoch {view.epoch}")
@@ -96,8 +87,8 @@ class _BrokerGroups:
         group = self._runtime.leadership.group
         if group is None:
             raise PreconditionFailed(
-                f"broker {name} has one copy: {but}. What to set so that its data becomes the first copy of a group, "
-                "says docs/operating/replication.md"
+                f"broker {name} has one copy: {but}. docs/operating/replication.md describes how its data becomes the "
+                "first copy of a group"
             )
         return group
 
@@ -107,8 +98,8 @@ class _BrokerGroups:
         if routes.broker(name) is None:
             if any(one.name == name for one in self._cluster.known.missing()):
                 raise PreconditionFailed(
-                    f"broker group {name} has no leader now, so no copy can hand over; `evenq cluster show --endpoint "
-                    "HOST:PORT` with the address of one of its copies says how they are"
+                    f"broker group {name} has no leader now, so no copy can hand over; see the state of its copies "
+                    "with `evenq cluster show --endpoint HOST:PORT` and the address of one of them"
                 )
             names = ", ".join(view.name for view in routes.brokers())
             raise NotFound(f"no broker group is named {name!r}; the cluster has {names}")

@@ -1,12 +1,24 @@
-"""Calls that name the broker they are for: where one address leads to any broker, they go on to the one meant.
+"""Directs calls to the broker that their header names: one address may lead to any broker (decision 31).
 
-A client that cannot choose a broker by its address says its name in the header `x-evenq-broker`. `directed` puts this
-in front of the handlers and behind the guard: a call has been checked with its caller's own rights when it goes on, and
-the next broker takes it from a server. Only calls about one broker's queues and members are directed; any broker
-answers the others itself. Handlers do not know of it.
+Problem. Behind a load balancer or a tunnel a client cannot choose a broker by its address. Most calls of `evenq.v1` are
+about queues and members of one broker, and only that broker can answer them.
 
-Always true: one hop, a directed call that went on once is answered where it came; at most `RUNNING_MAX` of them run to
-one other broker; a call without the header costs one look at its metadata.
+Idea. The client sends the broker's name in the header `x-evenq-broker`. `directed` wraps the handlers of the calls
+whose row says so (`evenq.serving.auth.calls`). It runs after the guard: the call has been checked with its caller's own
+grants, and the next broker receives it from a server. Handlers do not know of it. The cases of such a call:
+1. Without the header, or with this broker's name: it is answered here.
+2. With another name: it is sent to that broker, with MARK and the address of the client (PEER).
+3. With MARK: it is answered here, whatever its name. PEER becomes the peer of the call, if a server sent it.
+
+Invariants:
+- One hop: a call with MARK is never sent on.
+- At most `RUNNING_MAX` directed calls run to one other broker; further ones are refused (TooManyRequests).
+- A call without the header costs one lookup in its metadata.
+- An error that the guard finds in a stream of requests reaches the caller as it is, not as a broken stream.
+
+Example: a member at 10.0.0.7:51412 opens a Session with `x-evenq-broker: broker-b`, and the load balancer chooses
+broker-a. broker-a opens the same call at broker-b with `x-evenq-broker: broker-b`, `x-evenq-forwarded: 1` and
+`x-evenq-peer: 10.0.0.7:51412`, and copies the messages of both sides. broker-b lists the member at 10.0.0.7.
 """
 
 from __future__ import annotations
@@ -18,55 +30,38 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from evenq.errors import ConnectionFailed, Error, TooManyRequests
+from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.rpc.access import MESSAGING
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.cluster.forwarding import MARK, left_ms, mark
-from evenq_broker.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["directed"]
-
 PEER = "x-evenq-peer"
-"""`host:port` of the client, as the first broker sees it."""
+"""Header with the `host:port` of the client, as the first broker sees it."""
 RUNNING_MAX = 3_000
-"""Less than the calls at once that the other broker takes on one connection: what brokers ask each other goes over the
-same.
-"""
+"""Fewer than the calls that a broker accepts on one connection: other calls between brokers use it as well."""
 SCAN_MAX_MS = 600_000
-DIRECTED = frozenset(
-    {
-        *(f"/evenq.v1.Data/{name}" for name in ("Publish", "Pull", "Scan", "QueryOffsets", "CommitOffsets")),
-        *(f"/evenq.v1.Data/{name}" for name in ("SendBack", "CountDeliveries")),
-        *(f"/evenq.v1.Groups/{name}" for name in ("Session", "ListMembers", "LockQueues", "UnlockQueues")),
-        *(f"/evenq.v1.Staging/{name}" for name in ("Begin", "Stage", "Decide", "Abandon")),
-        *(MESSAGING + name for name in ("Heartbeat", "NotifyClientTermination")),
-        "/evenq.v1.Backup/Fetch",
-    }
-)
-"""Other calls of the public protocol name a queue or a handle, and find its broker by that (`rpc.cluster.forwarding`).
-Nothing that is checked against the caller's rights behind the guard may stand here: the next broker sees a server, and
-of the user only the name (`rpc.cluster.forwarding.caller_of`).
-"""
+DIRECTED = frozenset(method for method, call in CALLS.items() if call.directed)
 
 
-def directed(runtime: Runtime, catalog: Catalog, rpcs: Sequence[Rpc], *, cluster: ClusterLink) -> list[Rpc]:
-    """The same calls; those of `DIRECTED` go on to the broker that their header names."""
-    director = _Director(runtime, catalog, cluster=cluster)
+def directed(kernel: Kernel, rpcs: Sequence[Rpc], *, cluster: ClusterLink) -> list[Rpc]:
+    """Returns the calls; those of `DIRECTED` are sent to the broker that their header names."""
+    director = _Director(kernel, cluster=cluster)
     return [director.of(rpc) if rpc.method in DIRECTED else rpc for rpc in rpcs]
 
 
 class _Director:
-    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster = cluster
-        self._own = runtime.settings.broker_name
+        self._own = kernel.runtime.settings.broker_name
         self._running: Counter[str] = Counter()
+        """Directed calls that run now, by broker; a broker without any has no entry."""
 
     def of(self, rpc: Rpc) -> Rpc:
         match rpc.kind:
@@ -105,10 +100,10 @@ class _Director:
         return call
 
     def _elsewhere(self, name: str, context: RpcContext) -> bool:
-        if MARK not in context.headers:
+        if MARK not in context.headers:  # cases 1 and 2
             return name != self._own
-        peer = context.headers.get(PEER, "")
-        # Only from a server: a client could else claim any address.
+        peer = context.headers.get(PEER, "")  # case 3
+        # Only from a server: otherwise a client could claim any address.
         if peer and (context.caller is None or context.caller.internal):
             context.peer = peer
         return False
@@ -143,17 +138,17 @@ class _Director:
 
     @contextmanager
     def _one_more(self, name: str) -> Iterator[str]:
-        """Where the broker is called. Raises ConnectionFailed, TooManyRequests."""
+        """Counts one more call while it runs; gives the broker's address. Raises ConnectionFailed, TooManyRequests."""
         view = self._catalog.routes.reachable(name, self._runtime.clock.monotonic_ms())
         if view is None:
             raise ConnectionFailed(
-                f"broker {name[:255]!r}, which the call is for, is not alive: broker {self._own} knows none of that "
-                "name; ask for the route again"
+                f"broker {name[:255]!r}, which the call is for, is not alive: broker {self._own} knows no broker with "
+                "this name; query the route again"
             )
         if self._running[name] >= RUNNING_MAX:
             raise TooManyRequests(
-                f"broker {self._own} passes {RUNNING_MAX} calls on to broker {name} at once, its maximum; try again "
-                "after a pause, or give each broker an address of its own"
+                f"broker {self._own} already forwards {RUNNING_MAX} calls to broker {name}, its maximum; retry after a "
+                "pause, or give each broker its own address"
             )
         self._running[name] += 1
         try:
@@ -165,7 +160,7 @@ class _Director:
 
 
 async def _until_refused(requests: AsyncIterator[bytes], refused: list[Error]) -> AsyncIterator[bytes]:
-    """The requests; an error among them (the guard looks at each) is kept: the stream would only say that it broke."""
+    """Yields the requests. An error among them (the guard checks each) is kept: the stream itself only breaks."""
     try:
         async for request in requests:
             yield request

@@ -1,6 +1,7 @@
-"""`evenq.v1.Admin`: the brokers and the cluster at a glance, those that are missing included.
+"""`evenq.v1.Admin`: overview of the brokers and the cluster, including missing brokers.
 
-Any broker answers for the whole cluster: it asks the others and adds up, one that does not answer is listed as silent.
+Any broker answers for the whole cluster: it queries the others and merges their answers. One without an answer is
+listed as silent.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from evenq.errors import Error
 from evenq.model.names import is_system_topic
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -17,45 +19,19 @@ from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import missing_messages
 from evenq_broker.loops.wire.translation import broker_info
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.cluster.broker_groups import own_group
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 SERVICE = "/evenq.v1.Admin/"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    rebalancer: RebalancerLink | None,
-    change_sender: ChangeSender,
-) -> list[Rpc]:
-    """The calls of this module."""
-    overview = _Cluster(
-        runtime, catalog, ledger, cluster=cluster, membership=membership, rebalancer=rebalancer,
-        change_sender=change_sender,
-    )  # fmt: skip
-    return [
-        rpc(SERVICE + "ListBrokers", overview.brokers, admin_pb2.ListBrokersResponse),
-        rpc(SERVICE + "DescribeCluster", overview.describe, admin_pb2.DescribeClusterResponse),
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overview:
-    """What all brokers say together."""
+    """The merged answers of brokers."""
 
     brokers: list[admin_pb2.BrokerSummary]
     groups: int
@@ -63,20 +39,25 @@ class _Overview:
     broker_groups: list[admin_pb2.BrokerGroup]
 
 
-class _Cluster:
+class ClusterOverview:
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         membership: GroupTables,
         rebalancer: RebalancerLink | None,
         change_sender: ChangeSender,
     ) -> None:
-        self._runtime, self._catalog, self._ledger, self._change_sender = runtime, catalog, ledger, change_sender
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._membership, self._rebalancer = cluster, membership, rebalancer
+        self._change_sender = change_sender
+
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(SERVICE + "ListBrokers", self.brokers),
+            rpc(SERVICE + "DescribeCluster", self.describe),
+        ]
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
         parsed(admin_pb2.ListBrokersRequest, data)

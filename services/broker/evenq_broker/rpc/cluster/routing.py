@@ -1,12 +1,10 @@
-"""Where queues are and who reads them: QueryRoute and QueryAssignment of the public protocol, Query and its like of
-ours.
+"""Routes and assignments: QueryRoute and QueryAssignment of the public protocol, and `evenq.v1.Assignment`.
 
-Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
-the same until something changed (wire contract 3.4). Each broker has one address there: that of the listener through
-which the call came, whatever address its client typed. A group of copies may have one more, behind which any copy
-answers: those who do not ask for its leader get that one, because they ask for routes too seldom to follow a
-leader (decision 83). Assignments come from the rebalancer if there is one; trouble on the way to it is never the
-client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
+Routes come from the watched copy of the nameservers' data. An answer is encoded once for each version, so its bytes
+stay the same until something changes (wire contract 3.4). Each broker has one address in it: that of the listener of
+the call. A broker group may have another one, `any-copy`, for clients that do not ask for the leader: they query routes
+too seldom to follow it (decision 83). Assignments come from the rebalancer, if there is one. If it does not answer, the
+last answer is repeated, or this broker computes one: the client gets no error (wire contract 6.1).
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from evenq.model import (
     Permission,
     QueueCounts,
 )
+from evenq.serving.auth.calls import MESSAGING, rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, routes_pb2
@@ -41,63 +40,22 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import away_messages
 from evenq_broker.loops.wire.translation import message_type_number, permission_of, queue_message
-from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["assign", "endpoints_of", "rpcs"]
 
 log = logging.getLogger(__name__)
 
 ROUTES_CACHED_MAX = 10_000
 ROLE, READER = "x-evenq-role", "reader"
-"""Header by which our own clients say that they only read."""
+"""Header of evenq clients that only read."""
 NEWCOMER_MS = 3_000
-"""How long a member that has joined waits for the first decision about it."""
+"""Time after a join in which a member waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
-"""Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
+"""Types of topics whose queues are not divided: every push consumer reads all queues of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500
-FORWARDED = {
-    "SetMessageRequestMode": assignment_pb2.SetMessageRequestModeResponse,
-    "GetMessageRequestMode": assignment_pb2.GetMessageRequestModeResponse,
-    "Simulate": assignment_pb2.SimulateResponse,
-}
-
-
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    *,
-    cluster: ClusterLink,
-    cluster_catalog: ClusterCatalog,
-    membership: GroupTables,
-    clients: ConnectedClients,
-    sessions: Sessions,
-    rebalancer: RebalancerLink | None,
-) -> list[Rpc]:
-    """The calls of this module."""
-    routing = _Routing(
-        runtime,
-        catalog,
-        cluster=cluster,
-        cluster_catalog=cluster_catalog,
-        membership=membership,
-        clients=clients,
-        sessions=sessions,
-        rebalancer=rebalancer,
-    )
-    ours = [
-        rpc(MESSAGING + "QueryRoute", routing.query_route, service_pb2.QueryRouteResponse),
-        rpc(MESSAGING + "QueryAssignment", routing.query_assignment, service_pb2.QueryAssignmentResponse),
-        rpc("/evenq.v1.Assignment/Query", routing.query, assignment_pb2.AssignmentResponse),
-    ]
-    for name, response in FORWARDED.items():
-        method = f"/evenq.v1.Assignment/{name}"
-        ours.append(rpc(method, partial(routing.forward, method), response))
-    return ours
 
 
 async def assign(
@@ -111,9 +69,9 @@ async def assign(
     membership: GroupTables,
     rebalancer: RebalancerLink | None,
 ) -> Answer:
-    """The queues of one member: the rebalancer's word, else its last word, else computed here. Never fails.
+    """Returns the queues of one member: the rebalancer's answer, its last answer, or one computed here. Never fails.
 
-    `of_v2`: while the rebalancer has no word for it yet, its member gets every broker: it takes what others leave.
+    `of_v2`: until the rebalancer has decided, the member gets every broker, and takes what others leave.
     """
     link = rebalancer
     if link is not None and client_id:
@@ -126,18 +84,17 @@ async def assign(
                 return last
             if of_v2 and not link.gone():
                 return Answer(all_brokers(catalog.routes.readable(topic)))
-    name = strategy or group.strategy  # members ask alike; brokers that were away may know of an older one
+    name = strategy or group.strategy  # all members send the same one; a broker that was away may have an older one
     readers = membership.members.readers(group.name, topic)
     share, name = _share(name)
     computed = compute(group.name, client_id, catalog.routes.readable(topic), readers, share)
     return Answer(computed.queues, name)
 
 
-class _Routing:
+class Routing:
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
@@ -146,10 +103,20 @@ class _Routing:
         sessions: Sessions,
         rebalancer: RebalancerLink | None,
     ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
         self._clients, self._sessions, self._rebalancer = clients, sessions, rebalancer
         self._routes: dict[tuple[str, Listener, bool], tuple[int, bytes]] = {}
+
+    def rpcs(self) -> list[Rpc]:
+        service = "/evenq.v1.Assignment/"
+        forwarded = [service + name for name in ("SetMessageRequestMode", "GetMessageRequestMode", "Simulate")]
+        return [
+            rpc(MESSAGING + "QueryRoute", self.query_route),
+            rpc(MESSAGING + "QueryAssignment", self.query_assignment),
+            rpc(service + "Query", self.query),
+            *(rpc(method, partial(self.forward, method)) for method in forwarded),
+        ]
 
     async def query_route(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(service_pb2.QueryRouteRequest, data, context)
@@ -166,7 +133,7 @@ class _Routing:
         if known is not None and known[0] == self._catalog.routes.version:
             return known[1] + self._schemes(question, self._catalog.routes.route(name), away, context)
         await self._routed(name)
-        # Behind the awaits, and none follows: an answer is never kept under a version that it was not made from.
+        # After the last await: an answer is never kept under a version that it was not made from.
         version = self._catalog.routes.version
         route = self._catalog.routes.route(name)
         places = route or ([] if away else self._prospect(name, context))
@@ -193,7 +160,7 @@ class _Routing:
         away: Sequence[routes_pb2.AwayBroker],
         context: RpcContext,
     ) -> bytes:
-        """What our own SDK asks about the addresses, and the public answer has no field for."""
+        """Returns what the evenq SDK needs about addresses and the public answer has no field for."""
         if not question.schemes:
             return b""
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
@@ -211,18 +178,22 @@ class _Routing:
             if at.broker.is_replaced
         ]
         return routes_pb2.RouteSchemes(
-            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole, leaders=leaders,
+            tls_brokers=names,
+            any_broker=any_broker,
+            away=away,
+            whole=question.whole,
+            leaders=leaders,
             settled=self._cluster.settled,
-        ).SerializeToString()  # fmt: skip
+        ).SerializeToString()
 
     def _remembered(self, topic: str) -> bytes:
-        """For another broker: what this one alone knows of brokers that are away."""
+        """Answers another broker with the brokers that this one remembers as away."""
         away = routes_pb2.RouteSchemes(away=away_messages(self._cluster.known.away(topic))).SerializeToString()
         return service_pb2.QueryRouteResponse(status=OK).SerializeToString() + away
 
     async def _away(self, request: service_pb2.QueryRouteRequest, *, wanted: bool) -> list[routes_pb2.AwayBroker]:
-        """Brokers with queues of the topic that are not there, as any live broker remembers: one that came later than
-        they went knows nothing of them. Brokers older than `away` answer with a route, which names none.
+        """Returns the brokers with queues of the topic that are away. All live brokers are queried: one that started
+        after they left does not know them. Brokers of a version without `away` answer with a route, which names none.
         """
         if not wanted:
             return []
@@ -243,7 +214,7 @@ class _Routing:
         group = await self._catalog.ensure_group(request.group.name)
         name = request.topic.name
         if context.client_id:
-            # A member that no table of clients knows would stay after its end, with queues that nobody reads.
+            # A member that the client table does not know would stay after its end, with queues that nobody reads.
             kind, table = definition_pb2.PUSH_CONSUMER, self._clients.table
             seen = table.seen(
                 context.client_id, self._runtime.now_ms(), client_type=kind, group=group.name, language=context.language
@@ -277,7 +248,7 @@ class _Routing:
         )
 
     async def query(self, data: bytes, context: RpcContext) -> bytes:
-        """`evenq.v1`: the same with its generation, for members that are fenced by it."""
+        """Returns an assignment with its generation, by which members are fenced."""
         request = parsed(assignment_pb2.AssignmentRequest, data)
         group = await self._catalog.ensure_group(request.group)
         await self._exists(request.topic)
@@ -292,7 +263,7 @@ class _Routing:
             rebalancer=self._rebalancer,
         )
         if not assignment.counter and self._soon_decided(group.name, client_id):
-            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are notified"
+            reason = "the rebalancer will decide in a moment; keep your queues, and query again when you are notified"
             return assignment_pb2.AssignmentResponse(status=OK, known=False, reason=reason).SerializeToString()
         return assignment_pb2.AssignmentResponse(
             status=OK,
@@ -300,20 +271,17 @@ class _Routing:
             known=True,
             queues=[assignment_pb2.AssignedQueue(queue=queue_message(queue)) for queue in assignment.queues],
             strategy=assignment.strategy,
-            reason="decided by the rebalancer" if assignment.counter else "computed by the broker asked",
+            reason="decided by the rebalancer" if assignment.counter else "computed by the broker that answers",
         ).SerializeToString()
 
     def _soon_decided(self, group: str, client_id: str) -> bool:
-        """True if what is computed here would only hold until the rebalancer has heard of the member, or until its next
-        leader has begun: queues would move twice.
-        """
+        """True if the rebalancer will decide about the member soon: an answer from here would move queues twice."""
         link, member = self._rebalancer, self._membership.members.get(group, client_id)
         if link is None or member is None or link.gone():
             return False
         return not link.connected or self._runtime.clock.now_ms() - max(member.joined_ms, link.found_ms) < NEWCOMER_MS
 
     async def forward(self, method: str, request: bytes, _context: RpcContext) -> bytes:
-        """What only the rebalancer knows."""
         link = self._rebalancer
         if link is None:
             raise NotImplementedYet(
@@ -326,14 +294,13 @@ class _Routing:
         await self._cluster_catalog.topic_made(topic)
 
     async def _exists(self, topic: str) -> None:
-        """For readers. Raises TopicNotFound."""
         await self._routed(topic)
         if not self._catalog.routes.route(topic):
             self._catalog.read_topic(topic)
 
     def _prospect(self, topic: str, context: RpcContext) -> list[TopicAt]:
-        """Where a topic would be that its first message makes: a producer asks for the route before it sends, and only
-        the message tells the topic's type. Raises TopicNotFound, also to a client that is known to read.
+        """Returns the route that a missing topic would have: a producer queries it before the first message, which
+        creates the topic with its type. Raises TopicNotFound, also for a client that is known to read.
         """
         self._catalog.may_make(topic)
         client = self._clients.table.get(context.client_id)
@@ -341,17 +308,17 @@ class _Routing:
             raise self._catalog.no_topic(topic)
         queues = self._catalog.default_queues(MessageType.NORMAL)
         counts = QueueCounts(
-            broker_name=self._runtime.settings.broker_name, read_queues=queues, write_queues=queues,
-            permission=Permission.READ_WRITE, message_type=MessageType.MIXED,
-        )  # fmt: skip
+            broker_name=self._runtime.settings.broker_name,
+            read_queues=queues,
+            write_queues=queues,
+            permission=Permission.READ_WRITE,
+            message_type=MessageType.MIXED,
+        )
         return [TopicAt(view, counts) for view in self._catalog.routes.brokers() if view.broker_id == 0]
 
 
-# -------------------------------------------------------------------------------------------------------- messages
-
-
 def endpoints_of(address: BrokerAddress) -> definition_pb2.Endpoints:
-    """Exactly one address, with the scheme that fits it (wire contract 2.6)."""
+    """Returns exactly one address, with its scheme (wire contract 2.6)."""
     return definition_pb2.Endpoints(
         scheme=_scheme(address.host), addresses=[definition_pb2.Address(host=address.host, port=address.port)]
     )
@@ -377,7 +344,7 @@ def _check_access_point(endpoints: definition_pb2.Endpoints) -> None:
 
 
 def _tells_more(one: routes_pb2.AwayBroker, known: routes_pb2.AwayBroker | None) -> bool:
-    """A broker that started lately remembers no followers."""
+    """True if `one` is new or adds followers: a broker that started recently remembers none."""
     return known is None or (bool(one.followers) and not known.followers)
 
 
@@ -404,9 +371,6 @@ def _queues(
         )
 
 
-# -------------------------------------------------------------------------------------------------------- assignment
-
-
 def _alive(catalog: Catalog, topic: str, broker_name: str) -> bool:
     view = catalog.routes.broker(broker_name)
     return view is not None and topic in view.topics
@@ -414,9 +378,7 @@ def _alive(catalog: Catalog, topic: str, broker_name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _share(name: str) -> tuple[Share | None, str]:
-    """What divides here, and its name: without a rebalancer it is not known who has what, so AVG stands in for
-    STICKY.
-    """
+    """Returns the strategy's function and name. AVG replaces STICKY: without a rebalancer the owners are not known."""
     if not name:
         return None, name
     strategy: Strategy = Averagely()
@@ -426,13 +388,13 @@ def _share(name: str) -> tuple[Share | None, str]:
         log.warning("strategy %s is not installed here, using AVG instead", name, extra={"strategy": name})
     if name in {"CONFIG", "MACHINE_ROOM"}:
         log.warning(
-            "strategy %s assigns no queues here, as a broker has neither lists nor rooms; use another strategy for "
-            "the groups that have it, see `evenq group list`",
+            "strategy %s assigns no queues here, as a broker has neither lists nor machine rooms; use another strategy "
+            "for its groups, see `evenq group list`",
             name,
             extra={"strategy": name},
         )
 
     def share(group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
-        return divide(strategy, group, queues, ids)[own_id]  # unlike allocate, unknown rooms are no error in it
+        return divide(strategy, group, queues, ids)[own_id]  # unlike `allocate`, it accepts unknown machine rooms
 
     return (share if isinstance(strategy, ContextDivider) else strategy.allocate), strategy.name

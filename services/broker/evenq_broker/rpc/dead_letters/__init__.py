@@ -1,1 +1,1 @@
-"""Dead letters of a group, and sending them once more."""
+"""Dead letters of a group, and their replay."""

@@ -1,7 +1,7 @@
-"""`evenq.v1.DeadLetters`: what a group could not handle, and sending it once more.
+"""`evenq.v1.DeadLetters`: lists messages that a group failed to process, and replays them.
 
-Any broker answers for the whole cluster. A replay runs on one broker after the other, so its rate is that of the
-cluster; closing the call ends it, and what was sent until then stays marked.
+Any broker answers for the whole cluster. A replay runs on one broker after the other, so its rate is that of the whole
+cluster. Closing the call ends it; messages that were sent until then stay marked as replayed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, GroupNotFound, PreconditionFailed
 from evenq.model import FilterType, MessageQueue
 from evenq.model.names import DLQ_PREFIX
-from evenq.serving.rpc import Action, CallKind, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -35,69 +36,45 @@ from evenq_broker.loops.dead_letters.replay import (
     waiting_letters,
 )
 from evenq_broker.loops.lite.lite_topics import Lites
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.copies import properties_of
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.loops.wire.translation import filter_of, queue_message
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.DeadLetters/"
 LETTERS_DEFAULT = 100
 LETTERS_MAX = 10_000
-_CHUNK = 256
+_CHUNK = 32  # letters read together; each may have the largest body
+BYTES_MAX = 4 << 20
+"""Of the letters that a broker returns, at least one. Without it a list with bodies would have gigabytes."""
 _DAY_MS = 86_400_000
 
 
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    cluster: ClusterLink,
-    cluster_catalog: ClusterCatalog,
-    lite: Lites,
-) -> list[Rpc]:
-    """The calls of this module."""
-    letters = _Letters(runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, lite=lite)
-    return [
-        rpc(SERVICE + "List", letters.listed, pb.ListDeadLettersResponse),
-        rpc(SERVICE + "Replay", letters.replay, pb.ReplayProgress, CallKind.SERVER_STREAM),
-    ]
-
-
-class _Letters:
-    def __init__(
-        self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
-        *,
-        cluster: ClusterLink,
-        cluster_catalog: ClusterCatalog,
-        lite: Lites,
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+class DeadLetterHandler:
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, cluster_catalog: ClusterCatalog, lite: Lites) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._cluster_catalog, self._lite = cluster, cluster_catalog, lite
         self._running: set[str] = set()
 
-    # ------------------------------------------------------------------------------------------------ list
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(SERVICE + "List", self.listed),
+            rpc(SERVICE + "Replay", self.replay),
+        ]
 
     async def listed(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(pb.ListDeadLettersRequest, data)
         if request.bodies:
-            _must_be_readable(request.group, context, "bodies of dead letters are", "leave them out")
+            _must_be_readable(request.group, context, "bodies of dead letters are", "omit them")
         if not 0 <= request.max <= LETTERS_MAX:
-            raise BadRequest(f"{request.max} letters are asked for, the range is 1 to {LETTERS_MAX}; 0 = 100")
+            raise BadRequest(f"max is {request.max} dead letters, the range is 1 to {LETTERS_MAX}; 0 = 100")
         response = pb.ListDeadLettersResponse(status=OK, known=group_known(self._catalog, request.group))
         own = self._runtime.settings.broker_name
         for group in [request.group] if request.group else groups_with_letters(self._catalog):
-            stored, waiting = waiting_letters(self._catalog, self._ledger, group)
+            stored, waiting = waiting_letters(self._kernel, group)
             if stored:
                 response.counts.add(group=group, broker_name=own, stored=stored, waiting=waiting)
         if request.group:
@@ -125,17 +102,22 @@ class _Letters:
         if topic is None:
             return []
         low, high = self._ledger.store.queue_range(topic.topic_id, 0)
-        progress = replay_progress(self._catalog, self._ledger, request.group)
+        progress = replay_progress(self._kernel, request.group)
         letters: list[pb.DeadLetter] = []
         most = request.max or LETTERS_DEFAULT
-        while high > low and len(letters) < most:
+        room = BYTES_MAX
+        while high > low and len(letters) < most and room > 0:
             offsets = list(range(max(low, high - _CHUNK), high))
             high = offsets[0]
             for message in reversed(await self._ledger.store.read_at(topic.topic_id, 0, offsets)):
                 one = self._letter(message, topic.name, progress, bodies=request.bodies)
                 unwanted = (request.waiting and one.replayed) or request.message_id not in {"", one.message_id}
-                if not unwanted and len(letters) < most:
-                    letters.append(one)
+                if unwanted or len(letters) >= most:
+                    continue
+                room -= one.ByteSize()
+                if room < 0 and letters:
+                    break
+                letters.append(one)
         return letters
 
     def _letter(
@@ -165,18 +147,16 @@ class _Letters:
             properties=dict(properties),
         )
 
-    # ------------------------------------------------------------------------------------------------ replay
-
     async def replay(self, data: bytes, context: RpcContext) -> AsyncGenerator[bytes, None]:
         request = parsed(pb.ReplayDeadLettersRequest, data)
         if request.to_topic:
-            _must_be_readable(request.group, context, "a copy in another topic is", "replay to where they came from")
+            _must_be_readable(request.group, context, "a copy in another topic is", "replay to the original topics")
         if not request.group:
-            raise BadRequest("the request names no group; say whose dead letters are meant")
+            raise BadRequest("the request names no group; give the group of the dead letters")
         if not 0 <= request.per_second <= 1e6 or request.max < 0:
             raise BadRequest(
-                f"a rate of {request.per_second} a second or a maximum of {request.max} is not possible; give a rate "
-                f"of 0 to 1000000 and a maximum of 0 or more"
+                f"a rate of {request.per_second} a second or a maximum of {request.max} is not valid; give a rate of 0 "
+                f"to 1000000 and a maximum of 0 or more"
             )
         self._must_not_run(request.group)
         if not request.local:
@@ -187,7 +167,7 @@ class _Letters:
             return
         if request.to_topic:
             await self._cluster_catalog.ensure_topic(request.to_topic)
-        self._must_not_run(request.group)  # another one may have begun meanwhile
+        self._must_not_run(request.group)  # another replay may have started meanwhile
         self._running.add(request.group)
         try:
             replay = self._replay(request)
@@ -204,10 +184,10 @@ class _Letters:
 
     def _must_not_run(self, group: str) -> None:
         if group in self._running:
-            raise PreconditionFailed(f"the dead letters of {group} are being replayed; wait for its end")
+            raise PreconditionFailed(f"the dead letters of {group} are already being replayed; wait for its end")
 
     async def _must_be_known(self, group: str) -> None:
-        """Raises GroupNotFound if no broker knows it; one that does not answer may."""
+        """Raises GroupNotFound if all brokers answer and none knows the group."""
         if group_known(self._catalog, group):
             return
         look = pb.ListDeadLettersRequest(group=group, max=1, local=True).SerializeToString()
@@ -229,9 +209,7 @@ class _Letters:
     def _replay(self, request: pb.ReplayDeadLettersRequest) -> Replay:
         expression = filter_of(request.filter)
         return Replay(
-            self._runtime,
-            self._catalog,
-            self._ledger,
+            self._kernel,
             request.group,
             message_filter=message_filter(expression.expression, is_sql=expression.type is FilterType.SQL),
             to_topic=request.to_topic,
@@ -283,7 +261,6 @@ class _Letters:
 
 
 def _unreached(broker_name: str, error: Error) -> bytes:
-    """What came of the letters of a broker that could not be asked."""
     return pb.ReplayProgress(
         status=status_of(error), broker_name=broker_name, error=error.message, done=True
     ).SerializeToString()
@@ -291,13 +268,13 @@ def _unreached(broker_name: str, error: Error) -> bytes:
 
 def _must_be_readable(group: str, context: RpcContext, what: str, otherwise: str) -> None:
     if group and not context.may_topic(Action.CONSUME, DLQ_PREFIX + group):
-        raise Forbidden(f"{what} for those who may consume with group {group}; {otherwise}")
+        raise Forbidden(f"{what} only for users with the right to consume with group {group}; {otherwise}")
 
 
 def _unknown(group: str) -> GroupNotFound:
     return GroupNotFound(
-        f"no consumer group {group!r} on any broker, and no dead letters of one; `evenq dlq list` shows which groups "
-        "have any"
+        f"no consumer group {group!r} on any broker, and no dead letters of it; `evenq dlq list` shows groups with "
+        "dead letters"
     )
 
 

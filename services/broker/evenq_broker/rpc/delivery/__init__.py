@@ -1,1 +1,1 @@
-"""Receives, acks, pulls and blocks of both protocols."""
+"""Receives, acks, pulls and offsets of both protocols."""

@@ -1,19 +1,19 @@
-"""`evenq.v1.Data`: blocks in (`rpc.sending.publishing`), blocks out, and offsets (`rpc.delivery.member_progress`), for
-members that keep their own progress.
+"""`evenq.v1.Data`: Pull and Scan for members that keep their own progress. Publish is in `rpc.sending.publishing`,
+offsets are in `rpc.delivery.member_progress`.
 
-The hot path: what is stored goes out as it is (`rpc.delivery.queue_blocks`). Reads are answered from memory without
-leaving the call; only what is not there waits for the disk. A pull that finds nothing is parked and woken by the
-dispatch of new messages (LP-1, LP-3). A follower answers these reads by `rpc.delivery.follower_data`.
+The hot path: stored bytes are sent unchanged (`rpc.delivery.queue_blocks`). Messages in memory are read without an
+await; only others wait for the disk. A pull without messages is parked, and the dispatch of new messages wakes it
+(LP-1, LP-3). Followers answer reads by `rpc.delivery.follower_data`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 from evenq.errors import IllegalOffset, QueueReplaced
 from evenq.model import GroupConfig, MessageQueue, TopicConfig
-from evenq.serving.rpc import CallKind, Frames, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Frames, Rpc, RpcContext
 from evenq.store import ReadResult, StoredMessage
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
@@ -25,10 +25,8 @@ from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.sending.dedup import Deduplicator
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import generation_of
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.member_progress import MemberProgress
@@ -48,16 +46,11 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     scanned,
 )
 from evenq_broker.rpc.sending.publishing import PublishHandler
-from evenq_broker.runtime import Runtime
 from evenq_broker.stats import GroupTopicStats
-
-__all__ = ["rpcs"]
 
 
 def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
+    kernel: Kernel,
     *,
     cluster: ClusterLink,
     cluster_catalog: ClusterCatalog,
@@ -68,48 +61,38 @@ def rpcs(
     deduplicator: Deduplicator | None,
     delayed_retries: DelayedRetries,
 ) -> list[Rpc]:
-    """The calls of this module."""
     progress = MemberProgress(
-        runtime, catalog, ledger, starts=starts, sessions=sessions, long_polls=long_polls,
-        delayed_retries=delayed_retries,
-    )  # fmt: skip
-    data = _Data(
-        runtime, catalog, ledger, membership=membership, sessions=sessions, long_polls=long_polls, progress=progress
+        kernel, starts=starts, sessions=sessions, long_polls=long_polls, delayed_retries=delayed_retries
     )
-    publishing = PublishHandler(
-        runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, deduplicator=deduplicator
-    )
+    data = _Data(kernel, membership=membership, sessions=sessions, long_polls=long_polls, progress=progress)
+    publishing = PublishHandler(kernel, cluster=cluster, cluster_catalog=cluster_catalog, deduplicator=deduplicator)
     service = "/evenq.v1.Data/"
     return [
-        replace(rpc(service + "Publish", publishing.publish, data_pb2.PublishResponse), plain=publishing.plain),
-        rpc(service + "Pull", data.pull, data_pb2.PullResponse),
-        rpc(service + "Scan", data.scan, data_pb2.ScanBlock, CallKind.SERVER_STREAM),
-        rpc(service + "QueryOffsets", progress.query_offsets, data_pb2.QueryOffsetsResponse),
-        rpc(service + "CommitOffsets", progress.commit_offsets, data_pb2.CommitOffsetsResponse),
-        rpc(service + "CountDeliveries", progress.count_deliveries, data_pb2.CountDeliveriesResponse),
-        rpc(service + "SendBack", progress.send_back, data_pb2.SendBackResponse),
+        rpc(service + "Publish", publishing.publish, plain=publishing.plain),
+        rpc(service + "Pull", data.pull),
+        rpc(service + "Scan", data.scan),
+        rpc(service + "QueryOffsets", progress.query_offsets),
+        rpc(service + "CommitOffsets", progress.commit_offsets),
+        rpc(service + "CountDeliveries", progress.count_deliveries),
+        rpc(service + "SendBack", progress.send_back),
     ]
 
 
 class _Data:
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         membership: GroupTables,
         sessions: Sessions,
         long_polls: LongPolls,
         progress: MemberProgress,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._membership, self._sessions, self._long_polls = membership, sessions, long_polls
-        self._progress, self._named = progress, NamedQueues(runtime, catalog)
-        copies = runtime.leadership.copies > 1
-        self._far_behind_bytes = runtime.settings.replication.behind_bytes_max() if copies else 0
-
-    # ------------------------------------------------------------------------------------------------ pull and scan
+        self._progress, self._named = progress, NamedQueues(kernel.runtime, kernel.catalog)
+        copies = kernel.runtime.leadership.copies > 1
+        self._far_behind_bytes = kernel.runtime.settings.replication.behind_bytes_max() if copies else 0
 
     async def pull(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(data_pb2.PullRequest, data)
@@ -128,18 +111,17 @@ class _Data:
             self._must_hold(group.name, request, queue)
             if sessions.fences:
                 sessions.fences.read(group.name, queue, request.client_id, request.offset)
-            # An offset behind the queue's end is of another log, or a mistake: kept, the group would skip what comes
-            # (D6).
+            # An offset after the queue's end is of another log, or a mistake: the group would skip new messages (D6).
             known = 0 <= request.committed <= self._ledger.store.queue_range(topic.topic_id, queue.queue_id)[1]
             if known and sessions.locking.may_commit(group.name, request.client_id, queue, generation):
                 self._progress.commit(group, topic, queue, request.client_id, request.committed)
         requested_filter = compiled_filter(request.filter)
         until_ms = self._named.until_ms(request.wait_ms, context)
-        # One number tells that no lock changed hands while this waited; most pulls need no second look at the fence
-        # (OC-18).
+        # If the counter is unchanged, no lock changed its holder while this waited, so most pulls need no second check
+        # of the fence (OC-18).
         seen = self._membership.locks.changes
         result = await self._read_until(topic, queue, request, requested_filter, until_ms, user=caller_of(context))
-        if group is not None and self._membership.locks.changes != seen:  # maybe it changed hands meanwhile
+        if group is not None and self._membership.locks.changes != seen:
             self._must_hold(group.name, request, queue)
         if isinstance(result, IllegalOffset):
             return outside(result, request.offset, context)
@@ -157,12 +139,12 @@ class _Data:
         return response
 
     def _is_far_behind(self, message: StoredMessage) -> bool:
-        """HA-9: whether a reader that has come to this message had better read from another copy of the log (LQ-69)."""
+        """HA-9: returns True if a reader at this message should read from another copy of the log (LQ-69)."""
         behind_max = self._far_behind_bytes
         return behind_max > 0 and self._ledger.store.stats.log_end - message.log_offset > behind_max
 
     def _handed(self, group: GroupConfig, topic: TopicConfig, queue: MessageQueue, client_id: str, until: int) -> None:
-        """The holder of the queue gets what is below `until`."""
+        """Notes that the holder of the queue gets the messages below `until`."""
         progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
         if progress is not None and progress.handed < until:
             fences = self._sessions.fences
@@ -170,7 +152,7 @@ class _Data:
                 progress.handed = until
 
     def _passed(self, topic: TopicConfig, queue: MessageQueue, request: data_pb2.PullRequest, until: int) -> None:
-        """The holder's filter leaves out all from where it pulls to `until`."""
+        """Notes that the holder's filter skips all messages from its offset to `until`."""
         group = self._catalog.groups.get(request.group)
         progress = group and self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
         if progress:
@@ -193,8 +175,8 @@ class _Data:
         *,
         user: str,
     ) -> ReadResult | IllegalOffset:
-        # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
-        # A filter has turns with everybody else, and an end: the answer says where to go on.
+        # Reads until a message passes the filter, the queue's end is reached and the time is up, or the queue is gone.
+        # A long search yields to other calls, and ends after some turns: the answer has the offset to continue at.
         count = min(request.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(request.bytes_max or PULL_BYTES_DEFAULT, self._runtime.settings.receive_bytes_max)
         position, queue_id = request.offset, queue.queue_id
@@ -211,7 +193,7 @@ class _Data:
             if result.messages or (left_ms <= 0 and (result.next_offset >= high or turns >= TURNS_MIN)):
                 return result
             stepped, position = result.next_offset > position, result.next_offset
-            if stepped and request.owner and request.committed >= 0:  # it commits what it passed by itself
+            if stepped and request.owner and request.committed >= 0:  # it commits what it has passed
                 self._passed(topic, queue, request, position)
             if position < result.max_offset and stepped:
                 await self._runtime.clock.sleep_ms(0)
@@ -219,8 +201,7 @@ class _Data:
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms, user=user):
                 return result
-            # The topic may have been deleted or closed while this was parked, or made anew: the store knows it by
-            # another number then.
+            # While this was parked, the topic may have been deleted, closed, or created again with another id.
             self._named.readable(request.queue, request.uid or self._catalog.queue_uid(topic))
             if request.group:
                 self._must_hold(request.group, request, queue)
@@ -239,6 +220,6 @@ class _Data:
         return any(map(self._is_far_behind, await self._ledger.store.read_at(topic_id, queue_id, [request.start])))
 
     def _taken(self, name: str, topic: TopicConfig) -> GroupTopicStats:
-        """Where a scan counts what it gives: at the group that it names, if that is one. A scan makes none."""
+        """Returns the counters of the group that a scan names, if it exists. A scan creates no group."""
         group = self._catalog.groups.get(name) if name else None
         return GroupTopicStats() if group is None else self._runtime.stats.group_topic(group.group_id, topic.topic_id)

@@ -1,9 +1,8 @@
-"""Reads by offset as a follower answers them: `Pull`, `Scan` and `QueryOffsets` of `evenq.v1.Data`, at the address for
-the other copies.
+"""Reads by offset at a follower: `Pull`, `Scan` and `QueryOffsets` of `evenq.v1.Data`, at its address for other copies.
 
-For callers that say `any_copy` alone. A follower knows no locks, no sessions and no progress that it could vouch for,
-so it refuses owners of queues and tells no committed offset; whatever moves progress is asked of the leader. It never
-says that an offset is behind the end of a queue: its leader may have more.
+Only for callers that set `any_copy`. A follower has no locks and sessions, and no reliable progress. So it refuses
+owners of queues, returns no committed offsets, and changes no progress: those calls go to the leader. It never reports
+that an offset is after the end of a queue: its leader may have more messages.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import AsyncGenerator
 
 from evenq.errors import BadRequest, HaNotAvailable, PreconditionFailed, QueueReplaced
 from evenq.model import MessageQueue, TopicConfig
-from evenq.serving.rpc import CallKind, Frames, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Frames, Rpc, RpcContext
 from evenq.store import ReadResult
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.delivery.filters import TURNS_MIN
 from evenq_broker.loops.replication.follower_reads import FollowerReads, FollowerView
 from evenq_broker.loops.wire.translation import queue_message
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.delivery.member_progress import QUEUES_MAX
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
@@ -40,18 +39,15 @@ from evenq_broker.rpc.delivery.queue_blocks import (
 from evenq_broker.runtime import Runtime
 from evenq_broker.stats import GroupTopicStats
 
-__all__ = ["follower_rpcs"]
-
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def follower_rpcs(runtime: Runtime, reads: FollowerReads) -> list[Rpc]:
-    """The calls of this module."""
     data, service = _FollowerData(runtime, reads), "/evenq.v1.Data/"
     return [
-        rpc(service + "Pull", data.pull, data_pb2.PullResponse),
-        rpc(service + "Scan", data.scan, data_pb2.ScanBlock, CallKind.SERVER_STREAM),
-        rpc(service + "QueryOffsets", data.query_offsets, data_pb2.QueryOffsetsResponse),
+        rpc(service + "Pull", data.pull),
+        rpc(service + "Scan", data.scan),
+        rpc(service + "QueryOffsets", data.query_offsets),
     ]
 
 
@@ -63,7 +59,7 @@ class _FollowerData:
         request = parsed(data_pb2.PullRequest, data)
         _must_take_any(any_copy=request.any_copy)
         if request.owner:
-            raise PreconditionFailed("the owner of a queue reads from the leader, which knows who holds its lock")
+            raise PreconditionFailed("the owner of a queue must read from the leader, which keeps the queue's lock")
         requested_filter = compiled_filter(request.filter)
         count = min(request.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(request.bytes_max or PULL_BYTES_DEFAULT, self._runtime.settings.receive_bytes_max)
@@ -106,7 +102,7 @@ class _FollowerData:
         topic, queue = NamedQueues(self._runtime, view.names).readable(request.queue, request.uid)
         ids = (topic.topic_id, queue.queue_id)
         if request.start > view.log.queue_range(*ids)[1]:
-            raise HaNotAvailable(f"this copy does not know queue {queue} to be committed up to {request.start} yet")
+            raise HaNotAvailable(f"this copy does not know yet that queue {queue} is committed up to {request.start}")
         size = scan_size(request, self._runtime.settings.receive_bytes_max)
         taken = GroupTopicStats()
         try:
@@ -119,7 +115,9 @@ class _FollowerData:
         request = parsed(data_pb2.QueryOffsetsRequest, data)
         _must_take_any(any_copy=request.any_copy)
         if request.group or request.wait_ms or any(request.mark_at):
-            raise BadRequest("a follower tells ranges of queues only; ask the leader for progress, growth and marks")
+            raise BadRequest(
+                "a follower returns ranges of queues only; query the leader for progress, growth and marks"
+            )
         view = await self._reads.view()
         response = data_pb2.QueryOffsetsResponse(status=OK)
         for topic, queue in self._queues(view, request):
@@ -130,7 +128,7 @@ class _FollowerData:
         self, view: FollowerView, request: data_pb2.QueryOffsetsRequest
     ) -> list[tuple[TopicConfig, MessageQueue]]:
         if len(request.queues) > QUEUES_MAX:
-            raise BadRequest(f"{len(request.queues)} queues in one call, the limit is {QUEUES_MAX}; ask in parts")
+            raise BadRequest(f"{len(request.queues)} queues in one call, the limit is {QUEUES_MAX}; use several calls")
         named = NamedQueues(self._runtime, view.names)
         if request.queues or not request.topic:
             return [named.readable(queue) for queue in request.queues]
@@ -145,9 +143,13 @@ async def _offsets(
     low, high = view.log.queue_range(*ids)
     at = await view.log.offset_at(*ids, timestamp_ms) if timestamp_ms > 0 else -1
     return data_pb2.QueueOffsets(
-        queue=queue_message(queue), min_offset=low, max_offset=high, committed=-1, timestamp_offset=at,
+        queue=queue_message(queue),
+        min_offset=low,
+        max_offset=high,
+        committed=-1,
+        timestamp_offset=at,
         uid=view.names.queue_uid(topic),
-    )  # fmt: skip
+    )
 
 
 def _readable(named: NamedQueues, requested_queue: common_pb2.Queue, uid: str) -> tuple[TopicConfig, MessageQueue]:
@@ -158,4 +160,4 @@ def _readable(named: NamedQueues, requested_queue: common_pb2.Queue, uid: str) -
 
 def _must_take_any(*, any_copy: bool) -> None:
     if not any_copy:
-        raise HaNotAvailable("this copy follows, and the call does not say that any copy will do; ask the leader")
+        raise HaNotAvailable("this copy is a follower, and the call does not set any_copy; call the leader")

@@ -1,4 +1,4 @@
-"""`evenq.v1.Data`: offsets of members that keep their own progress, counts of their deliveries, messages given back.
+"""`evenq.v1.Data`: offsets and delivery counts of members that keep their own progress, and messages given back.
 
 Commits and acks share one progress (OF-1, OF-2).
 """
@@ -20,46 +20,37 @@ from evenq_broker.core.dead_letters.letter import Reason
 from evenq_broker.core.delivery.counts import COUNTS_MAX, FINISHED
 from evenq_broker.core.state.marks import mark_of, marks_asked
 from evenq_broker.core.state.records import Committed
-from evenq_broker.loops.dead_letters.letters import bury
+from evenq_broker.loops.dead_letters.mover import bury
 from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.counting import counted
 from evenq_broker.loops.progress.starting import GroupStarts, is_young
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import generation_of, queue_message
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
-from evenq_broker.runtime import Runtime
-
-__all__ = ["QUEUES_MAX", "MemberProgress"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 QUEUES_MAX = 4_096
 
 
 class MemberProgress:
-    """The calls about progress."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         starts: GroupStarts,
         sessions: Sessions,
         long_polls: LongPolls,
         delayed_retries: DelayedRetries,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._starts = starts
         self._sessions, self._long_polls, self._delayed_retries = sessions, long_polls, delayed_retries
-        self._named = NamedQueues(runtime, catalog)
-
-    # ------------------------------------------------------------------------------------------------ offsets
+        self._named = NamedQueues(kernel.runtime, kernel.catalog)
 
     async def query_offsets(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(data_pb2.QueryOffsetsRequest, data)
@@ -82,13 +73,13 @@ class MemberProgress:
             response.offsets.append(offsets)
         if group is not None and request.topic and (named := self._catalog.topics.get(request.topic)) is not None:
             response.begun_ms = self._starts.begun_ms(group, named)
-        if request.group:  # no client learns of progress that a failover could take back, or that is behind
+        if request.group:  # a client must not see progress that a failover could revert, or old progress
             await self._ledger.journal.still_leads()
         return response.SerializeToString()
 
     async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:
-        """Of the message before an offset; empty: it is not there."""
-        await self._runtime.clock.sleep_ms(0)  # a read from memory does not give way
+        """Returns the mark of the message before an offset; empty: it does not exist."""
+        await self._runtime.clock.sleep_ms(0)  # a read from memory does not yield to other calls
         messages = await self._ledger.store.read_at(topic.topic_id, queue.queue_id, [offset - 1])
         return "".join(mark_of(one.store_ms, one.head, one.system) for one in messages)
 
@@ -111,7 +102,7 @@ class MemberProgress:
 
     def _queues(self, request: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
         if len(request.queues) > QUEUES_MAX:
-            raise BadRequest(f"{len(request.queues)} queues in one call, the limit is {QUEUES_MAX}; ask in parts")
+            raise BadRequest(f"{len(request.queues)} queues in one call, the limit is {QUEUES_MAX}; use several calls")
         if request.queues or not request.topic:
             return [self._named.readable(queue) for queue in request.queues]
         own = self._runtime.settings.broker_name
@@ -121,7 +112,7 @@ class MemberProgress:
     async def commit_offsets(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(data_pb2.CommitOffsetsRequest, data)
         if len(request.offsets) > QUEUES_MAX:
-            raise BadRequest(f"{len(request.offsets)} queues in one call, the limit is {QUEUES_MAX}; commit in parts")
+            raise BadRequest(f"{len(request.offsets)} queues in one call, the limit is {QUEUES_MAX}; use several calls")
         group = await self._catalog.ensure_group(request.group)
         generation = generation_of(request.generation)
         policy = _policy_of(request.start) if request.HasField("start") else None
@@ -131,7 +122,7 @@ class MemberProgress:
             try:
                 topic, queue = self._named.readable(entry.queue, entry.uid)
                 self._sessions.locking.must_hold(group.name, request.client_id, queue, generation, commits=True)
-            except PreconditionFailed as error:  # what is still its own is kept all the same
+            except PreconditionFailed as error:  # queues that the member still holds are committed nevertheless
                 refused = error
                 continue
             offset = entry.offset
@@ -146,8 +137,7 @@ class MemberProgress:
             self.commit(group, topic, queue, request.client_id, offset, allow_backward=request.allow_backward)
             for topic, queue, offset in positions
         ]
-        # In this turn, so it is the same record, if one of them has moved: that it was there already must be a leader's
-        # word, too.
+        # In the same turn, so this shares the record of a moved offset. An unmoved one must be confirmed as well.
         for wait in (*waits, self._ledger.journal.confirmed()):
             if wait is not None:
                 await wait
@@ -165,32 +155,32 @@ class MemberProgress:
         *,
         allow_backward: bool = False,
     ) -> asyncio.Future[None] | None:
-        """Move the progress; done when it is durable up to there, None: it is, or this does not count."""
+        """Moves the progress. Returns a future of its durability; None: it is durable, or the commit does not count."""
         fences = self._sessions.fences
         if fences and fences.ignores(group.name, queue, client_id, now_ms=self._runtime.clock.monotonic_ms()):
-            return None  # an operator moved the group, and this member has not begun again yet
+            return None  # an operator moved the group, and this member has not followed yet
         queue_key = (group.group_id, topic.topic_id, queue.queue_id)
         if self._ledger.progress.queue(*queue_key) is None:
             self._starts.noted(group, topic)
         if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
-            return self._ledger.journal.safe()  # what moved it this far may not be safe yet
+            return self._ledger.journal.safe()  # the record that moved it there may not be safe yet
         return self._ledger.journal.record(Committed(*queue_key, offset, reset=allow_backward))
 
-    # ------------------------------------------------------------------------------------------------ deliveries
-
     async def count_deliveries(self, data: bytes, _context: RpcContext) -> bytes:
-        """What the holder of a queue says of deliveries that begin, or that it leaves unfinished."""
+        """Stores delivery counts: the holder of a queue reports deliveries that begin, or that it leaves unfinished."""
         request = parsed(data_pb2.CountDeliveriesRequest, data)
         topic, queue = self._named.readable(request.queue, request.uid)
         group = self._named.group(request.group)
         if len(request.counts) > COUNTS_MAX:
-            raise BadRequest(f"{len(request.counts)} deliveries in one call, the limit is {COUNTS_MAX}; count in parts")
+            raise BadRequest(
+                f"{len(request.counts)} deliveries in one call, the limit is {COUNTS_MAX}; use several calls"
+            )
         deliveries = {count.offset: FINISHED if count.finished else count.deliveries for count in request.counts}
         wrong = [offset for offset, number in deliveries.items() if offset < 0 or not 1 <= number <= FINISHED]
         if wrong or request.given_until < 0:
             raise BadRequest(
-                f"offset {(*wrong, request.given_until)[0]} or its count of deliveries is out of range: offsets begin "
-                f"at 0, counts are 1 to {FINISHED - 1}"
+                f"offset {(*wrong, request.given_until)[0]} or its delivery count is out of range: offsets start at 0, "
+                f"counts are 1 to {FINISHED - 1}"
             )
         locking = self._sessions.locking
         locking.must_hold(group.name, request.client_id, queue, generation_of(request.generation), owner=True)
@@ -202,10 +192,8 @@ class MemberProgress:
             await record
         return data_pb2.CountDeliveriesResponse(status=OK).SerializeToString()
 
-    # ------------------------------------------------------------------------------------------------ send back
-
     async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
-        """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
+        """Moves a message to the dead-letter topic, or a delayed copy to the retry topic (RD-5)."""
         request = parsed(data_pb2.SendBackRequest, data)
         topic, queue = self._named.readable(request.queue, request.uid)
         group = self._named.group(request.group)
@@ -217,14 +205,10 @@ class MemberProgress:
         over = request.delay_level < 0 or attempts >= group.max_attempts
         if over:
             reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK
-            done = await bury(
-                self._runtime, self._catalog, self._ledger, *position, attempts=max(0, attempts), reason=reason
-            )
+            done = await bury(self._kernel, *position, attempts=max(0, attempts), reason=reason)
         else:
             done = await retry_later(
-                self._runtime,
-                self._catalog,
-                self._ledger,
+                self._kernel,
                 *position,
                 level=request.delay_level,
                 attempts=max(1, attempts),
@@ -239,6 +223,6 @@ class MemberProgress:
 
 def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:
     if message.start_from not in {"", *StartFrom}:
-        raise BadRequest(f"start_from {message.start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
+        raise BadRequest(f"start_from {message.start_from!r} is unknown; give one of {', '.join(StartFrom)}")
     start_from = StartFrom(message.start_from) if message.start_from else None
     return StartPolicy(start_from, message.timestamp_ms, message.young_from_first, max(-1, message.begun_ms))

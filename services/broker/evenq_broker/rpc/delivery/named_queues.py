@@ -1,4 +1,4 @@
-"""Which queue, topic or group a call of `evenq.v1.Data` names, and how long it may wait here."""
+"""The queue, topic and group that a call of `evenq.v1.Data` names, and the time that it may wait."""
 
 from __future__ import annotations
 
@@ -18,27 +18,23 @@ from evenq_broker.core.state.name_table import NameTable
 from evenq_broker.rpc.sending.publishing import must_be_here
 from evenq_broker.runtime import Runtime
 
-__all__ = ["NamedQueues", "out_of_range"]
-
 
 class KnownNames(Protocol):
     """A `Catalog`, or the `CopiedNames` of a follower."""
 
     @property
     def topics(self) -> NameTable[TopicConfig]:
-        """All topics here."""
+        """All topics of this broker."""
 
     @property
     def groups(self) -> NameTable[GroupConfig]:
-        """All groups here."""
+        """All groups of this broker."""
 
     def queue_uid(self, topic: TopicConfig) -> str:
-        """What the offsets of this topic's queues count."""
+        """Returns the uid of the topic's queues: it changes when their offsets start anew."""
 
 
 class NamedQueues:
-    """Reads the names of one broker's calls."""
-
     def __init__(self, runtime: Runtime, catalog: KnownNames) -> None:
         self._runtime, self._catalog = runtime, catalog
 
@@ -58,15 +54,15 @@ class NamedQueues:
         return topic
 
     def readable(self, named: common_pb2.Queue, uid: str = "") -> tuple[TopicConfig, MessageQueue]:
-        """A queue of this broker, also a closed one; with a `uid`, only if its offsets still count the same. Raises
+        """Returns a queue of this broker, also a closed one; with a `uid`, only the queue with that uid. Raises
         TopicNotFound, BadRequest, QueueReplaced, and as `must_be_here`.
         """
         must_be_here(self._runtime, named)
         topic = self.topic(named.topic)
         if uid and uid != (present := self._catalog.queue_uid(topic)):
             raise QueueReplaced(
-                f"queue {named.queue_id} of topic {topic.name} was deleted and created again: the caller has the one "
-                f"with uid {uid[:64]}, it has {present} now; take the queue anew",
+                f"queue {named.queue_id} of topic {topic.name} was deleted and created again: the caller has uid "
+                f"{uid[:64]}, the queue has {present} now; start again with the new queue",
                 uid=present,
             )
         if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still answered and committed
@@ -76,7 +72,7 @@ class NamedQueues:
         return topic, MessageQueue(topic.name, self._runtime.settings.broker_name, named.queue_id)
 
     def until_ms(self, wait_ms: int, context: RpcContext) -> int:
-        """Monotonic ms until which a call that asks for `wait_ms` is parked."""
+        """Returns the monotonic time until which a call with `wait_ms` is parked, ms."""
         settings = self._runtime.settings
         now_ms = self._runtime.clock.monotonic_ms()
         until_ms = now_ms + min(max(wait_ms, 0), settings.poll_max_ms)
@@ -86,9 +82,9 @@ class NamedQueues:
 
 
 def out_of_range(offset: int, low: int, high: int) -> IllegalOffset:
-    """What is said of an offset that the queue cannot have."""
+    """Returns the error of an offset that the queue does not have."""
     return IllegalOffset(
-        f"offset {offset} is outside {low} to {high}, what the queue holds; read on at {low}, or wait at {high}",
+        f"offset {offset} is outside the queue's range {low} to {high}; continue at {low}, or wait at {high}",
         min_offset=low,
         max_offset=high,
     )

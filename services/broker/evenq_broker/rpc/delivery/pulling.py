@@ -1,4 +1,4 @@
-"""The pull path of the v2 protocol (wire contract 7): no SDK calls it, tools may. Queue ids are those of the route."""
+"""Pulls of the v2 protocol (wire contract 7), which tools may use; no SDK does. Queue ids are those of the route."""
 
 from __future__ import annotations
 
@@ -24,36 +24,29 @@ from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.ending import hold
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import caller_of, forward, forward_stream, owner_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["PullHandler"]
 
 
 class PullHandler:
-    """PullMessage, UpdateOffset, GetOffset, QueryOffset."""
+    """The handlers of PullMessage, UpdateOffset, GetOffset and QueryOffset."""
 
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, long_polls: LongPolls
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, long_polls: LongPolls) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._long_polls = cluster, long_polls
 
     async def pull(self, data: bytes, context: RpcContext) -> AsyncIterator[bytes]:
-        """Status, messages, next_offset; the last also when nothing came (MESSAGE_NOT_FOUND)."""
+        """Yields status, messages, and next_offset, the last also without messages (MESSAGE_NOT_FOUND)."""
         request = parsed(service_pb2.PullMessageRequest, data, context)
         if self._runtime.closing:
             await hold(self._runtime, self._until_ms(request, context) - self._runtime.clock.monotonic_ms())
             yield _NOTHING
             yield varint_field(3, request.offset)
             return
-        address = owner_of(
-            self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
-        )
+        address = owner_of(self._kernel, request.message_queue.broker.name, context, cluster=self._cluster)
         if address is not None:
             async for frame in forward_stream(self._runtime, address, data, context):
                 yield frame
@@ -79,7 +72,7 @@ class PullHandler:
         *,
         user: str,
     ) -> ReadResult:
-        # Reads on until something fits the filter, or the queue's end is reached and the time is over.
+        # Reads until a message passes the filter, or the queue's end is reached and the time is up.
         settings = self._runtime.settings
         position = request.offset
         count = min(
@@ -91,7 +84,7 @@ class PullHandler:
             if not low <= position <= high:
                 raise IllegalOffset(
                     f"offset {position} is outside {low} to {high} of queue {queue_id} of {topic.name}; "
-                    "pull from one in it",
+                    "pull from an offset in this range",
                     min_offset=low,
                     max_offset=high,
                 )
@@ -129,11 +122,9 @@ class PullHandler:
         return until_ms
 
     async def update_offset(self, data: bytes, context: RpcContext) -> bytes:
-        """Store the group's next offset of one queue; never backward."""
+        """Stores the group's next offset of one queue; never moves it backward."""
         request = parsed(service_pb2.UpdateOffsetRequest, data, context)
-        address = owner_of(
-            self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
-        )
+        address = owner_of(self._kernel, request.message_queue.broker.name, context, cluster=self._cluster)
         if address is not None:
             return await forward(self._runtime, address, data, context)
         topic, queue_id = self._queue(request.message_queue)
@@ -152,11 +143,8 @@ class PullHandler:
         return OK_STATUS
 
     async def get_offset(self, data: bytes, context: RpcContext) -> bytes:
-        """The group's committed offset of one queue."""
         request = parsed(service_pb2.GetOffsetRequest, data, context)
-        address = owner_of(
-            self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
-        )
+        address = owner_of(self._kernel, request.message_queue.broker.name, context, cluster=self._cluster)
         if address is not None:
             return await forward(self._runtime, address, data, context)
         topic, queue_id = self._queue(request.message_queue)
@@ -165,19 +153,17 @@ class PullHandler:
         committed = None
         if group is not None:
             committed = self._ledger.progress.committed(group.group_id, topic.topic_id, queue_id)
-        await self._ledger.journal.still_leads()  # or its successor knows of more, or of a group that was made since
+        await self._ledger.journal.still_leads()  # a successor may know a later offset, or a new group
         if committed is None:
             raise OffsetNotFound(
-                f"group {name!r} has no offset on queue {queue_id} of {topic.name} yet; begin where QueryOffset says"
+                f"group {name!r} has no offset on queue {queue_id} of {topic.name} yet; get a start from QueryOffset"
             )
         return OK_STATUS + varint_field(2, committed)
 
     async def query_offset(self, data: bytes, context: RpcContext) -> bytes:
-        """The first, the next new, or the first offset stored at or after a time."""
+        """Returns the first offset, the end, or the first offset stored at or after a time."""
         request = parsed(service_pb2.QueryOffsetRequest, data, context)
-        address = owner_of(
-            self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
-        )
+        address = owner_of(self._kernel, request.message_queue.broker.name, context, cluster=self._cluster)
         if address is not None:
             return await forward(self._runtime, address, data, context)
         topic, queue_id = self._queue(request.message_queue)
@@ -194,15 +180,15 @@ class PullHandler:
                     topic.topic_id, queue_id, requested_ms_of(request.timestamp, "timestamp")
                 )
             case unknown:
-                raise BadRequest(f"the policy {unknown} is unknown; ask for BEGINNING, END or TIMESTAMP")
+                raise BadRequest(f"the policy {unknown} is unknown; give BEGINNING, END or TIMESTAMP")
         return OK_STATUS + varint_field(2, offset)
 
     def _queue(self, queue: definition_pb2.MessageQueue) -> tuple[TopicConfig, int]:
         own = self._runtime.settings.broker_name
         if queue.broker.name not in {"", own}:  # another one's queue 0 is not ours (wire contract 7)
             raise PreconditionFailed(
-                f"queue {queue.id} of {queue.topic.name} is at broker {queue.broker.name!r}, of which broker {own} "
-                "does not hear now; ask for the route again"
+                f"queue {queue.id} of {queue.topic.name} is at broker {queue.broker.name!r}, which broker {own} cannot "
+                "reach now; query the route again"
             )
         return self._queue_of(queue.topic.name, queue.id)
 
@@ -212,7 +198,7 @@ class PullHandler:
             raise TopicNotFound(f"no topic {name!r} on broker {self._runtime.settings.broker_name}")
         if not 0 <= queue_id < topic.read_queues:
             raise BadRequest(
-                f"queue {queue_id} of {name} is outside 0 to {topic.read_queues - 1}; take one of the route"
+                f"queue {queue_id} of {name} is outside 0 to {topic.read_queues - 1}; use a queue of the route"
             )
         return topic, queue_id
 

@@ -1,7 +1,6 @@
-"""What `Pull` and `Scan` give of one queue: from the store of a leader, or from the committed log of a follower.
+"""Answers of `Pull` and `Scan` for one queue: from the store of a leader, or the committed log of a follower.
 
-What is stored goes out as it is (`core.state.frames`), behind a few fields written by hand; nothing is parsed or
-encoded again.
+Stored bytes are sent unchanged after a few fields (`core.state.frames`); no message is parsed or encoded again.
 """
 
 from __future__ import annotations
@@ -23,22 +22,6 @@ from evenq_broker.loops.wire.translation import filter_of
 from evenq_broker.rpc.delivery.named_queues import out_of_range
 from evenq_broker.stats import GroupTopicStats
 
-__all__ = [
-    "PULL_BYTES_DEFAULT",
-    "PULL_DEFAULT",
-    "PULL_MAX",
-    "QueueSource",
-    "compiled_filter",
-    "must_be_readable",
-    "nothing_new",
-    "outside",
-    "pulled",
-    "read_queue",
-    "replaced",
-    "scan_size",
-    "scanned",
-]
-
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 PULL_OK = data_pb2.PullResponse(status=OK).SerializeToString()
 SCAN_OK = data_pb2.ScanBlock(status=OK).SerializeToString()
@@ -50,42 +33,55 @@ SCAN_BYTES_DEFAULT = 1 << 20
 SCAN_BYTES_MIN = 16 << 10
 SCAN_COUNT_MAX = 65_536
 SCAN_LOOK_FIRST = 1_024
-FRAME_VERSION = 1  # of the records that a scan gives as they are stored
+FRAME_VERSION = 1  # of stored records that a scan sends unchanged
 
 
 class QueueSource(Protocol):
-    """Where messages are read by offset: a `MessageStore`, or a `CommittedView`; see them for arguments and errors."""
+    """A source of messages by offset: a `MessageStore` or a `CommittedView`; see them for arguments and errors."""
 
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """First offset there is, and the one behind the last that may be shown."""
+        """Returns the first offset, and the one after the last readable message."""
         ...
 
     def read_hot(
-        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int,
+        self,
+        topic_id: int,
+        queue_id: int,
+        start: int,
+        *,
+        count_max: int,
+        bytes_max: int,
         tag_hashes: frozenset[int] | None,
-    ) -> ReadResult | None:  # fmt: skip
-        """Messages from memory; None if the disk is needed."""
+    ) -> ReadResult | None:
+        """Returns messages from memory; None: they are on disk."""
         ...
 
     async def read(
-        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int,
+        self,
+        topic_id: int,
+        queue_id: int,
+        start: int,
+        *,
+        count_max: int,
+        bytes_max: int,
         tag_hashes: frozenset[int] | None,
-    ) -> ReadResult:  # fmt: skip
-        """Messages from wherever they are."""
-        ...
+    ) -> ReadResult: ...
 
     async def read_block(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
-    ) -> RecordBlock:
-        """Records as they are in the log."""
-        ...
+    ) -> RecordBlock: ...
 
 
 async def read_queue(
-    source: QueueSource, topic_id: int, queue_id: int, start: int, count: int, size: int,
+    source: QueueSource,
+    topic_id: int,
+    queue_id: int,
+    start: int,
+    count: int,
+    size: int,
     requested_filter: MessageFilter,
-) -> ReadResult:  # fmt: skip
-    """One look at a queue: up to `count` messages of about `size` bytes that fit the filter."""
+) -> ReadResult:
+    """Reads a queue once: up to `count` messages that pass the filter, of about `size` bytes."""
     look, hashes = requested_filter.look(count), requested_filter.tag_hashes
     result = source.read_hot(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
     if result is None:
@@ -94,7 +90,7 @@ async def read_queue(
 
 
 def pulled(result: ReadResult, *, far_behind: bool = False) -> bytes:
-    """The answer to a pull that found messages. `far_behind`: a copy should be read (HA-9)."""
+    """Returns the answer to a pull with messages. `far_behind`: the client should read from a follower (HA-9)."""
     parts = [
         PULL_OK,
         varint_field(2, result.next_offset),
@@ -108,7 +104,7 @@ def pulled(result: ReadResult, *, far_behind: bool = False) -> bytes:
 
 
 def nothing_new(queue: MessageQueue, result: ReadResult) -> bytes:
-    """The answer to a pull that found none."""
+    """Returns the answer to a pull without messages."""
     return data_pb2.PullResponse(
         status=status_of(MessageNotFound(f"nothing new in queue {queue} at {result.next_offset}")),
         next_offset=result.next_offset,
@@ -118,7 +114,7 @@ def nothing_new(queue: MessageQueue, result: ReadResult) -> bytes:
 
 
 def outside(error: IllegalOffset, offset: int, context: RpcContext) -> bytes:
-    """The answer to a pull from an offset that the queue cannot have."""
+    """Returns the answer to a pull from an offset outside the queue."""
     return data_pb2.PullResponse(
         status=status_of(error, context.language),
         next_offset=min(max(offset, error.min_offset), error.max_offset),
@@ -128,20 +124,26 @@ def outside(error: IllegalOffset, offset: int, context: RpcContext) -> bytes:
 
 
 def replaced(error: QueueReplaced, context: RpcContext) -> bytes:
-    """The answer to a pull of a queue that was made anew."""
+    """Returns the answer to a pull of a queue that was deleted and created again."""
     return data_pb2.PullResponse(status=status_of(error, context.language), uid=error.uid).SerializeToString()
 
 
 def scan_size(request: data_pb2.ScanRequest, bytes_max: int) -> int:
-    """Bytes of one block, within bounds."""
     return min(max(request.block_bytes or SCAN_BYTES_DEFAULT, SCAN_BYTES_MIN), bytes_max)
 
 
 async def scanned(
-    source: QueueSource, topic_id: int, queue_id: int, request: data_pb2.ScanRequest, context: RpcContext, *,
-    size: int, taken: GroupTopicStats, far_behind: bool = False,
-) -> AsyncGenerator[Frames, None]:  # fmt: skip
-    """The blocks of a scan; what is given is counted in `taken`. `far_behind`: a copy should be read (HA-9)."""
+    source: QueueSource,
+    topic_id: int,
+    queue_id: int,
+    request: data_pb2.ScanRequest,
+    context: RpcContext,
+    *,
+    size: int,
+    taken: GroupTopicStats,
+    far_behind: bool = False,
+) -> AsyncGenerator[Frames, None]:
+    """Yields the blocks of a scan, counted in `taken`. `far_behind`: the client should read from a follower (HA-9)."""
     requested_filter = compiled_filter(request.filter)
     low, high = source.queue_range(topic_id, queue_id)
     position, end = request.start, min(request.end, high)
@@ -171,17 +173,26 @@ async def scanned(
         taken.messages_out += len(messages)
         taken.bytes_out += len(block)
         yield block
-        if following <= position:  # deleted under the reader
+        if following <= position:  # deleted meanwhile
             return
         position = following
         look = _next_look(len(messages), count) if requested_filter is EVERYTHING else look
 
 
 async def _records(
-    source: QueueSource, topic_id: int, queue_id: int, position: int, end: int, size: int, kept: Kept,
-    context: RpcContext, taken: GroupTopicStats, *, far_behind: bool,
-) -> AsyncGenerator[Frames, None]:  # fmt: skip
-    """The blocks of a scan as records: what is in the log goes out as it is."""
+    source: QueueSource,
+    topic_id: int,
+    queue_id: int,
+    position: int,
+    end: int,
+    size: int,
+    kept: Kept,
+    context: RpcContext,
+    taken: GroupTopicStats,
+    *,
+    far_behind: bool,
+) -> AsyncGenerator[Frames, None]:
+    """Yields the blocks of a scan as records, unchanged from the log."""
     parts = b"".join((varint_field(1, kept.head), varint_field(2, kept.system)))
     behind = FAR_BEHIND if far_behind else b""
     look = SCAN_LOOK_FIRST
@@ -191,7 +202,7 @@ async def _records(
         if position < stored.min_offset:
             yield _scan_refused(out_of_range(position, stored.min_offset, stored.max_offset), context)
             return
-        if stored.next_offset <= position:  # gone with its topic
+        if stored.next_offset <= position:  # deleted with its topic
             return
         sizes = field(3, stored.packed_sizes)
         length = sum(map(len, stored.frames))
@@ -210,16 +221,16 @@ async def _records(
 
 
 def must_be_readable(topic: TopicConfig, queue_id: int) -> None:
-    """Raises PreconditionFailed for a queue that was closed: the caller has an old route."""
+    """Raises PreconditionFailed for a closed queue: the caller has an old route."""
     if queue_id >= topic.read_queues or not topic.permission.readable:
         raise PreconditionFailed(
-            f"queue {queue_id} of topic {topic.name} is not read any more: it has {topic.read_queues} queues here now, "
-            f"its permission is {topic.permission.name}; ask for the route again"
+            f"queue {queue_id} of topic {topic.name} is not readable any more: the topic has {topic.read_queues} "
+            f"queues here now, its permission is {topic.permission.name}; query the route again"
         )
 
 
 def compiled_filter(requested: common_pb2.Filter) -> MessageFilter:
-    """The filter of a request. Raises IllegalFilterExpression."""
+    """Returns the filter of a request. Raises IllegalFilterExpression."""
     expression = filter_of(requested)
     return message_filter(expression.expression, is_sql=expression.type is FilterType.SQL)
 
@@ -229,7 +240,7 @@ def _frames(number: int, messages: Iterable[StoredMessage]) -> Iterable[bytes]:
 
 
 def _next_look(taken: int, count: int) -> int:
-    """How many entries to look at for the next block: about as many messages fit into it as into the last one."""
+    """Returns the number of entries to read for the next block: about as many messages fit as into the last one."""
     return min(2 * taken if taken == count else taken + taken // 8 + 8, SCAN_COUNT_MAX)
 
 

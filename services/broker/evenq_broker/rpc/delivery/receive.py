@@ -1,9 +1,9 @@
-"""ReceiveMessage (wire contract 3.9, 5): pop for a group from all queues of this broker, or wait until there is
-something.
+"""ReceiveMessage (wire contract 3.9, 5): takes messages of a group from all queues of this broker, or waits for some.
 
-Retries first, then fresh messages, queue after queue in turn. Frames: status, messages, delivery_timestamp; an empty
-poll is the one frame MESSAGE_NOT_FOUND. Whatever the caller did not take to the last frame goes back to its queue at
-once; for a push consumer also if that is seen after the whole answer left (`untaken`).
+Retries come first, then new messages, from one queue after the other. Frames: status, messages, delivery_timestamp; an
+empty poll is one frame, MESSAGE_NOT_FOUND. If the caller does not read the answer to its last frame, the messages go
+back to their queues immediately; for a push consumer also if this is noticed after the whole answer was sent
+(`untaken`).
 """
 
 from __future__ import annotations
@@ -33,30 +33,26 @@ from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward_stream, owner_of
 from evenq_broker.rpc.delivery.untaken import UntakenBatch
 from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
-from evenq_broker.runtime import Runtime
-
-__all__ = ["ReceiveHandler"]
 
 _FRAME_BYTES_MAX = {"HTTP": 4 << 20, "DOTNET": 4 << 20, "RUST": 4 << 20}
-"""By `x-mq-language` (HTTP is Node.js): what its gRPC library receives by default (wire contract 2.5)."""
+"""By `x-mq-language` (HTTP is Node.js): the default limit of its gRPC library (wire contract 2.5)."""
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _PIECE_BYTES = 128 << 10
-"""Up to this size, all messages leave in one piece; beyond it, one after another as the client reads."""
-_SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
+"""Up to this size, all messages are sent in one piece; above it, one after the other as the client reads."""
+_SPIN_MAX = 1_000  # wake-ups of one poll without a message: others were faster, or the filter skipped all
 
 
 @dataclass(frozen=True, slots=True)
 class _Receive:
-    """One request, understood."""
+    """One decoded and checked request."""
 
     group: GroupConfig
     topic: TopicConfig
@@ -64,23 +60,19 @@ class _Receive:
     count: int
     message_filter: MessageFilter
     invisible_ms: int
-    """How long without an answer; 0 with `client_id`: as long as the client lives."""
+    """Invisible duration; not used with `auto_renew` and a client id: then messages are held while the client lives."""
     client_id: str
     user: str
-    """Whose share of the waiting polls it takes."""
+    """The user to whose share of waiting polls this one counts."""
     poll_until_ms: int
     auto_renew: bool
     attempt_id: str
 
 
 class ReceiveHandler:
-    """The handler of ReceiveMessage."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         taker: MessageTaker,
         *,
         cluster: ClusterLink,
@@ -92,19 +84,19 @@ class ReceiveHandler:
         grants: Grants,
         lite: Lites,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._clients, self._sessions = cluster, clients, sessions
         self._long_polls, self._cluster_polls, self._grants = long_polls, cluster_polls, grants
         self._lite, self._fetched = lite, fetched
         self._taker = taker
-        self._lite_receiving = LiteReceiver(runtime, catalog, taker, cluster=cluster)
-        settings = runtime.settings
+        self._lite_receiving = LiteReceiver(kernel, taker, cluster=cluster)
+        settings = kernel.runtime.settings
         self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
     async def receive(self, data: bytes, context: RpcContext) -> AsyncIterator[Frames]:
-        """The frames of one answer."""
         request = parsed(service_pb2.ReceiveMessageRequest, data, context)
-        if self._runtime.closing:  # not through this broker either: the ack might not find its way any more
+        if self._runtime.closing:  # also not from another broker: the ack could not be forwarded any more
             await hold(self._runtime, self._poll_ms(request, context))
             yield _NOTHING
             return
@@ -112,11 +104,9 @@ class ReceiveHandler:
         address = (
             None
             if _is_everywhere(topic, request)
-            else owner_of(
-                self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
-            )
+            else owner_of(self._kernel, request.message_queue.broker.name, context, cluster=self._cluster)
         )
-        # A receive that came from another broker is told of there: here its answer is always taken.
+        # For a receive from another broker, that broker notices an untaken answer: here it always counts as taken.
         by_life = request.auto_renew and _is_clients_own(context)
         if address is not None:
             passed = PassedOn(self._runtime, address, request) if by_life else None
@@ -132,7 +122,7 @@ class ReceiveHandler:
             batch = await self._take(receive, request, context)
         except Error as error:
             if request.auto_renew:
-                # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
+                # Go polls again 20 ms after any error: delay the answer (wire contract 3.9).
                 await self._runtime.clock.sleep_ms(self._hold_ms(context))
             if not is_public(error):
                 raise
@@ -158,9 +148,7 @@ class ReceiveHandler:
             complete = True
             self._remember(receive, held=batch.held)
             if by_life:
-                context.untaken = UntakenBatch(
-                    self._runtime, self._ledger, self._taker, batch=batch, client_id=receive.client_id
-                )
+                context.untaken = UntakenBatch(self._kernel, self._taker, batch=batch, client_id=receive.client_id)
             if self._ledger.trace is not None and receive.client_id and not receive.auto_renew:
                 self._trace(receive, batch)
         finally:
@@ -170,7 +158,7 @@ class ReceiveHandler:
     async def _of_other_broker(
         self, receive: _Receive, batch: Fetched, context: RpcContext
     ) -> AsyncGenerator[bytes, None]:
-        if self._runtime.closing:  # since the fetch began: the ack would come too late
+        if self._runtime.closing:  # closing began during the fetch: the ack would come too late
             await batch.given_back()
             yield _NOTHING
             return
@@ -194,14 +182,12 @@ class ReceiveHandler:
         passed()
 
     def _trace(self, receive: _Receive, batch: Batch) -> None:
-        # The journal names the client only where its life holds the delivery.
+        # The journal names the client only if the client's life holds the delivery.
         assert self._ledger.trace is not None
         held = [(queue.queue_id, offset, number) for queue, offset, number in batch.held]
         self._ledger.trace.taken(
             self._runtime.now_ms(), receive.client_id, receive.group.group_id, receive.topic.topic_id, held
         )
-
-    # ------------------------------------------------------------------------------------------------ lost answers
 
     def _remember(
         self, receive: _Receive, *, held: Sequence[tuple[QueueProgress, int, int]] = (), source: str = ""
@@ -215,7 +201,7 @@ class ReceiveHandler:
     async def _again(
         self, receive: _Receive, request: service_pb2.ReceiveMessageRequest, context: RpcContext
     ) -> Batch | Fetched | None:
-        """The batch of this attempt, if its answer got lost on the way (wire contract 5.5)."""
+        """Returns the batch of this attempt if its answer was lost (wire contract 5.5)."""
         attempt = self._attempts.recall(
             receive.client_id,
             receive.attempt_id,
@@ -226,7 +212,7 @@ class ReceiveHandler:
         if attempt is None:
             return None
         if attempt.source:
-            return await fetch(self._runtime, self._catalog, attempt.source, request, context, cluster=self._cluster)
+            return await fetch(self._kernel, attempt.source, request, context, cluster=self._cluster)
         return await self._taker.again(
             receive.group,
             receive.topic,
@@ -249,9 +235,7 @@ class ReceiveHandler:
         )
 
     def _granted(self, receive: _Receive) -> bool:
-        """True if the client may wait for the queue it names (wire contract 6.3). Raises PreconditionFailed for a
-        member of our own SDK that does not hold it (OC-18).
-        """
+        """Returns True if the client may read its queue (wire contract 6.3). Raises PreconditionFailed (OC-18)."""
         if receive.queue_id == ANY:
             return True
         queue = MessageQueue(receive.topic.name, self._runtime.settings.broker_name, receive.queue_id)
@@ -311,7 +295,7 @@ class ReceiveHandler:
             if source is None:
                 return None
             if source:
-                fetched = await fetch(self._runtime, self._catalog, source, request, context, cluster=self._cluster)
+                fetched = await fetch(self._kernel, source, request, context, cluster=self._cluster)
                 self._cluster_polls.fetched(
                     receive.group, receive.topic, push=receive.auto_renew, source=source, found=fetched is not None
                 )
@@ -320,14 +304,14 @@ class ReceiveHandler:
             topic = self._catalog.topics.by_id(receive.topic.topic_id)
             if topic is None:
                 raise TopicNotFound(f"topic {receive.topic.name} was deleted")
-            if topic is not receive.topic:  # it has other queues since this call waits
+            if topic is not receive.topic:  # its queues changed while this call waited
                 receive = replace(receive, topic=topic)
         return None
 
     async def _joined(
         self, request: service_pb2.ReceiveMessageRequest, context: RpcContext, group_name: str
     ) -> GroupConfig:
-        """The group; its client is a member from now on."""
+        """Returns the group; the client is a member from now on."""
         group = self._catalog.groups.get(group_name) or await self._catalog.ensure_group(group_name)
         if context.client_id:
             kind = _PUSH if request.auto_renew else _SIMPLE
@@ -343,7 +327,7 @@ class ReceiveHandler:
         topic = self._catalog.topics.get(topic_name)
         if topic is None:
             if self._catalog.groups.get(group_name) is not None or settings.auto_create_groups:
-                # Who waits for a topic reads it from its first message.
+                # A group that waits for a topic will read it from its first message.
                 await self._joined(request, context, group_name)
             topic = self._catalog.read_topic(topic_name)
         if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
@@ -400,19 +384,19 @@ class ReceiveHandler:
 
 
 def _queue(queue_id: int, topic: TopicConfig, *, push: bool) -> int:
-    # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3). The queues of
-    # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
+    # A queue id is used for push consumers only: simple ones name any queue (wire contract 6.3). The queues of a
+    # PRIORITY topic are its levels, and all consumers take the highest first; those of a LITE topic are in no route.
     whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
     return ANY if whole or not 0 <= queue_id < topic.read_queues else queue_id
 
 
 def _is_clients_own(context: RpcContext) -> bool:
-    """False for a call without a client id, and for one that another broker passes on: its client answers there."""
+    """Returns False for a call without a client id, and for one of another broker, which has the client."""
     return bool(context.client_id) and MARK not in context.headers
 
 
 def _is_everywhere(topic: TopicConfig | None, request: service_pb2.ReceiveMessageRequest) -> bool:
-    """True if the answer is what any broker has (`rpc.lite.lite`), whichever one is named."""
+    """Returns True if the messages may come from any broker, whichever is named (`rpc.lite.lite`)."""
     return topic is not None and topic.message_type is MessageType.LITE and not request.auto_renew
 
 

@@ -1,18 +1,20 @@
 """AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue (wire contract 3.10 to 3.12).
 
-An ack is answered OK only when its record is safe (D4); acking twice is OK, once the first one's record is; a handle
-that is forged, expired or of another group is INVALID_RECEIPT_HANDLE, never an internal error, because push consumers
-would retry that for ever.
+An ack is answered OK only when its record is safe (D4). A second ack is OK once the record of the first one is safe. A
+handle that is forged, expired or of another group is INVALID_RECEIPT_HANDLE, never an internal error: push consumers
+would retry that forever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 
 from evenq.errors import BadRequest, Error, IllegalInvisibleTime, InvalidReceiptHandle
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
+from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.delivery.progress import READY, Pending, QueueProgress, SettleStatus
 from evenq_broker.core.state.frames import field, varint
@@ -22,14 +24,9 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import HOLD_MS, DeadLetterMover
 from evenq_broker.loops.delivery.ending import FetchedMessages
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
-from evenq_broker.rpc.cluster.forwarding import forward, owner_of_handle
-from evenq_broker.rpc.delivery.ack_parts import ack_parts, is_mixed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Acknowledger"]
+from evenq_broker.loops.state.kernel import Kernel
+from evenq_broker.rpc.answers import OK_STATUS, code_of, for_caller, is_public, parsed, several, status_frame
+from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of_handle
 
 Resource = definition_pb2.Resource
 ENTRIES_MAX = 4_096
@@ -39,42 +36,37 @@ _HTTP = "HTTP"  # Node.js reads retry delays as milliseconds (wire contract 4.4)
 
 
 class Acknowledger:
-    """The handlers that end or change a delivery."""
+    """The handlers of calls that end or change a delivery."""
 
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         fetched: FetchedMessages,
         long_polls: LongPolls,
         dead_letter_mover: DeadLetterMover,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._long_polls, self._dead_letter_mover = cluster, long_polls, dead_letter_mover
         self._fetched = fetched
 
-    # ------------------------------------------------------------------------------------------------ ack
-
     async def ack(self, data: bytes, context: RpcContext) -> bytes:
-        """Finish messages; one entry for each handle, in order."""
+        """Finishes messages; returns one entry for each handle, in order."""
         request = parsed(service_pb2.AckMessageRequest, data, context)
         entries = request.entries
         if not entries:
             raise BadRequest("the request acknowledges nothing; give at least one entry")
         if len(entries) > ENTRIES_MAX:
             raise BadRequest(
-                f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer at once"
+                f"the request has {len(entries)} entries, the limit is {ENTRIES_MAX}; acknowledge fewer in one call"
             )
         handles = [entry.receipt_handle for entry in entries]
-        if len(entries) > 1 and is_mixed(
-            self._runtime, self._catalog, self._ledger, handles, context, cluster=self._cluster
-        ):
-            return await ack_parts(self._runtime, self._catalog, request, context, self.ack, cluster=self._cluster)
+        if len(entries) > 1 and is_mixed(self._kernel, handles, context, cluster=self._cluster):
+            return await ack_parts(self._kernel, request, context, self.ack, cluster=self._cluster)
         if not self._ledger.handles.is_own(handles[0]):
-            address = owner_of_handle(self._runtime, self._catalog, handles[0], context, cluster=self._cluster)
+            address = owner_of_handle(self._kernel, handles[0], context, cluster=self._cluster)
             if address is not None:
                 return await self._settled_elsewhere(address, data, context, handles)
         ids = [entry.message_id for entry in entries]
@@ -86,13 +78,13 @@ class Acknowledger:
                 statuses = [status_frame(error)] * len(handles)
             return _ack_answer(ids, handles, statuses)
         done = self._finish(handles, group_id, topic_id, statuses)
-        if context.language == "RUST":  # its push consumer would repeat the ack each 100 ms for ever (3.10)
+        if context.language == "RUST":  # its push consumer would repeat the ack every 100 ms forever (3.10)
             statuses = [None] * len(handles)
         try:
             if done:
                 await self._ledger.journal.record_encoded(done)
                 self._runtime.stats.group_topic(group_id, topic_id).acks += len(done)
-            else:  # finished already, by a record that may not be safe yet
+            else:  # finished before, by a record that may not be safe yet
                 await self._ledger.journal.still_leads()
         except Error as error:
             if not is_public(error):
@@ -101,9 +93,7 @@ class Acknowledger:
         return _ack_answer(ids, handles, statuses)
 
     def _finish(self, texts: Sequence[str], group_id: int, topic_id: int, statuses: list[bytes | None]) -> list[bytes]:
-        """Finish what the handles stand for; what to record of it. `statuses` gets those of the handles that are of no
-        use.
-        """
+        """Finishes the deliveries of the handles; returns their records. `statuses` gets those of refused handles."""
         progress, now_ms = self._ledger.progress, self._runtime.now_ms()
         done: list[bytes] = []
         queue, known_id = None, -1
@@ -116,7 +106,7 @@ class Acknowledger:
                 continue
             if queue_id != known_id:
                 queue, known_id = progress.queue(group_id, topic_id, queue_id), queue_id
-            # Looked at before the ack: it makes the room that a parked poll may wait for.
+            # Checked before the ack, which makes the space that a parked poll may wait for.
             full = queue is not None and progress.room(queue) <= 0
             verdict = progress.ack(queue, offset, number, expires_ms=expires_ms, now_ms=now_ms)
             if verdict is SettleStatus.INVALID:
@@ -129,7 +119,7 @@ class Acknowledger:
         return done
 
     def _each(self, texts: Sequence[str], statuses: list[bytes | None]) -> list[Handle | None]:
-        """The handles one by one; None, and a status, for those that this broker did not make."""
+        """Reads the handles one by one; None, and a status, for those that this broker did not make."""
         handles: list[Handle | None] = []
         for at, text in enumerate(texts):
             try:
@@ -139,15 +129,13 @@ class Acknowledger:
                 statuses[at] = status_frame(error)
         return handles
 
-    # ------------------------------------------------------------------------------------------------ change
-
     async def change_invisible(self, data: bytes, context: RpcContext) -> bytes:
-        """Let a delivery end later, or now (a nack). The answer always holds a handle: SDKs replace theirs by it."""
+        """Ends a delivery later, or now (a nack). The answer always has a handle, with which SDKs replace theirs."""
         request = parsed(service_pb2.ChangeInvisibleDurationRequest, data, context)
         text = request.receipt_handle
         try:
             address = (
-                owner_of_handle(self._runtime, self._catalog, text, context, cluster=self._cluster)
+                owner_of_handle(self._kernel, text, context, cluster=self._cluster)
                 if not self._ledger.handles.is_own(text)
                 else None
             )
@@ -171,11 +159,11 @@ class Acknowledger:
         if not 0 <= invisible_ms <= most_ms:
             raise IllegalInvisibleTime(f"the invisible duration is {invisible_ms} ms, the range is 0 to {most_ms} ms")
         entry = queue.pending.get(handle.queue_offset)
-        # Node.js sends next to nothing (4.4); who tells no time at all leaves it to the group.
+        # Node.js sends a time of nearly 0 (4.4). Without a time, the group's retry policy decides.
         vague = context.language == _HTTP or not request.HasField("invisible_duration")
         if entry is not None and entry.client_id and vague and not request.suspend:
             invisible_ms = max(invisible_ms, self._pause_ms(queue, entry.attempt))
-        # Only a push consumer's change is a nack for sure; another one may ask for more time.
+        # A change by a push consumer is always a nack; another client may request more time.
         nack = not request.suspend and entry is not None and (bool(entry.client_id) or not invisible_ms)
         last = nack and entry is not None and self._is_last(queue, entry)
         if last:
@@ -215,17 +203,11 @@ class Acknowledger:
         group = self._catalog.groups.by_id(queue.group_id)
         return 0 if group is None else group.retry.delay_ms(attempt, levels=self._runtime.delay_levels)
 
-    # ------------------------------------------------------------------------------------------------ dead letters
-
     async def forward_to_dead_letters(self, data: bytes, context: RpcContext) -> bytes:
-        """Move a message to the dead-letter topic and settle it. A handle that is gone is OK: clients would repeat
-        for ever.
-        """
+        """Moves a message to the dead-letter topic. An ended handle is OK: clients would repeat the call forever."""
         request = parsed(service_pb2.ForwardMessageToDeadLetterQueueRequest, data, context)
         if request.receipt_handle and not self._ledger.handles.is_own(request.receipt_handle):
-            address = owner_of_handle(
-                self._runtime, self._catalog, request.receipt_handle, context, cluster=self._cluster
-            )
+            address = owner_of_handle(self._kernel, request.receipt_handle, context, cluster=self._cluster)
             if address is not None:
                 return await self._settled_elsewhere(address, data, context, [request.receipt_handle])
         try:
@@ -253,7 +235,7 @@ class Acknowledger:
     async def _by_message_id(
         self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest
     ) -> tuple[QueueProgress, int] | None:
-        # C++ leaves the handle empty (wire contract 3.12).
+        # C++ sends an empty handle (wire contract 3.12).
         group_id, topic_id = self._numbers(request.group, request.topic)
         for queue, offset in self._ledger.progress.held(group_id, topic_id):
             for message in await self._ledger.store.read_at(topic_id, queue.queue_id, [offset]):
@@ -261,8 +243,6 @@ class Acknowledger:
                 if system.message_id == request.message_id:
                     return queue, offset
         return None
-
-    # ------------------------------------------------------------------------------------------------ inside
 
     async def _settled_elsewhere(self, address: str, data: bytes, context: RpcContext, handles: Sequence[str]) -> bytes:
         answer = await forward(self._runtime, address, data, context)
@@ -284,7 +264,7 @@ class Acknowledger:
             self._catalog.topics.get(topic.name),
         )
         if found_group is None or found_topic is None:
-            # TOPIC_NOT_FOUND would be retried for ever by push consumers (wire contract 3.10).
+            # Push consumers would retry TOPIC_NOT_FOUND forever (wire contract 3.10).
             raise InvalidReceiptHandle("the receipt handle's consumer group or topic does not exist any more")
         return found_group.group_id, found_topic.topic_id
 
@@ -295,7 +275,7 @@ def _of_others() -> InvalidReceiptHandle:
 
 def _over() -> InvalidReceiptHandle:
     return InvalidReceiptHandle(
-        "the delivery of this receipt handle is over: its invisible time has passed or the message was delivered again"
+        "the delivery of this receipt handle has ended: its invisible time has passed or the message was redelivered"
     )
 
 
@@ -317,8 +297,58 @@ def _ack_answer(ids: list[str], handles: list[str], statuses: list[bytes | None]
 
 @lru_cache(1024)
 def _ack_heads(id_bytes: int, handle_bytes: int, verdict_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before the message id in an entry, and what between it and the handle."""
+    """Returns the bytes of an entry before the message id, and those between it and the handle."""
     before = b"\x0a" + varint(id_bytes)
     between = b"\x12" + varint(handle_bytes)
     size = len(before) + id_bytes + len(between) + handle_bytes + verdict_bytes
     return b"\x12" + varint(size) + before, between
+
+
+def is_mixed(kernel: Kernel, handles: Sequence[str], context: RpcContext, *, cluster: ClusterLink) -> bool:
+    """Returns True if the handles are of several brokers, and the call comes from the client itself."""
+    if len(handles) < 2 or MARK in context.headers:
+        return False
+    if all(map(kernel.ledger.handles.is_own, handles)):
+        return False
+    return len({owner_of_handle(kernel, handle, context, cluster=cluster) for handle in handles}) > 1
+
+
+async def ack_parts(
+    kernel: Kernel,
+    request: service_pb2.AckMessageRequest,
+    context: RpcContext,
+    ack: Callable[[bytes, RpcContext], Awaitable[bytes]],
+    *,
+    cluster: ClusterLink,
+) -> bytes:
+    """Acknowledges messages of several brokers, as the polls of a client may deliver them. `ack` answers a request
+    whose handles are of one broker.
+    """
+    places: dict[str | None, list[int]] = {}
+    for at, entry in enumerate(request.entries):
+        places.setdefault(owner_of_handle(kernel, entry.receipt_handle, context, cluster=cluster), []).append(at)
+
+    async def part(places_of: list[int]) -> list[definition_pb2.Status]:
+        part_request = service_pb2.AckMessageRequest(group=request.group, topic=request.topic)
+        part_request.entries.extend(request.entries[at] for at in places_of)
+        try:
+            raw = await ack(part_request.SerializeToString(), context)
+        except Error as error:
+            return [status_of(for_caller(error), context.language)] * len(places_of)
+        reply = service_pb2.AckMessageResponse.FromString(raw)
+        if len(reply.entries) != len(places_of):
+            return [reply.status] * len(places_of)
+        return [entry.status for entry in reply.entries]
+
+    parts = await asyncio.gather(*map(part, places.values()))
+    statuses: dict[int, definition_pb2.Status] = {}
+    for places_of, part_statuses in zip(places.values(), parts, strict=True):
+        statuses.update(zip(places_of, part_statuses, strict=True))
+    response = service_pb2.AckMessageResponse()
+    for at, entry in enumerate(request.entries):
+        response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=statuses[at])
+    if len({status.code for status in statuses.values()}) == 1:
+        response.status.CopyFrom(statuses[0])
+    else:
+        response.status.CopyFrom(definition_pb2.Status.FromString(several()))
+    return response.SerializeToString()

@@ -1,1 +1,1 @@
-"""Questions of operators: groups, messages, traces."""
+"""Diagnosis for operators: groups, messages, traces."""

@@ -1,40 +1,31 @@
-"""`evenq.v1.Admin/DiagnoseGroup`: what is wrong with a group, over all brokers and by what the rebalancer says; and
-`evenq.v1.Assignment/Explain`: which member has each queue, and why.
+"""`evenq.v1.Admin/DiagnoseGroup`: faults of a group, over all brokers and the rebalancer; and
+`evenq.v1.Assignment/Explain`: the member of each queue, and the reason.
 
-The broker asked gathers a part from each broker and the rebalancer's explanation, each with a deadline, and judges
-(`core.diagnosis.diagnosis`). What a hand-over looks like for a moment is looked at twice. Who does not answer is a
-finding of its own: half a diagnosis never looks like a healthy group.
+The broker collects the state of the group from each broker and the rebalancer, each with a deadline, and evaluates it
+(`core.diagnosis.diagnosis`). States that a hand-over also has for a moment are checked twice. A broker that does not
+answer is a finding of its own: an incomplete diagnosis never looks like a healthy group.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from evenq.errors import BadRequest, Error, GroupNotFound, NotImplementedYet
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, diagnosis_pb2
-from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.diagnosis import findings
 from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
 from evenq_broker.core.diagnosis.group_facts import ALL_MEMBERS, Decided, GroupFacts
 from evenq_broker.core.diagnosis.own_division import strategies_of
-from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.groups.sessions import Sessions
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.access import rpc
-from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.diagnosis.parts import add_own_division, decided_of, part_here, part_of
+from evenq_broker.rpc.answers import answer_of, parsed
+from evenq_broker.rpc.diagnosis.parts import GroupParts, add_own_division, decided_of, part_of
 from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 METHOD = "/evenq.v1.Admin/DiagnoseGroup"
 EXPLAIN = "/evenq.v1.Assignment/Explain"
@@ -46,57 +37,23 @@ STUCK_MS_MAX = 86_400_000
 FINDINGS_MAX = 1_000
 
 
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    sessions: Sessions,
-    rebalancer: RebalancerLink | None,
-    delayed_retries: DelayedRetries,
-    stuck_queues: StuckQueues,
-) -> list[Rpc]:
-    """The calls of this module."""
-
-    async def part(group: str) -> diagnosis_pb2.GroupPart:
-        return await part_here(
-            runtime,
-            catalog,
-            ledger,
-            group,
-            cluster=cluster,
-            membership=membership,
-            sessions=sessions,
-            delayed_retries=delayed_retries,
-            stuck_queues=stuck_queues,
-        )
-
-    doctor = _Doctor(runtime, cluster, rebalancer, part)
-    return [
-        rpc(METHOD, doctor.diagnose_group, diagnosis_pb2.DiagnoseGroupResponse),
-        rpc(EXPLAIN, doctor.explain, assignment_pb2.ExplainResponse),
-    ]
-
-
-class _Doctor:
-    """Gathers the facts of a group, and answers from them."""
+class Doctor:
+    """The handlers of one broker; it collects the states of a group at all brokers."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        cluster: ClusterLink,
-        rebalancer: RebalancerLink | None,
-        part: Callable[[str], Awaitable[diagnosis_pb2.GroupPart]],
+        self, runtime: Runtime, *, cluster: ClusterLink, rebalancer: RebalancerLink | None, group_parts: GroupParts
     ) -> None:
-        self._runtime, self._cluster, self._rebalancer, self._part = runtime, cluster, rebalancer, part
+        self._runtime, self._cluster, self._rebalancer = runtime, cluster, rebalancer
+        self._group_parts = group_parts
+
+    def rpcs(self) -> list[Rpc]:
+        return [rpc(METHOD, self.diagnose_group), rpc(EXPLAIN, self.explain)]
 
     async def diagnose_group(self, data: bytes, _context: RpcContext) -> bytes:
-        """Raises GroupNotFound, BadRequest for times out of range."""
+        """Returns the findings. Raises GroupNotFound, and BadRequest for times out of range."""
         request = parsed(diagnosis_pb2.DiagnoseGroupRequest, data)
         if request.local:
-            response = diagnosis_pb2.DiagnoseGroupResponse(status=OK, part=await self._part(request.group))
+            response = diagnosis_pb2.DiagnoseGroupResponse(status=OK, part=await self._group_parts.here(request.group))
             return response.SerializeToString()
         if not 0 <= request.watch_ms <= WATCH_MS_MAX:
             raise BadRequest(f"watch_ms is {request.watch_ms}, the range is 0 (the default) to {WATCH_MS_MAX}")
@@ -120,7 +77,7 @@ class _Doctor:
         ).SerializeToString()
 
     async def explain(self, data: bytes, _context: RpcContext) -> bytes:
-        """What the rebalancer says; of queues that members divide by themselves, what the locks of the brokers say."""
+        """Returns the rebalancer's explanation; queues that members divide themselves are explained by their locks."""
         request = parsed(assignment_pb2.ExplainRequest, data)
         link = self._rebalancer
         if link is None:
@@ -139,15 +96,15 @@ class _Doctor:
         return replace(facts, decided=decided, rebalancer_problem=problem)
 
     async def _facts(self, request: diagnosis_pb2.DiagnoseGroupRequest) -> GroupFacts:
-        """What the brokers know. Raises GroupNotFound."""
+        """Returns the facts of all brokers. Raises GroupNotFound."""
         local_request = diagnosis_pb2.DiagnoseGroupRequest(group=request.group, local=True).SerializeToString()
         own, answers = await asyncio.gather(
-            self._part(request.group), self._cluster.peers.ask_peers(METHOD, local_request)
+            self._group_parts.here(request.group), self._cluster.peers.ask_peers(METHOD, local_request)
         )
         parts, silent = [own], {}
         for name, result in answers:
             try:
-                parts.append(_part(result))
+                parts.append(answer_of(diagnosis_pb2.DiagnoseGroupResponse, result).part)
             except Error as error:
                 silent[name] = error.message
         known = [part for part in parts if part.known]
@@ -165,7 +122,7 @@ class _Doctor:
         )
 
     async def _explained(self, group: str) -> tuple[Decided | None, str]:
-        """What the rebalancer says of the group, and why it says nothing if it should."""
+        """Returns the rebalancer's decision about the group, and the error if it should have one."""
         link = self._rebalancer
         if link is None:
             return None, ""
@@ -175,18 +132,10 @@ class _Doctor:
             response = assignment_pb2.ExplainResponse.FromString(data)
             check(response.status)
         except GroupNotFound:
-            return None, ""  # no broker has reported the group to it yet
+            return None, ""  # no broker has reported the group yet
         except Error as error:
             return None, error.message
         return decided_of(response, now_ms=self._runtime.clock.now_ms()), ""
-
-
-def _part(result: bytes | Error) -> diagnosis_pb2.GroupPart:
-    if isinstance(result, Error):
-        raise result
-    response = diagnosis_pb2.DiagnoseGroupResponse.FromString(result)
-    check(response.status)
-    return response.part
 
 
 def _who_decides(facts: GroupFacts) -> str:

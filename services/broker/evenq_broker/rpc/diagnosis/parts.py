@@ -1,13 +1,12 @@
-"""Between a group as this broker sees it, its wire form (`GroupPart`), and the facts that `core.diagnosis.diagnosis`
-judges.
-"""
+"""Converts the state of a group into its wire form (`GroupPart`) and the facts of `core.diagnosis.diagnosis`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
+from evenq.model.names import RETRY_PREFIX
+from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.group_facts import (
     AssignedQueues,
@@ -24,10 +23,10 @@ from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.members import MemberTally, Protocol
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.dead_letters.replay import waiting_letters
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.resizing.resizing import unfinished
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import (
     counts_of,
     counts_of_entry,
@@ -39,10 +38,7 @@ from evenq_broker.loops.wire.translation import (
     queue_message,
     queue_of,
 )
-from evenq_broker.rpc.diagnosis.group_troubles import deliveries_of, retries_of
 from evenq_broker.runtime import Runtime
-
-__all__ = ["add_own_division", "decided_of", "part_here", "part_of"]
 
 QUEUES_MAX = 20_000
 REFUSED_MAX = 100
@@ -51,158 +47,131 @@ ROWS_MAX = 20_000
 SLICE = 500
 
 
-async def part_here(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    name: str,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    sessions: Sessions,
-    delayed_retries: DelayedRetries,
-    stuck_queues: StuckQueues,
-) -> diagnosis_pb2.GroupPart:
-    """What this broker tells of the group, in slices between other work."""
-    group, tallies = catalog.groups.get(name), membership.members.tallies(name)
-    part = diagnosis_pb2.GroupPart(
-        broker_name=runtime.settings.broker_name,
-        known=group is not None,
-        duplicates=sessions.duplicates.get(name, 0),
-    )
-    now_ms = runtime.clock.now_ms()
-    for one in cluster.known.brokers.missing():
-        part.lost.add(
-            name=one.name, gone_ms=max(0, now_ms - one.gone_ms), unread=one.unread, dead_letters=one.dead_letters
+class GroupParts:
+    """The state of groups at this broker, in its wire form."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        cluster: ClusterLink,
+        membership: GroupTables,
+        sessions: Sessions,
+        delayed_retries: DelayedRetries,
+        stuck_queues: StuckQueues,
+    ) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
+        self._cluster, self._membership, self._sessions = cluster, membership, sessions
+        self._delayed_retries, self._stuck_queues = delayed_retries, stuck_queues
+
+    async def here(self, name: str) -> diagnosis_pb2.GroupPart:
+        """Returns the state of the group at this broker; long work yields to other calls."""
+        group, tallies = self._catalog.groups.get(name), self._membership.members.tallies(name)
+        part = diagnosis_pb2.GroupPart(
+            broker_name=self._runtime.settings.broker_name,
+            known=group is not None,
+            duplicates=self._sessions.duplicates.get(name, 0),
         )
-    for client_id, topics in sessions.refused_of(name)[-REFUSED_MAX:]:
-        part.refused.add(client_id=client_id, topics=topics)
-    part.members.extend(_member(runtime, tally) for tally in tallies)
-    part.told.extend(_assignments(name, tallies, membership=membership))
-    if group is None:
+        now_ms = self._runtime.clock.now_ms()
+        for one in self._cluster.known.brokers.missing():
+            part.lost.add(
+                name=one.name, gone_ms=max(0, now_ms - one.gone_ms), unread=one.unread, dead_letters=one.dead_letters
+            )
+        for client_id, topics in self._sessions.refused_of(name)[-REFUSED_MAX:]:
+            part.refused.add(client_id=client_id, topics=topics)
+        part.members.extend(self._member(tally) for tally in tallies)
+        part.told.extend(self._assignments(name, tallies))
+        if group is None:
+            return part
+        given_back, timed_out, part.delivered = deliveries_of(self._runtime, group)
+        part.failed = given_back + timed_out
+        part.retries_waiting = retries_of(self._kernel, group, delayed_retries=self._delayed_retries)
+        part.strategy, part.ordered = group.strategy, group.ordered
+        part.settings.CopyFrom(group_settings(group))
+        for topic in self._topics(group, tallies):
+            counts = counts_of(self._runtime.settings.broker_name, topic, draining=self._catalog.draining)
+            part.topics.append(entry_of(topic.name, counts))
+            part.stranded.extend(self._stranded(group, topic)[: STRANDED_MAX - len(part.stranded)])
+            for queue_id in range(topic.read_queues if topic.permission.readable else 0):
+                if len(part.queues) >= QUEUES_MAX:
+                    return part
+                part.queues.append(self._queue(group, topic, queue_id))
+                if len(part.queues) % SLICE == 0:
+                    await self._runtime.clock.sleep_ms(1)
         return part
-    given_back, timed_out, part.delivered = deliveries_of(runtime, group)
-    part.failed, part.retries_waiting = (
-        given_back + timed_out,
-        retries_of(catalog, ledger, group, delayed_retries=delayed_retries),
-    )
-    part.strategy, part.ordered = group.strategy, group.ordered
-    part.settings.CopyFrom(group_settings(group))
-    for topic in _topics(catalog, ledger, group, tallies):
-        counts = counts_of(runtime.settings.broker_name, topic, draining=catalog.draining)
-        part.topics.append(entry_of(topic.name, counts))
-        part.stranded.extend(
-            _stranded(runtime, catalog, ledger, group, topic, membership=membership)[
-                : STRANDED_MAX - len(part.stranded)
-            ]
+
+    def _stranded(self, group: GroupConfig, topic: TopicConfig) -> list[diagnosis_pb2.QueueState]:
+        """Returns queues that the group has not finished and cannot read, without those that were not readable yet."""
+        unread = topic.closed if topic.permission.readable else range(topic.queues_ever)
+        closed = [one for one in unread if not topic.permission.readable or one >= topic.write_queues]
+        return [
+            diagnosis_pb2.QueueState(queue=queue_message(one.queue), committed=-1, lag=one.lag, inflight=one.inflight)
+            for one in unfinished(self._kernel, topic, closed, membership=self._membership)
+            if one.group == group.name
+        ]
+
+    def _topics(self, group: GroupConfig, tallies: Iterable[MemberTally]) -> list[TopicConfig]:
+        """Returns topics that the group has read or its members subscribe to, without LITE topics: they have
+        no owners.
+        """
+        read = [self._catalog.topics.by_id(topic_id) for topic_id in self._ledger.progress.topics_of(group.group_id)]
+        subscribed = {one.topic for tally in tallies for one in tally.member.subscriptions}
+        topics = {
+            topic.name: topic for topic in (*read, *map(self._catalog.topics.get, subscribed)) if topic is not None
+        }
+        return [topics[name] for name in sorted(topics) if topics[name].message_type is not MessageType.LITE]
+
+    def _member(self, tally: MemberTally) -> diagnosis_pb2.MemberState:
+        left_ms = tally.deadline_ms - self._runtime.clock.monotonic_ms()
+        return diagnosis_pb2.MemberState(
+            member=member_message(tally.member),
+            age_ms=max(0, self._runtime.clock.now_ms() - tally.member.joined_ms),
+            silent_ms=min(tally.lease_ms, max(0, tally.lease_ms - left_ms)),
+            lease_ms=tally.lease_ms,
+            lost=tally.suspended,
         )
-        for queue_id in range(topic.read_queues if topic.permission.readable else 0):
-            if len(part.queues) >= QUEUES_MAX:
-                return part
-            part.queues.append(
-                _queue(runtime, ledger, group, topic, queue_id, membership=membership, stuck_queues=stuck_queues)
-            )
-            if len(part.queues) % SLICE == 0:
-                await runtime.clock.sleep_ms(1)
-    return part
 
+    def _assignments(self, group: str, tallies: Iterable[MemberTally]) -> Iterable[diagnosis_pb2.ToldQueues]:
+        """Yields the assignments that members without locks received, as far as single queues are known."""
+        rows = 0
+        for tally in tallies:
+            if tally.member.protocol is not Protocol.V2:
+                continue
+            for topic, assignment in self._membership.answers.answers_of(group, tally.member.client_id).items():
+                queues = [queue_message(queue) for queue in assignment.queues if queue.queue_id >= 0]
+                rows += len(queues)
+                if rows > ROWS_MAX:
+                    return
+                generation = common_pb2.Generation(epoch=assignment.epoch, counter=assignment.counter)
+                yield diagnosis_pb2.ToldQueues(
+                    client_id=tally.member.client_id, topic=topic, generation=generation, queues=queues
+                )
 
-def _stranded(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    group: GroupConfig,
-    topic: TopicConfig,
-    *,
-    membership: GroupTables,
-) -> list[diagnosis_pb2.QueueState]:
-    """Queues that the group cannot read and has not finished. Those that are written and not read yet are the topic's
-    trouble, not the group's.
-    """
-    unread = topic.closed if topic.permission.readable else range(topic.queues_ever)
-    closed = [one for one in unread if not topic.permission.readable or one >= topic.write_queues]
-    return [
-        diagnosis_pb2.QueueState(queue=queue_message(one.queue), committed=-1, lag=one.lag, inflight=one.inflight)
-        for one in unfinished(runtime, catalog, ledger, topic, closed, membership=membership)
-        if one.group == group.name
-    ]
-
-
-def _topics(catalog: Catalog, ledger: Ledger, group: GroupConfig, tallies: Iterable[MemberTally]) -> list[TopicConfig]:
-    """Topics here that the group has read, or that its members subscribe; those of lite messages have no owners."""
-    read = [catalog.topics.by_id(topic_id) for topic_id in ledger.progress.topics_of(group.group_id)]
-    subscribed = {one.topic for tally in tallies for one in tally.member.subscriptions}
-    topics = {topic.name: topic for topic in (*read, *map(catalog.topics.get, subscribed)) if topic is not None}
-    return [topics[name] for name in sorted(topics) if topics[name].message_type is not MessageType.LITE]
-
-
-def _member(runtime: Runtime, tally: MemberTally) -> diagnosis_pb2.MemberState:
-    left_ms = tally.deadline_ms - runtime.clock.monotonic_ms()
-    return diagnosis_pb2.MemberState(
-        member=member_message(tally.member),
-        age_ms=max(0, runtime.clock.now_ms() - tally.member.joined_ms),
-        silent_ms=min(tally.lease_ms, max(0, tally.lease_ms - left_ms)),
-        lease_ms=tally.lease_ms,
-        lost=tally.suspended,
-    )
-
-
-def _assignments(
-    group: str, tallies: Iterable[MemberTally], *, membership: GroupTables
-) -> Iterable[diagnosis_pb2.ToldQueues]:
-    """What members without locks were answered to read, as far as it is known queue by queue."""
-    rows = 0
-    for tally in tallies:
-        if tally.member.protocol is not Protocol.V2:
-            continue
-        for topic, assignment in membership.answers.answers_of(group, tally.member.client_id).items():
-            queues = [queue_message(queue) for queue in assignment.queues if queue.queue_id >= 0]
-            rows += len(queues)
-            if rows > ROWS_MAX:
-                return
-            generation = common_pb2.Generation(epoch=assignment.epoch, counter=assignment.counter)
-            yield diagnosis_pb2.ToldQueues(
-                client_id=tally.member.client_id, topic=topic, generation=generation, queues=queues
-            )
-
-
-def _queue(
-    runtime: Runtime,
-    ledger: Ledger,
-    group: GroupConfig,
-    topic: TopicConfig,
-    queue_id: int,
-    *,
-    membership: GroupTables,
-    stuck_queues: StuckQueues,
-) -> diagnosis_pb2.QueueState:
-    queue_key = (group.group_id, topic.topic_id, queue_id)
-    queue = MessageQueue(topic.name, runtime.settings.broker_name, queue_id)
-    now_ms = runtime.clock.monotonic_ms()
-    state = diagnosis_pb2.QueueState(
-        queue=queue_message(queue), holder=membership.locks.holder(group.name, queue), committed=-1
-    )
-    progress = ledger.progress.queue(*queue_key)
-    if progress is None:
+    def _queue(self, group: GroupConfig, topic: TopicConfig, queue_id: int) -> diagnosis_pb2.QueueState:
+        queue_key = (group.group_id, topic.topic_id, queue_id)
+        queue = MessageQueue(topic.name, self._runtime.settings.broker_name, queue_id)
+        now_ms = self._runtime.clock.monotonic_ms()
+        state = diagnosis_pb2.QueueState(
+            queue=queue_message(queue), holder=self._membership.locks.holder(group.name, queue), committed=-1
+        )
+        progress = self._ledger.progress.queue(*queue_key)
+        if progress is None:
+            return state
+        low, high = self._ledger.store.queue_range(topic.topic_id, queue_id)
+        state.committed = progress.committed
+        state.lag = self._ledger.progress.lag(*queue_key, low, high)
+        state.inflight = progress.inflight(low, high)
+        state.unmoved_ms = self._stuck_queues.unmoved_ms(queue_key, progress.committed, now_ms=now_ms)
+        head = progress.pending.get(progress.committed)
+        state.head_attempt = 0 if head is None else head.attempt
+        back = self._stuck_queues.back(queue_key, now_ms=now_ms)
+        if back is not None and progress.committed < back.from_offset:
+            state.back_from, state.back_to, state.back_ms = back.from_offset, back.to_offset, now_ms - back.at_ms
         return state
-    low, high = ledger.store.queue_range(topic.topic_id, queue_id)
-    state.committed = progress.committed
-    state.lag = ledger.progress.lag(*queue_key, low, high)
-    state.inflight = progress.inflight(low, high)
-    state.unmoved_ms = stuck_queues.unmoved_ms(queue_key, progress.committed, now_ms=now_ms)
-    head = progress.pending.get(progress.committed)
-    state.head_attempt = 0 if head is None else head.attempt
-    back = stuck_queues.back(queue_key, now_ms=now_ms)
-    if back is not None and progress.committed < back.from_offset:
-        state.back_from, state.back_to, state.back_ms = back.from_offset, back.to_offset, now_ms - back.at_ms
-    return state
-
-
-# ------------------------------------------------------------------------------------------------- from the wire
 
 
 def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
-    """What a broker answered."""
     return BrokerPart(
         broker_name=part.broker_name,
         members=tuple(
@@ -253,7 +222,6 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
 
 
 def _settings_of(settings: groups_pb2.GroupSettings) -> dict[str, str]:
-    """As `evenq group create` names them."""
     retry = [
         settings.retry.kind,
         *settings.retry.delays_ms,
@@ -278,7 +246,7 @@ def _settings_of(settings: groups_pb2.GroupSettings) -> dict[str, str]:
 
 
 def decided_of(response: assignment_pb2.ExplainResponse, *, now_ms: int) -> Decided:
-    """What the rebalancer answered. `now_ms`: since the epoch."""
+    """Returns the decision in the rebalancer's answer. `now_ms`: since the epoch."""
     return Decided(
         strategy=response.strategy,
         queues=tuple(
@@ -300,9 +268,7 @@ def decided_of(response: assignment_pb2.ExplainResponse, *, now_ms: int) -> Deci
 def add_own_division(
     response: assignment_pb2.ExplainResponse, facts: GroupFacts, shared: Collection[str], *, topic: str
 ) -> None:
-    """Put who holds the locks in the place of `*`, which the rebalancer says of queues that it gives to no member
-    alone. `topic` empty: of all topics that are `shared`.
-    """
+    """Replaces the owner `*` of queues that members divide by the lock's holder. `topic` empty: of all `shared`."""
     own = own_division(facts, shared)
     if not own.reasons:
         return
@@ -328,3 +294,44 @@ def add_own_division(
         response.idle.add(client_id=client_id, reason=own.idle[client_id])
     response.strategy = own.strategy
     response.decides = "its members: the group has no strategy"
+
+
+def troubles_of(
+    kernel: Kernel, group: GroupConfig, queues: Iterable[admin_pb2.GroupQueue], *, delayed_retries: DelayedRetries
+) -> admin_pb2.GroupTroubles:
+    """Returns the failures of a group at this broker: waiting retries, failed deliveries, dead letters, oldest unread
+    message. `queues`: the group's here, with the times of their oldest messages.
+    """
+    given_back, timed_out, _ = deliveries_of(kernel.runtime, group)
+    return admin_pb2.GroupTroubles(
+        retries_waiting=retries_of(kernel, group, delayed_retries=delayed_retries),
+        given_back=given_back,
+        timed_out=timed_out,
+        dead_letters=waiting_letters(kernel, group.name)[1],
+        oldest_ms=min((at.next_store_ms for at in queues if at.lag and at.next_store_ms), default=0),
+    )
+
+
+def add_troubles(total: admin_pb2.GroupTroubles, other: admin_pb2.GroupTroubles) -> None:
+    total.retries_waiting += other.retries_waiting
+    total.given_back += other.given_back
+    total.timed_out += other.timed_out
+    total.dead_letters += other.dead_letters
+    total.oldest_ms = min((one for one in (total.oldest_ms, other.oldest_ms) if one), default=0)
+
+
+def retries_of(kernel: Kernel, group: GroupConfig, *, delayed_retries: DelayedRetries) -> int:
+    """Returns the number of failed messages that wait for redelivery here now."""
+    waiting = sum(queue.waiting() for queue in kernel.ledger.progress.queues() if queue.group_id == group.group_id)
+    topic = kernel.catalog.topics.get(RETRY_PREFIX + group.name)
+    return waiting + (delayed_retries.waiting(topic.topic_id) if topic is not None else 0)
+
+
+def deliveries_of(runtime: Runtime, group: GroupConfig) -> tuple[int, int, int]:
+    """Returns the deliveries given back, those not finished in time, and all, since this broker's start."""
+    counted = [stats for (group_id, _), stats in runtime.stats.group_topics.items() if group_id == group.group_id]
+    return (
+        sum(stats.given_back for stats in counted),
+        sum(stats.timed_out for stats in counted),
+        sum(stats.messages_out for stats in counted),
+    )

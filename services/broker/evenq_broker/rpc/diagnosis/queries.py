@@ -1,7 +1,7 @@
-"""`evenq.v1.Admin/FindMessages`: stored messages by id, key, place or time, on all brokers, for people and tools.
+"""`evenq.v1.Admin/FindMessages`: stored messages by id, key, queue or time, on all brokers.
 
-Nothing is delivered and no progress changes. By id and key the store's message index answers, by time its consume
-queues; each broker gives at most `count_max` messages and `BYTES_MAX` bytes, the broker asked sorts them and cuts.
+Nothing is delivered and no progress changes. The message index finds ids and keys, the consume queues find times. Each
+broker returns at most `count_max` messages and `BYTES_MAX` bytes; the broker that answers sorts and cuts them.
 """
 
 from __future__ import annotations
@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from evenq.errors import BadRequest, Error, NotImplementedYet, TopicNotFound
+from evenq.errors import BadRequest, NotImplementedYet, TopicNotFound
 from evenq.model import TopicConfig
 from evenq.model.names import is_system_topic
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.convert import ms_of
-from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 from evenq_broker.core.state.frames import delivered, extra_fields
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.access import rpc
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import answers_of, parsed
 from evenq_broker.runtime import Runtime
-
-__all__ = ["find_everywhere", "found_of", "index_must_be_on", "rpcs", "topics_of"]
 
 METHOD = "/evenq.v1.Admin/FindMessages"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
@@ -36,65 +33,66 @@ BYTES_MAX = 4 << 20
 TOPICS_MAX = 1_000
 TIME_MAX_MS = (1 << 63) - 1
 _READ_BATCH = 64
+_QUEUE_BYTES_MIN = 64 << 10
+_Order = tuple[int, str, int, int]
+_FIRST: _Order = (0, "", 0, 0)
 
 
-def rpcs(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink) -> list[Rpc]:
-    """The call of this module."""
-
+def rpcs(kernel: Kernel, *, cluster: ClusterLink) -> list[Rpc]:
     async def find(data: bytes, context: RpcContext) -> bytes:
         request = parsed(admin_pb2.FindMessagesRequest, data)
         if not request.local:
-            return (
-                await find_everywhere(runtime, catalog, ledger, request, context, cluster=cluster)
-            ).SerializeToString()
+            return (await find_everywhere(kernel, request, context, cluster=cluster)).SerializeToString()
         _must_make_sense(request)
-        return _readable(await _here(runtime, catalog, ledger, request), context).SerializeToString()
+        return _readable(await _here(kernel, request), context).SerializeToString()
 
-    return [rpc(METHOD, find, admin_pb2.FindMessagesResponse)]
+    return [rpc(METHOD, find)]
 
 
 async def find_everywhere(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    request: admin_pb2.FindMessagesRequest,
-    context: RpcContext,
-    *,
-    cluster: ClusterLink,
+    kernel: Kernel, request: admin_pb2.FindMessagesRequest, context: RpcContext, *, cluster: ClusterLink
 ) -> admin_pb2.FindMessagesResponse:
-    """What all brokers have of what the caller may consume. Raises BadRequest, TopicNotFound, NotImplementedYet (no
-    index).
-    """
+    """Returns messages that the caller may consume. Raises BadRequest, TopicNotFound, NotImplementedYet (no index)."""
     _must_make_sense(request)
-    if request.topic and not catalog.routes.route(request.topic) and catalog.topics.get(request.topic) is None:
+    if (
+        request.topic
+        and not kernel.catalog.routes.route(request.topic)
+        and kernel.catalog.topics.get(request.topic) is None
+    ):
         raise TopicNotFound(f"no topic {request.topic!r} on any live broker; see `evenq topic list`")
     local_request = admin_pb2.FindMessagesRequest()
     local_request.CopyFrom(request)
     local_request.local = True
     response, others = await asyncio.gather(
-        _here(runtime, catalog, ledger, local_request),
+        _here(kernel, local_request),
         cluster.ask_all(METHOD, local_request.SerializeToString()),
     )
-    for name, other in others:
-        if isinstance(other, Error):
-            response.silent.append(name)
-            continue
-        part = admin_pb2.FindMessagesResponse.FromString(other)
-        check(part.status)
+    oldest = [_oldest(response)] if response.more else []
+    for part in answers_of(admin_pb2.FindMessagesResponse, others, silent=response.silent):
+        oldest += [_oldest(part)] if part.more else []
         response.messages.extend(part.messages)
         response.positions.extend(part.positions)
         response.more |= part.more
     ordered = sorted(response.messages, key=_order, reverse=request.newest_first)
+    if request.newest_first:
+        ordered = [match for match in ordered if _order(match) >= max(oldest, default=_FIRST)]
     kept = _cut(ordered, _count(request), request, response.positions)
-    response.more |= len(kept) < len(ordered)
+    response.more |= len(kept) < len(response.messages)
     del response.messages[:]
     response.messages.extend(kept)
     response.positions.sort(key=lambda at: (at.queue.topic, at.queue.broker_name, at.queue.queue_id))
     return _readable(response, context)
 
 
+def _oldest(part: admin_pb2.FindMessagesResponse) -> _Order:
+    """Returns the end of a list of newest messages that a limit cut: its source may have others before it, which are
+    newer than older messages of another source.
+    """
+    return min(map(_order, part.messages), default=_FIRST)
+
+
 def _readable(response: admin_pb2.FindMessagesResponse, context: RpcContext) -> admin_pb2.FindMessagesResponse:
-    """Without messages of topics that the caller may not consume, whatever the request named."""
+    """Removes messages of topics that the caller may not consume, whatever the request names."""
     kept = [message for message in response.messages if context.may_topic(Action.CONSUME, message.queue.topic)]
     if len(kept) < len(response.messages):
         del response.messages[:]
@@ -102,14 +100,16 @@ def _readable(response: admin_pb2.FindMessagesResponse, context: RpcContext) -> 
     return response
 
 
-def topics_of(runtime: Runtime, catalog: Catalog, name: str) -> list[TopicConfig]:
-    """The topic, if it is here; without a name all but the system's own. Raises BadRequest if those are very many."""
+def topics_of(kernel: Kernel, name: str) -> list[TopicConfig]:
+    """Returns the topic if it is here; without a name all but system topics. Raises BadRequest above `TOPICS_MAX`."""
     if name:
-        named = catalog.topics.get(name)
+        named = kernel.catalog.topics.get(name)
         return [] if named is None else [named]
-    topics = [topic for topic in catalog.topics.all() if not is_system_topic(topic.name)]
+    topics = [topic for topic in kernel.catalog.topics.all() if not is_system_topic(topic.name)]
     if len(topics) > TOPICS_MAX:
-        raise BadRequest(f"broker {runtime.settings.broker_name} has {len(topics)} topics; name the one to search")
+        raise BadRequest(
+            f"broker {kernel.runtime.settings.broker_name} has {len(topics)} topics; name the one to search"
+        )
     return topics
 
 
@@ -118,14 +118,14 @@ def index_must_be_on(runtime: Runtime) -> None:
     if not runtime.settings.store.message_index:
         raise NotImplementedYet(
             f"broker {runtime.settings.broker_name} keeps no message index (its setting store.message_index is off), "
-            "so messages are found by time or offset only; switch it on and restart it: it indexes what is there"
+            "so messages are found by time or offset only; turn it on and restart the broker, which then builds it"
         )
 
 
 def found_of(
     runtime: Runtime, topic: TopicConfig, stored: StoredMessage, *, body_max: int = 0
 ) -> admin_pb2.FoundMessage:
-    """The wire form of a stored message; its body cut to `body_max` bytes (0 = whole)."""
+    """Returns the wire form of a stored message; `body_max`: longest part of the body, bytes (0 = whole)."""
     extra = extra_fields(stored.queue_id, stored.queue_offset, stored.store_ms)
     message = definition_pb2.Message.FromString(delivered(stored, extra=extra))
     message.topic.CopyFrom(definition_pb2.Resource(name=topic.name))
@@ -141,46 +141,37 @@ def _must_make_sense(request: admin_pb2.FindMessagesRequest) -> None:
     if not 0 <= request.count_max <= COUNT_MAX:
         raise BadRequest(f"count_max is {request.count_max}, the range is 1 to {COUNT_MAX}, or 0 for {COUNT_DEFAULT}")
     if request.body_max < 0 or request.begin_ms < 0 or request.end_ms < 0:
-        raise BadRequest("times and sizes are 0 and more")
+        raise BadRequest("a time or size is negative; give 0 or more")
     if request.end_ms and request.begin_ms > request.end_ms:
-        raise BadRequest(f"the range begins at {request.begin_ms} ms and ends before, at {request.end_ms} ms")
+        raise BadRequest(f"the range begins at {request.begin_ms} ms and ends earlier, at {request.end_ms} ms")
     if request.message_id and request.key:
         raise BadRequest("the request names a message id and a key; give one of them")
     if not request.topic and not request.message_id:
-        raise BadRequest("the request names no topic; only a message id is searched for in all topics")
+        raise BadRequest("the request names no topic; only a message id can be searched in all topics")
     for queue in (request.queue, *(at.queue for at in request.positions)):
         if queue.topic not in {"", request.topic}:
             raise BadRequest(f"the request is about topic {request.topic!r} and names a queue of {queue.topic!r}")
     if request.by_offset and not request.HasField("queue"):
-        raise BadRequest("an offset means nothing without its queue; name broker and queue id")
+        raise BadRequest("the request has an offset without a queue; name broker and queue id")
 
 
-# ---------------------------------------------------------------------------------------------------- one broker
-
-
-async def _here(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, request: admin_pb2.FindMessagesRequest
-) -> admin_pb2.FindMessagesResponse:
+async def _here(kernel: Kernel, request: admin_pb2.FindMessagesRequest) -> admin_pb2.FindMessagesResponse:
     response = admin_pb2.FindMessagesResponse(status=OK)
-    for topic in topics_of(runtime, catalog, request.topic):
+    for topic in topics_of(kernel, request.topic):
         if request.message_id or request.key:
-            await _by_key(runtime, ledger, topic, request, response)
+            await _by_key(kernel, topic, request, response)
         else:
-            await _by_place(runtime, ledger, topic, request, response)
+            await _by_place(kernel, topic, request, response)
     return response
 
 
 async def _by_key(
-    runtime: Runtime,
-    ledger: Ledger,
-    topic: TopicConfig,
-    request: admin_pb2.FindMessagesRequest,
-    response: admin_pb2.FindMessagesResponse,
+    kernel: Kernel, topic: TopicConfig, request: admin_pb2.FindMessagesRequest, response: admin_pb2.FindMessagesResponse
 ) -> None:
-    index_must_be_on(runtime)
+    index_must_be_on(kernel.runtime)
     count = _count(request)
-    looked_at = count + 1 if request.newest_first else COUNT_MAX + 1  # the index gives the newest first
-    stored = await ledger.store.find(
+    looked_at = count + 1 if request.newest_first else COUNT_MAX + 1  # the index returns the newest first
+    stored = await kernel.ledger.store.find(
         topic.topic_id,
         (request.message_id or request.key).encode(),
         begin_ms=request.begin_ms,
@@ -190,7 +181,7 @@ async def _by_key(
     )
     response.more |= len(stored) > count
     for one in stored[:count] if request.newest_first else stored[-count:]:
-        match = found_of(runtime, topic, one, body_max=request.body_max)
+        match = found_of(kernel.runtime, topic, one, body_max=request.body_max)
         system = match.message.system_properties
         hit = system.message_id == request.message_id if request.message_id else request.key in system.keys
         if hit and _in_queue(request, match):
@@ -198,13 +189,9 @@ async def _by_key(
 
 
 async def _by_place(
-    runtime: Runtime,
-    ledger: Ledger,
-    topic: TopicConfig,
-    request: admin_pb2.FindMessagesRequest,
-    response: admin_pb2.FindMessagesResponse,
+    kernel: Kernel, topic: TopicConfig, request: admin_pb2.FindMessagesRequest, response: admin_pb2.FindMessagesResponse
 ) -> None:
-    own = runtime.settings.broker_name
+    own = kernel.runtime.settings.broker_name
     queue_ids = range(topic.queues_ever)
     if request.HasField("queue"):
         if request.queue.broker_name not in {"", own}:
@@ -215,18 +202,28 @@ async def _by_place(
             )
         queue_ids = range(request.queue.queue_id, request.queue.queue_id + 1)
     known = {at.queue.queue_id: at.offset for at in request.positions if at.queue.broker_name == own}
-    budget = BYTES_MAX
+    found = _newest if request.newest_first else _from_position
+    share = max(BYTES_MAX // len(queue_ids), _QUEUE_BYTES_MIN)
+    oldest = []
     for queue_id in queue_ids:
-        low, high = await _range(ledger, topic, queue_id, request, known.get(queue_id))
-        if request.newest_first:
-            low = max(low, high - _count(request))
-        messages = await _read(ledger, topic, queue_id, low, high, _count(request), max(budget, 1 << 16))
-        budget -= sum(len(one.head) for one in messages)
-        behind = messages[-1].queue_offset + 1 if messages else max(low, min(high, low))
+        low, high = await _range(kernel.ledger, topic, queue_id, request, known.get(queue_id))
+        part = admin_pb2.FindMessagesResponse()
         queue = common_pb2.Queue(topic=topic.name, broker_name=own, queue_id=queue_id)
+        stored = await found(kernel.ledger, topic, queue_id, low, high, _count(request), share)
+        if request.newest_first:
+            behind, part.more = high, bool(stored) and stored[0].queue_offset > low
+        else:
+            behind = stored[-1].queue_offset + 1 if stored else min(low, high)
+            part.more = behind < high
+        part.messages.extend(found_of(kernel.runtime, topic, one, body_max=request.body_max) for one in stored)
         response.positions.add(queue=queue, offset=behind)
-        response.more |= behind < high
-        response.messages.extend(found_of(runtime, topic, one, body_max=request.body_max) for one in messages)
+        response.messages.extend(part.messages)
+        response.more |= part.more
+        oldest += [_oldest(part)] if part.more else []
+    if request.newest_first and oldest:
+        kept = [match for match in response.messages if _order(match) >= max(oldest)]
+        del response.messages[:]
+        response.messages.extend(kept)
 
 
 async def _range(
@@ -243,9 +240,10 @@ async def _range(
     return min(max(begin, low), high), high if end is None else min(end, high)
 
 
-async def _read(
+async def _from_position(
     ledger: Ledger, topic: TopicConfig, queue_id: int, start: int, end: int, count: int, bytes_max: int
 ) -> list[StoredMessage]:
+    """Returns the messages from `start` on, within count and bytes, at least one."""
     collected: list[StoredMessage] = []
     while start < end and len(collected) < count and bytes_max > 0:
         batch_size = min(end - start, count - len(collected), _READ_BATCH)
@@ -259,14 +257,30 @@ async def _read(
     return collected
 
 
-# ---------------------------------------------------------------------------------------------------- sorting, cutting
+async def _newest(
+    ledger: Ledger, topic: TopicConfig, queue_id: int, start: int, end: int, count: int, bytes_max: int
+) -> list[StoredMessage]:
+    """Returns the messages before `end`, the oldest first, within count and bytes, at least one."""
+    collected: list[StoredMessage] = []
+    step = _READ_BATCH
+    while start < end and len(collected) < count and bytes_max > 0:
+        begin = max(start, end - min(step, count - len(collected)))
+        read = await ledger.store.read(topic.topic_id, queue_id, begin, count_max=end - begin, bytes_max=bytes_max)
+        messages = [message for message in read.messages if message.queue_offset < end]
+        if begin < read.next_offset < end and end - begin > 1:
+            step = (end - begin) // 2  # the limit of bytes cut the newest ones: read fewer
+            continue
+        collected = messages + collected
+        bytes_max -= sum(len(message.head) for message in messages)
+        end = begin
+    return collected
 
 
 def _count(request: admin_pb2.FindMessagesRequest) -> int:
     return request.count_max or COUNT_DEFAULT
 
 
-def _order(match: admin_pb2.FoundMessage) -> tuple[int, str, int, int]:
+def _order(match: admin_pb2.FoundMessage) -> _Order:
     system = match.message.system_properties
     return ms_of(system.store_timestamp), match.queue.broker_name, match.queue.queue_id, system.queue_offset
 
@@ -284,7 +298,7 @@ def _cut(
     request: admin_pb2.FindMessagesRequest,
     positions: Iterable[admin_pb2.QueuePosition],
 ) -> list[admin_pb2.FoundMessage]:
-    """The first of them within count and bytes; positions go back to what is left out."""
+    """Returns the first messages within count and bytes; moves positions back to those that are left out."""
     kept: list[admin_pb2.FoundMessage] = []
     budget = BYTES_MAX
     for match in ordered:

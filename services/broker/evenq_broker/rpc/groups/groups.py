@@ -1,8 +1,8 @@
 """`evenq.v1.Groups`: sessions of members, member lists, queue locks.
 
-Handlers only translate; `loops.groups.sessions` and the member and lock tables decide. A session's stream is the
-member's life: the first request is its Join, every later one a sign of life, and when the stream ends without a Leave
-the member has a short grace.
+Handlers only translate; `loops.groups.sessions` and the member and lock tables decide. A member lives as long as the
+stream of its session. The first request is its Join, each later one a sign of life. If the stream ends without a Leave,
+the member has a short grace period.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from evenq.model.session_events import (
     SettingsChanged,
 )
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import CallKind, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
@@ -42,8 +43,7 @@ from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.groups.mailbox import Mail, Session
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.progress.counting import deliveries_of
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import (
     generation_of,
     group_settings,
@@ -52,11 +52,7 @@ from evenq_broker.loops.wire.translation import (
     queue_message,
     queue_of,
 )
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 LOCK_WAIT_MAX_MS = 60_000
@@ -65,29 +61,21 @@ DEADLINE_MARGIN_MS = 100
 LISTS_KEPT_MAX = 1_000
 
 
-def rpcs(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, sessions: Sessions
-) -> list[Rpc]:
-    """The calls of this module."""
-    groups = _Groups(runtime, catalog, ledger, membership=membership, sessions=sessions)
-    service = "/evenq.v1.Groups/"
-    return [
-        rpc(service + "Session", groups.session, groups_pb2.SessionEvent, CallKind.BIDI),
-        rpc(service + "ListMembers", groups.list_members, groups_pb2.ListMembersResponse),
-        rpc(service + "LockQueues", groups.lock_queues, groups_pb2.LockQueuesResponse),
-        rpc(service + "UnlockQueues", groups.unlock_queues, groups_pb2.UnlockQueuesResponse),
-    ]
-
-
-class _Groups:
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, sessions: Sessions
-    ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+class GroupHandler:
+    def __init__(self, kernel: Kernel, *, membership: GroupTables, sessions: Sessions) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._membership, self._sessions = membership, sessions
         self._lists: dict[str, tuple[Sequence[Member], bytes]] = {}
 
-    # ------------------------------------------------------------------------------------------------ session
+    def rpcs(self) -> list[Rpc]:
+        service = "/evenq.v1.Groups/"
+        return [
+            rpc(service + "Session", self.session),
+            rpc(service + "ListMembers", self.list_members),
+            rpc(service + "LockQueues", self.lock_queues),
+            rpc(service + "UnlockQueues", self.unlock_queues),
+        ]
 
     async def session(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncGenerator[bytes, None]:
         try:
@@ -116,7 +104,7 @@ class _Groups:
             self._sessions.broken(session)
 
     def _event(self, group: str, news: Mail) -> bytes:
-        """As bytes; a list of members is made once for all sessions of its group."""
+        """Returns an encoded event; a list of members is encoded once for all sessions of its group."""
         if not isinstance(news, MembersChanged):
             return _event(group, news)
         known = self._lists.get(group)
@@ -137,7 +125,7 @@ class _Groups:
         raise BadRequest("the first request of a session is its Join, with group and member")
 
     async def _listen(self, session: Session, requests: AsyncIterator[bytes], context: RpcContext) -> None:
-        # Ends when the peer stops sending; the session then ends too, with grace unless it said goodbye.
+        # Ends when the peer stops sending; the session then ends too, with a grace period unless there was a Leave.
         try:
             async for data in requests:
                 request = parsed(groups_pb2.SessionRequest, data)
@@ -155,7 +143,7 @@ class _Groups:
             self._sessions.broken(session)
 
     async def _refusal(self, listening: asyncio.Task[None]) -> None:
-        # A request that made no sense ended the stream: say why. Everything else ends it in silence.
+        # If a request that was not valid ended the stream, the member gets the reason.
         if listening.done() and not listening.cancelled() and (error := listening.exception()) is not None:
             raise error
 
@@ -172,11 +160,11 @@ class _Groups:
         self._sessions.refuse(join.group, member.client_id, missing)
         if not missing:
             return member
-        # Queues of a topic that it may not read are divided among the others.
+        # Queues of a topic that the member may not read are divided among the others.
         may = tuple(one for one in member.subscriptions if ("topic", one.topic) not in context.refused)
         if all(one.topic.startswith(RETRY_PREFIX) for one in may):
             names = ", ".join(sorted(missing))
-            raise Forbidden(f"member {member.client_id} may not consume topic {names}; a grant would allow it")
+            raise Forbidden(f"member {member.client_id} may not consume topic {names}; give its user a grant")
         return replace(member, subscriptions=may)
 
     def _welcome(self, session: Session) -> bytes:
@@ -192,12 +180,10 @@ class _Groups:
             )
         ).SerializeToString()
 
-    # ------------------------------------------------------------------------------------------------ unary calls
-
     async def list_members(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(groups_pb2.ListMembersRequest, data)
         if self._catalog.groups.get(request.group) is None:
-            self._catalog.may_make_group(request.group)  # a look makes none: a right to describe is enough for it
+            self._catalog.may_make_group(request.group)  # does not create it: the call needs only a right to describe
         members = [member_message(member) for member in self._membership.members.members(request.group)]
         return groups_pb2.ListMembersResponse(status=OK, members=members).SerializeToString()
 
@@ -205,7 +191,7 @@ class _Groups:
         request = parsed(groups_pb2.LockQueuesRequest, data)
         group = await self._catalog.ensure_group(request.group)
         queues = [self._own_queue(queue) for queue in _bounded(request.queues)]
-        open_ones = [queue for queue in queues if self._is_read(queue)]  # a closed one has no owner any more
+        open_ones = [queue for queue in queues if self._is_read(queue)]  # closed queues have no owner
         granted = await self._sessions.locking.lock(
             group.name,
             request.client_id,
@@ -218,7 +204,7 @@ class _Groups:
         response = groups_pb2.LockQueuesResponse(status=OK)
         for queue in queues:
             is_own = queue in own
-            given_until, counts = deliveries_of(self._catalog, self._ledger, group.name, queue) if is_own else (0, ())
+            given_until, counts = deliveries_of(self._kernel, group.name, queue) if is_own else (0, ())
             response.queues.add(
                 queue=queue_message(queue),
                 granted=is_own,
@@ -247,8 +233,8 @@ class _Groups:
         own = self._runtime.settings.broker_name
         if queue.broker_name != own:
             raise PreconditionFailed(
-                f"queue {queue.topic}@{queue.broker_name}:{queue.queue_id} is not of broker {own}; "
-                f"ask {queue.broker_name or 'the broker of its route'}"
+                f"queue {queue.topic}@{queue.broker_name}:{queue.queue_id} is not at broker {own}; "
+                f"call {queue.broker_name or 'the broker of its route'}"
             )
         topic = self._catalog.topics.get(queue.topic)
         if topic is None:
@@ -275,7 +261,7 @@ class _Groups:
 
 def _bounded(queues: Sequence[common_pb2.Queue]) -> Sequence[common_pb2.Queue]:
     if len(queues) > QUEUES_PER_LOCK_MAX:
-        raise BadRequest(f"{len(queues)} queues in one call, the limit is {QUEUES_PER_LOCK_MAX}; ask in parts")
+        raise BadRequest(f"{len(queues)} queues in one call, the limit is {QUEUES_PER_LOCK_MAX}; use several calls")
     return queues
 
 

@@ -1,1 +1,1 @@
-"""What lite topics need of all brokers."""
+"""Lite subscriptions and receives over all brokers."""

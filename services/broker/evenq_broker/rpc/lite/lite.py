@@ -1,9 +1,9 @@
-"""SyncLiteSubscription, and what a LITE topic needs of all its brokers (wire contract 2.7, 3.14, 5.6).
+"""SyncLiteSubscription, and receives of LITE topics over all brokers (wire contract 2.7, 3.14, 5.6).
 
-A subscription sent to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
-lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
-one each time, then it waits for all at once. Waiting takes nothing at the others; what two gave at the same moment is
-given back by one of them, uncounted. When brokers of the topic come or go meanwhile, it begins again.
+A broker that receives a subscription forwards it to all brokers of the parent topic. A message goes to the broker that
+owns its lite topic. A simple consumer always calls the same broker, so that broker looks at all brokers: first at one
+of them, in turn, then it waits for all at the same time. Waiting takes no messages. If two brokers deliver at the same
+moment, one delivery is given back and does not count. When brokers of the topic join or leave, the wait starts again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,11 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.receive_wish import Batch
 from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.lite.lite_topics import Lites
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.lite import lite_start_of
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import FOR_ALL, MARK, forward, mark, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
-from evenq_broker.runtime import Runtime
-
-__all__ = ["LiteReceiver", "LiteSubscriptionHandler", "owner_elsewhere"]
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +50,13 @@ Took = Batch | Fetched | None
 
 
 class LiteSubscriptionHandler:
-    """The handler of SyncLiteSubscription."""
-
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, clients: ConnectedClients, lite: Lites
-    ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, clients: ConnectedClients, lite: Lites) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._clients, self._lite = cluster, clients, lite
 
     async def sync(self, data: bytes, context: RpcContext) -> bytes:
-        """Add to, take from or replace what a client wants of one parent topic, at every broker."""
+        """Adds, removes or replaces the lite subscriptions of a client to one parent topic, at every broker."""
         request = parsed(service_pb2.SyncLiteSubscriptionRequest, data, context)
         if not context.client_id:
             raise ClientIdRequired("a lite subscription belongs to a client; send the header x-mq-client-id")
@@ -83,8 +77,8 @@ class LiteSubscriptionHandler:
             raise
         if topic.message_type is not MessageType.LITE:
             raise IllegalTopic(
-                f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
-                "`evenq topic create NAME --type lite`"
+                f"topic {name} takes {topic.message_type} messages and has no lite topics; create a topic for them "
+                "with `evenq topic create NAME --type lite`"
             )
         group = await self._catalog.ensure_group(request.group.name)
         who = Subscriber(context.client_id, group.name, topic.name)
@@ -104,21 +98,21 @@ class LiteSubscriptionHandler:
             raise HaNotAvailable(
                 f"no broker that has topic {topic} can be reached now; repeat the call in some seconds"
             )
-        # Clients repeat the whole set that they believe to have. What of it has ended they must learn wherever their
-        # stream is open, and not only if it was open in the moment of the deletion (decision 16).
+        # Clients repeat their whole set, and must learn which subscriptions have ended, at any broker with their
+        # stream. The stream need not have been open at the deletion (decision 16).
         if int(request.action) == LiteSubscribeAction.COMPLETE_ADD:
             self._lite.is_gone(context.client_id, request.group.name, topic, names)
             for peer in self._cluster.peers.all() if MARK not in context.headers else ():
                 self._runtime.spawn(self._say_gone(peer.name, data, context), name="lite topic is gone")
 
     async def _say_gone(self, peer: str, request: bytes, context: RpcContext) -> None:
-        address = owner_of(self._runtime, self._catalog, peer, context, cluster=self._cluster)
+        address = owner_of(self._kernel, peer, context, cluster=self._cluster)
         if address is not None:
             with contextlib.suppress(Error):
                 await forward(self._runtime, address, request, context)
 
     async def _elsewhere(self, topic: str, request: bytes, context: RpcContext) -> bytes:
-        # This broker came after the topic was made, so it does not carry it.
+        # This broker joined after the topic was created, so it does not have it.
         answers = await self._to_all(topic, request, context)
         errors = [result for result in answers if result is not None]
         if errors and len(errors) == len(answers):
@@ -141,8 +135,8 @@ class LiteSubscriptionHandler:
                 raise IllegalLiteTopic(problem)
 
     async def _pass_on(self, peer: str, request: bytes, context: RpcContext) -> Error | None:
-        # A broker that is away hears it within 30 s: clients repeat their whole set.
-        address = owner_of(self._runtime, self._catalog, peer, context, cluster=self._cluster)
+        # A broker that is away receives it within 30 s after its return: clients repeat their whole set.
+        address = owner_of(self._kernel, peer, context, cluster=self._cluster)
         if address is None:
             return None
         try:
@@ -162,41 +156,33 @@ def _names(request: service_pb2.SyncLiteSubscriptionRequest, language: str) -> l
         and len(names) > 1
         and set(map(len, names)) == {1}
     ):
-        return ["".join(names)]  # 5.1.2 subscribes to one name at a time and sends its letters
+        return ["".join(names)]  # 5.1.2 subscribes to one name at a time, but sends its characters as names
     return names
 
 
 def owner_elsewhere(
-    runtime: Runtime,
-    catalog: Catalog,
-    topic: str,
-    name: str,
-    context: RpcContext,
-    *,
-    cluster: ClusterLink,
-    lite: Lites,
+    kernel: Kernel, topic: str, name: str, context: RpcContext, *, cluster: ClusterLink, lite: Lites
 ) -> str:
-    """The other broker that a message for this lite topic belongs to; "" = it is stored here."""
-    if MARK in context.headers or lite_problem(name, runtime.settings.lite_topic_size_max):
+    """Returns the other broker that owns this lite topic; empty: its messages are stored here."""
+    if MARK in context.headers or lite_problem(name, kernel.runtime.settings.lite_topic_size_max):
         return ""
     owner = lite.owner(topic, name)
-    return "" if owner_of(runtime, catalog, owner, context, cluster=cluster) is None else owner
+    return "" if owner_of(kernel, owner, context, cluster=cluster) is None else owner
 
 
 class _Places:
-    """The brokers of a topic, as receives look at them."""
-
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.moved = asyncio.Event()
-        """They are others now."""
+        """Set when the topic has other brokers now."""
 
 
 class LiteReceiver:
     """Receives of simple consumers on LITE topics, over all brokers."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, taker: MessageTaker, *, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, taker: MessageTaker, *, cluster: ClusterLink) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster = cluster
         self._taker = taker
         self._turn = 0
@@ -213,7 +199,7 @@ class LiteReceiver:
         here: Callable[[int], Awaitable[Batch | Fetched | None]],
         until_ms: int,
     ) -> Took:
-        """What any broker has. `here` takes from this one, waiting until the time given."""
+        """Returns messages of any broker. `here` takes from this one, and waits until the given time."""
         if MARK in context.headers and FOR_ALL not in context.headers:
             return await here(until_ms)
         who = Subscriber(context.client_id, group.name, topic.name)
@@ -238,9 +224,7 @@ class LiteReceiver:
         first = names[self._turn % len(names)]
         now_ms = self._runtime.now_ms()
         taken = await (
-            here(now_ms)
-            if first == own
-            else fetch(self._runtime, self._catalog, first, request, context, cluster=self._cluster)
+            here(now_ms) if first == own else fetch(self._kernel, first, request, context, cluster=self._cluster)
         )
         if taken is not None or until_ms <= now_ms:
             rest = [] if taken is not None else [name for name in names if name != first]
@@ -320,7 +304,7 @@ class LiteReceiver:
             left_ms = until_ms - self._runtime.now_ms()
             if left_ms > 0 and not await self._ready(peer, who, left_ms, context):
                 return None
-            taken = await fetch(self._runtime, self._catalog, peer, request, context, cluster=self._cluster)
+            taken = await fetch(self._kernel, peer, request, context, cluster=self._cluster)
             if taken is not None or self._runtime.now_ms() >= until_ms:
                 return taken
             pause_ms = min(max(2 * pause_ms, 10), 1_000)  # another send was faster

@@ -1,9 +1,9 @@
-"""A parked poll that another broker's message woke: it fetches there, for its client, without waiting.
+"""Fetches messages from another broker whose message woke a parked poll, without waiting there.
 
-The messages keep the handles of the broker that has them, so acks, changes and forwards of the client find their way
-from any broker (`rpc.cluster.forwarding`). An answer is read to its end before the first frame goes on, so a peer that
-dies in the middle costs no client an error; and what the client does not take to the last frame is given back there,
-uncounted; so is what it turns out not to have taken later (`PassedOn`).
+The messages keep the handles of their broker, so any broker can forward acks and changes of the client
+(`rpc.cluster.forwarding`). An answer is read completely before its first frame is sent on, so the client gets no error
+if the other broker dies in between. Messages are given back there, uncounted, if the client does not read the answer to
+its last frame, or if that is noticed later (`PassedOn`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK_STATUS
 from evenq_broker.rpc.cluster.forwarding import MARK, forward_stream
 from evenq_broker.runtime import Runtime
-
-__all__ = ["Fetched", "PassedOn", "fetch"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ _TIME_TAG = 0x1A
 
 
 class PassedOn:
-    """The handles of messages of another broker that went on to a client. Called when it did not take them."""
+    """Handles of another broker's messages that were sent to a client. Called if the client did not read them."""
 
     __slots__ = ("_address", "_request", "_runtime", "handles")
 
@@ -42,18 +40,18 @@ class PassedOn:
         self.handles: list[str] = []
 
     def note(self, frame: bytes) -> None:
-        """One frame of the answer; only its handle is kept."""
+        """Takes one frame of the answer; only its handle is kept."""
         if frame[:1] == _MESSAGE:
             message = service_pb2.ReceiveMessageResponse.FromString(frame).message
             self.handles.append(message.system_properties.receipt_handle)
 
     def __call__(self) -> None:
-        """The client saw nothing of it: the messages are ready again, and the attempt does not count."""
+        """Gives the messages back; the attempt does not count."""
         if self.handles:
             self._runtime.spawn(self.give_back(), name="give back")
 
     async def give_back(self) -> None:
-        """Make the messages ready again at their broker; returns when that is done."""
+        """Makes the messages ready again at their broker; returns when that is done."""
         request = service_pb2.ChangeInvisibleDurationRequest(suspend=True)
         request.group.CopyFrom(self._request.group)
         request.topic.CopyFrom(self._request.message_queue.topic)
@@ -68,34 +66,34 @@ class PassedOn:
                     timeout_ms=self._runtime.settings.peer_timeout_ms,
                     metadata={MARK: "1"},
                 )
-            except Error as error:  # the messages come again when their time is over
+            except Error as error:  # the messages are redelivered after their invisible duration
                 log.info("messages not returned to broker %s: %s", self._address, error.message)
                 return
 
 
 class Fetched:
-    """The answer of another broker that holds messages."""
+    """The answer of another broker, with messages."""
 
     def __init__(self, fetching: _PeerFetch, source: str, frames: list[bytes]) -> None:
         self.source = source
-        """Name of the broker."""
+        """Name of the other broker."""
         self._fetching = fetching
         self._frames = frames
 
     def give_back(self) -> None:
-        """No caller takes it."""
+        """Gives the messages back in the background."""
         self._fetching.give_back(self._frames)
 
     async def given_back(self) -> None:
-        """No caller takes it; returns when its broker has it back."""
+        """Gives the messages back; returns when their broker has them."""
         await self.passed_on().give_back()
 
     def passed_on(self) -> PassedOn:
-        """To be called if its caller did not take it, after all."""
+        """Returns a function that gives the messages back if the client did not read them."""
         return self._fetching.passed_on(self._frames)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """All its frames. Closing it early gives the messages back."""
+        """Yields all frames. Closing it early gives the messages back."""
         complete = False
         try:
             for frame in self._frames:
@@ -107,19 +105,18 @@ class Fetched:
 
 
 async def fetch(
-    runtime: Runtime,
-    catalog: Catalog,
+    kernel: Kernel,
     source: str,
     request: service_pb2.ReceiveMessageRequest,
     context: RpcContext,
     *,
     cluster: ClusterLink,
 ) -> Fetched | None:
-    """What the broker `source` has for this receive; None if it has nothing, or does not answer."""
-    view = catalog.routes.broker(source)
+    """Returns messages of the broker `source` for this receive; None: it has none, or does not answer."""
+    view = kernel.catalog.routes.broker(source)
     if view is None:
         return None
-    fetching = _PeerFetch(runtime, cluster.peers.address_of(view), request)
+    fetching = _PeerFetch(kernel.runtime, cluster.peers.address_of(view), request)
     task = spawn(fetching.run(source, context), name=f"fetch from {source}")
     try:
         frames = await asyncio.shield(task)
@@ -130,15 +127,13 @@ async def fetch(
 
 
 class _PeerFetch:
-    """One receive at another broker."""
-
     def __init__(self, runtime: Runtime, address: str, request: service_pb2.ReceiveMessageRequest) -> None:
         self._runtime = runtime
         self._address = address
         self._request = request
 
     async def run(self, source: str, context: RpcContext) -> list[bytes]:
-        """The frames of a good answer; none if there are no messages."""
+        """Returns the frames of an answer with messages; otherwise none."""
         request = service_pb2.ReceiveMessageRequest()
         request.CopyFrom(self._request)
         request.message_queue.broker.name = source
@@ -154,18 +149,17 @@ class _PeerFetch:
             log.info("fetch of messages at broker %s failed: %s", source, error.message, extra={"peer": source})
         if len(frames) < 2:
             return []
-        if frames[-1][0] != _TIME_TAG:  # cut off: a batch without its end would be lost by some SDKs
+        if frames[-1][0] != _TIME_TAG:  # cut off: some SDKs would lose a batch without its end
             end = service_pb2.ReceiveMessageResponse()
             set_ms(end.delivery_timestamp, self._runtime.clock.now_ms())
             frames.append(end.SerializeToString())
         return frames
 
     def give_back(self, frames: list[bytes]) -> None:
-        """No client takes it."""
+        """Gives the messages back in the background."""
         self.passed_on(frames)()
 
     def passed_on(self, frames: list[bytes]) -> PassedOn:
-        """The handles of this answer."""
         passed = PassedOn(self._runtime, self._address, self._request)
         for frame in frames:
             passed.note(frame)

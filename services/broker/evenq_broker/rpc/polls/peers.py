@@ -1,15 +1,11 @@
-"""`evenq.v1.Peers`: calls between brokers about parked polls, settings of groups, what clients want of lite topics,
-which clients live, and changes of topics and groups that a broker missed.
-
-The work is that of `loops.polls.cluster_polls`, `loops.groups.settings`, `loops.lite.lite_topics`,
-`loops.groups.departures` and `loops.cluster.change_sender`.
-"""
+"""`evenq.v1.Peers`: calls between brokers about polls, group settings, lite topics, clients and missed changes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from evenq.serving.rpc import CallKind, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import Subscriber
@@ -20,11 +16,8 @@ from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.wire.cluster import changes_of
 from evenq_broker.loops.wire.lite import lite_set_messages
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
-
-__all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
@@ -37,8 +30,6 @@ def rpcs(
     departures: Departures,
     change_sender: ChangeSender,
 ) -> list[Rpc]:
-    """The calls of this module."""
-
     def interest(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
         return cluster_polls.serve(requests)
 
@@ -69,10 +60,10 @@ def rpcs(
         return peers_pb2.CatalogChangesResponse(status=OK, refused=refused).SerializeToString()
 
     return [
-        rpc("/evenq.v1.Peers/CatalogChanges", catalog_changes, peers_pb2.CatalogChangesResponse),
-        rpc("/evenq.v1.Peers/Clients", clients, peers_pb2.ClientsResponse),
-        rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
-        rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, CallKind.BIDI),
-        rpc("/evenq.v1.Peers/GroupSettings", settings_of_groups, peers_pb2.GroupSettingsResponse),
-        rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
+        rpc("/evenq.v1.Peers/CatalogChanges", catalog_changes),
+        rpc("/evenq.v1.Peers/Clients", clients),
+        rpc("/evenq.v1.Peers/LiteReady", lite_ready),
+        rpc("/evenq.v1.Peers/Interest", interest),
+        rpc("/evenq.v1.Peers/GroupSettings", settings_of_groups),
+        rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions),
     ]

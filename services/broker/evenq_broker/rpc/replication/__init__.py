@@ -1,1 +1,1 @@
-"""What the brokers of one group ask each other."""
+"""Calls between the copies of one broker group."""

@@ -1,9 +1,8 @@
-"""What each copy of a broker group answers at its address for the other copies, leader or not: `DescribeCluster`,
-`ElectUnclean` and `ChangeCopies`.
+"""`DescribeCluster`, `ElectUnclean` and `ChangeCopies` at the address of each copy for the other copies.
 
-Clients are served by a group's leader alone, once it serves; these calls are how an operator looks at a group that has
-none, lets a copy lead that is not in sync, or lowers the minimum of a leader that waits for other copies. The copy
-asked asks the others, a second each, and makes one view of it; what another copy has to do, it passes on, once.
+Only a leader that serves answers clients. With these calls an operator inspects a group without a leader, or makes a
+copy lead that is not in sync. They also lower the minimum of a leader that waits for other copies. The copy queries the
+others, 1 s each, and merges their views. A request for another copy is forwarded to it, once.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -19,31 +19,27 @@ from evenq_broker.core.replication.group_view import ReplicaGroupView, combined
 from evenq_broker.core.replication.record import NO_LEADER, REASON_MAX
 from evenq_broker.core.replication.unclean import UncleanOrder
 from evenq_broker.loops.wire.broker_groups import election_message, group_message, group_of, lost_message
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
-
-__all__ = ["copy_rpcs"]
 
 METHOD = "/evenq.v1.Admin/DescribeCluster"
 ELECT_UNCLEAN = "/evenq.v1.Admin/ElectUnclean"
 CHANGE_COPIES = "/evenq.v1.Admin/ChangeCopies"
 PASSED_ON = "x-evenq-passed-on"
-"""On a call that another copy passed on: it is not passed on again."""
+"""Header of a call that another copy forwarded: it is not forwarded again."""
 OTHERS_MS = 1_000
 PASS_MS = 5_000
-"""Longest wait for the answer of the copy that a call was passed on to, which asks the others itself."""
+"""Longest wait for the answer to a forwarded call: that copy queries the others, too."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def copy_rpcs(runtime: Runtime, control: GroupControl) -> list[Rpc]:
-    """The calls of this module."""
     copies = _Copies(runtime, control)
     return [
-        rpc(METHOD, copies.describe, admin_pb2.DescribeClusterResponse),
-        rpc(ELECT_UNCLEAN, copies.elect_unclean, admin_pb2.ElectUncleanResponse),
-        rpc(CHANGE_COPIES, copies.change, admin_pb2.ChangeCopiesResponse),
+        rpc(METHOD, copies.describe),
+        rpc(ELECT_UNCLEAN, copies.elect_unclean),
+        rpc(CHANGE_COPIES, copies.change),
     ]
 
 
@@ -59,7 +55,7 @@ class _Copies:
         ).SerializeToString()
 
     async def elect_unclean(self, data: bytes, context: RpcContext) -> bytes:
-        """The plan; or with the operator's consent the election, carried out by the copy that is to lead."""
+        """Returns the plan; with the operator's consent also the election, which the chosen copy carries out."""
         request = parsed(admin_pb2.ElectUncleanRequest, data)
         self._check_name(request.broker_name)
         order = _order(request)
@@ -74,7 +70,7 @@ class _Copies:
         )
         if request.accept_data_loss:
             if order is None:
-                raise BadRequest("the request names no copy that is to lead")
+                raise BadRequest("the request names no copy; give the copy that shall lead")
             if plan.refusal:
                 raise PreconditionFailed(
                     f"no unclean election of copy {order.copy}: {plan.refusal}. Nothing was changed"
@@ -85,7 +81,7 @@ class _Copies:
         return response.SerializeToString()
 
     async def change(self, data: bytes, context: RpcContext) -> bytes:
-        """As a leader serves it for clients, which one that waits for other copies does not do yet."""
+        """Changes the copies. A serving leader also does it for clients; one that waits for copies does not serve."""
         request = parsed(admin_pb2.ChangeCopiesRequest, data)
         change = change_of(request)
         self._check_name(request.broker_name)
@@ -102,17 +98,17 @@ class _Copies:
     def _check_name(self, name: str) -> None:
         own = self._runtime.settings.broker_name
         if name != own:
-            raise BadRequest(f"this is a copy of broker group {own}, not of {name[:80]!r}: ask a copy of that one")
+            raise BadRequest(f"this is a copy of broker group {own}, not of {name[:80]!r}: call a copy of that group")
 
     async def _everywhere(self) -> ReplicaGroupView:
-        """As all copies see it that answer."""
+        """Returns the merged view of all copies that answer."""
         view = self._control.view()
         others = [one.address for one in view.copies if one.copy != view.told_by and one.address]
         answers = await asyncio.gather(*map(self._ask, others))
         return combined([view, *(one for one in answers if one is not None)])
 
     async def _ask(self, address: str) -> ReplicaGroupView | None:
-        """What another copy knows; None: it does not answer, or for another group."""
+        """Returns the view of another copy; None: it does not answer, or belongs to another group."""
         request = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
         try:
             data = await self._runtime.net.unary(address, METHOD, request, timeout_ms=OTHERS_MS)
@@ -126,7 +122,7 @@ class _Copies:
     async def _pass(self, method: str, data: bytes, context: RpcContext, view: ReplicaGroupView, copy: int) -> bytes:
         known = view.copy(copy)
         if PASSED_ON in context.headers or known is None or not known.address:
-            raise PreconditionFailed(f"copy {copy} of broker group {view.broker_name} must be asked itself; try again")
+            raise PreconditionFailed(f"copy {copy} of broker group {view.broker_name} must be called directly; retry")
         try:
             return await self._runtime.net.unary(
                 known.address, method, data, timeout_ms=PASS_MS, metadata={PASSED_ON: "1"}
@@ -134,14 +130,13 @@ class _Copies:
         except (ConnectionFailed, RequestTimeout) as error:
             raise ConnectionFailed(
                 f"copy {copy} of broker group {view.broker_name} at {known.address} did not answer: {error.message}. "
-                "Look with `evenq cluster show` whether it was done"
+                "See with `evenq cluster show` whether it was done"
             ) from error
 
 
 def _order(request: admin_pb2.ElectUncleanRequest) -> UncleanOrder | None:
-    """Raises BadRequest."""
     if len(request.reason) > REASON_MAX:
-        raise BadRequest(f"the reason has {len(request.reason)} characters, at most {REASON_MAX} are kept: shorten it")
+        raise BadRequest(f"the reason has {len(request.reason)} characters, the limit is {REASON_MAX}: shorten it")
     if not request.HasField("copy"):
         return None
     return UncleanOrder(

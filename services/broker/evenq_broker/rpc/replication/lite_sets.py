@@ -1,29 +1,24 @@
-"""`evenq.v1.Peers/LiteSubscriptions` at a copy's address for the other copies: its leader tells what clients want.
-
-It is kept, so that this copy begins with it if it leads next (`loops.replication.lite_sets`).
-"""
+"""`evenq.v1.Peers/LiteSubscriptions` at a copy: keeps the leader's lite subscriptions, in case it leads next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from evenq.errors import BadRequest
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import LiteSet
 from evenq_broker.loops.replication.lite_sets import METHOD
 from evenq_broker.loops.wire.lite import lite_sets_in
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-
-__all__ = ["lite_set_rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def lite_set_rpcs(broker_name: str, keep: Callable[[Sequence[LiteSet]], None]) -> list[Rpc]:
-    """The call of this module. `keep` takes what the leader says."""
+    """Returns the call of this module. `keep` takes the subscriptions."""
 
     async def lite_subscriptions(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(peers_pb2.LiteSubscriptionsRequest, data)
@@ -32,4 +27,4 @@ def lite_set_rpcs(broker_name: str, keep: Callable[[Sequence[LiteSet]], None]) -
         keep(lite_sets_in(request.sets))
         return peers_pb2.LiteSubscriptionsResponse(status=OK).SerializeToString()
 
-    return [rpc(METHOD, lite_subscriptions, peers_pb2.LiteSubscriptionsResponse)]
+    return [rpc(METHOD, lite_subscriptions)]

@@ -1,8 +1,8 @@
-"""`evenq.v1.Replication`: what the other brokers of a group send here, and the snapshot that they may fetch.
+"""`evenq.v1.Replication`: links from the other copies of a group, and the snapshot that they may fetch.
 
-`replication_rpcs` needs no `Broker`: a broker that follows serves these calls and no other. Messages of one link reach
-`receive` one by one, in their order, and the link is not read while the receiver has no room, so that its sender waits.
-What is not a message ends its link with the reason; a mistake of ours ends it as every failed call.
+`replication_rpcs` needs no `Broker`, so followers serve these calls as well. Messages of one link reach `receive` one
+by one, in their order. A link is not read while the receiver has no capacity, so its sender waits. A message that is
+not valid ends its link with the reason; an internal error ends it like every failed call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from crc32c import crc32c
 
 from evenq.errors import BadRequest, NotFound, TooManyRequests
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import CallKind, Rpc, RpcContext
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSource, listing_fault
@@ -24,22 +25,19 @@ from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     STANDS,
     LinkEnd,
+    LinkOpening,
     MalformedMessage,
     MessageReader,
-    Opening,
     closed_event,
 )
-from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 
-__all__ = ["FETCHES_MAX", "ReplicationReceiver", "replication_rpcs"]
-
 FETCHES_MAX = 2
-"""Snapshots that are sent at once."""
+"""Most snapshots that are sent at the same time."""
 
 
 class ReplicationReceiver(Protocol):
-    """Whom the calls are served for; `loops.replication.peer_links.PeerLinks` is one."""
+    """The receiver of messages; implemented by `loops.replication.peer_links.PeerLinks`."""
 
     @property
     def incoming(self) -> IncomingLinks:
@@ -47,17 +45,16 @@ class ReplicationReceiver(Protocol):
 
     @property
     def snapshots(self) -> SnapshotSource | None:
-        """Files that may be fetched; None: there are none."""
+        """Source of snapshots; None: there is none."""
 
     def receive(self, envelope: Envelope) -> None:
-        """One message. Must not wait."""
+        """Receives one message without waiting."""
 
     async def room(self) -> None:
-        """Wait until one more message may be received."""
+        """Waits until one more message may be received."""
 
 
 def replication_rpcs(receiver: ReplicationReceiver) -> list[Rpc]:
-    """The calls of this module."""
     fetching = _Fetching(receiver)
 
     def link(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
@@ -67,16 +64,12 @@ def replication_rpcs(receiver: ReplicationReceiver) -> list[Rpc]:
         return fetching.serve(data)
 
     return [
-        rpc("/evenq.v1.Replication/Link", link, pb.LinkEvent, CallKind.BIDI),
-        rpc("/evenq.v1.Replication/FetchSnapshot", fetch_snapshot, pb.SnapshotPiece, CallKind.SERVER_STREAM),
+        rpc("/evenq.v1.Replication/Link", link),
+        rpc("/evenq.v1.Replication/FetchSnapshot", fetch_snapshot),
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- links
-
-
 async def _link(receiver: ReplicationReceiver, requests: AsyncIterator[bytes], peer: str) -> AsyncIterator[bytes]:
-    """The answers of one link."""
     links = receiver.incoming
     try:
         link = links.arrived(peer)
@@ -98,7 +91,6 @@ async def _link(receiver: ReplicationReceiver, requests: AsyncIterator[bytes], p
 
 
 async def _read(receiver: ReplicationReceiver, link: IncomingLink, requests: AsyncIterator[bytes]) -> None:
-    """Everything that comes on one link, until it is closed."""
     links, reader = receiver.incoming, MessageReader()
     try:
         async for data in requests:
@@ -120,25 +112,20 @@ async def _read(receiver: ReplicationReceiver, link: IncomingLink, requests: Asy
         link.close("the sender ended the link")
 
 
-# --------------------------------------------------------------------------------------------------------- snapshots
-
-
 class _Fetching:
-    """Sends snapshots, a few at a time."""
-
     def __init__(self, receiver: ReplicationReceiver) -> None:
         self._receiver = receiver
         self._running = 0
 
     async def serve(self, data: bytes) -> AsyncIterator[bytes]:
-        """The pieces of the newest snapshot. Raises BadRequest, NotFound, TooManyRequests."""
+        """Yields the pieces of the newest snapshot. Raises BadRequest, NotFound, TooManyRequests."""
         request = parsed(pb.FetchSnapshotRequest, data)
-        opening = Opening(request.cluster, request.broker_name, request.sender, request.receiver)
+        opening = LinkOpening(request.cluster, request.broker_name, request.sender, request.receiver)
         fault = self._receiver.incoming.fault_of(opening)
         if fault:
             raise BadRequest(fault)
         if self._running >= FETCHES_MAX:
-            raise TooManyRequests(f"{FETCHES_MAX} snapshots are sent at once, the maximum; ask again")
+            raise TooManyRequests(f"{FETCHES_MAX} snapshots are being sent, the maximum; retry")
         self._running += 1
         try:
             source = self._receiver.snapshots
@@ -163,7 +150,7 @@ def _head(listing: SnapshotListing) -> bytes:
 
 
 async def _pieces(source: SnapshotSource, file: SnapshotFile) -> AsyncIterator[bytes]:
-    """One file. Raises NotFound if it has changed meanwhile."""
+    """Yields one file. Raises NotFound if it has changed meanwhile."""
     offset, crc = 0, 0
     while True:
         size = min(PIECE_BYTES_MAX, file.size - offset)

@@ -1,1 +1,1 @@
-"""Topics that grow and shrink, brokers that drain and leave."""
+"""Resizing of topics, draining and leaving of brokers."""

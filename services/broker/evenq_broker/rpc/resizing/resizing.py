@@ -1,7 +1,7 @@
-"""`evenq.v1.Admin`: more or fewer queues, what queues are for, brokers that take no more messages (RT-8, TQ-14).
+"""`evenq.v1.Admin`: number and permission of queues, draining and forgetting of brokers (RT-8, TQ-14).
 
-Handlers only spread a request over the brokers it is for and add up; `loops.resizing.resizing` does it at each. All
-three calls may be repeated, and shrinking and draining are meant to be: each answer tells what is still to be read.
+Handlers send a request to its brokers and merge the answers; `loops.resizing.resizing` does the work at each. All calls
+may be repeated. Shrinking and draining are repeated until the answer shows no more unread messages.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, NotFound, PreconditionFailed, TopicNotFound
 from evenq.model import MessageType, Permission, TopicConfig
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -20,62 +21,42 @@ from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
-from evenq_broker.loops.resizing.resizing import drain, hidden_by, left_here, permit, scale
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.loops.wire.translation import counts_of, entry_of
-from evenq_broker.rpc.access import rpc
-from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.resizing.leaving import UNFINISHED_NAMED_MAX, TopicLeaveHandler, unfinished_message
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
+from evenq_broker.loops.resizing.resizing import drain, hidden_by, leave, left_here, look, permit, scale
+from evenq_broker.loops.state.kernel import Kernel
+from evenq_broker.loops.wire.translation import counts_of, entry_of, queue_message
+from evenq_broker.rpc.answers import answers_of, parsed
 
 SERVICE = "/evenq.v1.Admin/"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _Change = admin_pb2.DrainBrokerRequest
+UNFINISHED_NAMED_MAX = 1_000
 
 
-def rpcs(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    cluster: ClusterLink,
-    cluster_catalog: ClusterCatalog,
-    membership: GroupTables,
-    lite: Lites,
-) -> list[Rpc]:
-    """The calls of this module."""
-    resizing = _Resizing(
-        runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership, lite=lite
-    )
-    return [
-        rpc(SERVICE + "ScaleTopic", resizing.scale, admin_pb2.ScaleTopicResponse),
-        rpc(SERVICE + "PermitTopic", resizing.permit, admin_pb2.PermitTopicResponse),
-        rpc(SERVICE + "DrainBroker", resizing.drain, admin_pb2.DrainBrokerResponse),
-        rpc(SERVICE + "ForgetBroker", resizing.forget, admin_pb2.ForgetBrokerResponse),
-    ]
-
-
-class _Resizing:
+class ResizeHandler:
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
         membership: GroupTables,
         lite: Lites,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._membership, self._lite = cluster, membership, lite
         self._cluster_catalog = cluster_catalog
         self._leaving = TopicLeaveHandler(
-            runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership
+            kernel, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership
         )
+
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(SERVICE + "ScaleTopic", self.scale),
+            rpc(SERVICE + "PermitTopic", self.permit),
+            rpc(SERVICE + "DrainBroker", self.drain),
+            rpc(SERVICE + "ForgetBroker", self.forget),
+        ]
 
     async def scale(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.ScaleTopicRequest, data)
@@ -83,23 +64,14 @@ class _Resizing:
             return await self._leaving.leave(request)
         if not 1 <= request.queues <= 4096:
             raise BadRequest(
-                f"topic {request.topic!r} asks for {request.queues} queues a broker, the range is 1 to 4096"
+                f"topic {request.topic!r} requests {request.queues} queues on each broker, the range is 1 to 4096"
             )
         if request.local:
             if request.dry_run:
-                topic, left = hidden_by(
-                    self._runtime,
-                    self._catalog,
-                    self._ledger,
-                    request.topic,
-                    request.queues,
-                    membership=self._membership,
-                )
+                topic, left = hidden_by(self._kernel, request.topic, request.queues, membership=self._membership)
             else:
                 topic, left = await scale(
-                    self._runtime,
-                    self._catalog,
-                    self._ledger,
+                    self._kernel,
                     request.topic,
                     request.queues,
                     force=request.force,
@@ -111,7 +83,7 @@ class _Resizing:
             return admin_pb2.ScaleTopicResponse(status=OK, brokers=[resized]).SerializeToString()
         if self._catalog.routes.kind_of(request.topic) is MessageType.LITE:
             raise BadRequest(
-                f"topic {request.topic} takes LITE messages: each lite topic is a queue of its own, none can be added"
+                f"topic {request.topic} takes LITE messages: each lite topic is a queue, and none can be added"
             )
         names = await self._places(request.topic, request.broker_name)
         local_request = admin_pb2.ScaleTopicRequest()
@@ -127,9 +99,7 @@ class _Resizing:
         if request.permission not in [int(known) for known in Permission]:
             raise BadRequest(f"permission {request.permission} is unknown; give READ_WRITE, READ, WRITE or NONE")
         if request.local:
-            topic = await permit(
-                self._runtime, self._catalog, self._ledger, request.topic, Permission(request.permission)
-            )
+            topic = await permit(self._kernel, request.topic, Permission(request.permission))
             resized = self._resized(self._runtime.settings.broker_name, topic, ())
             return admin_pb2.PermitTopicResponse(status=OK, brokers=[resized]).SerializeToString()
         names = await self._places(request.topic, request.broker_name)
@@ -147,10 +117,10 @@ class _Resizing:
                 raise NotFound(f"no live broker is named {request.broker_name!r}; the cluster has {names}")
             return await self._cluster.peers.ask(request.broker_name, SERVICE + "DrainBroker", data)
         if request.change == _Change.DRAIN:
-            await drain(self._catalog, self._ledger, on=True)
+            await drain(self._kernel, on=True)
         elif request.change == _Change.RESUME:
-            await drain(self._catalog, self._ledger, on=False)
-        left = left_here(self._runtime, self._catalog, self._ledger, membership=self._membership, lite=self._lite)
+            await drain(self._kernel, on=False)
+        left = left_here(self._kernel, membership=self._membership, lite=self._lite)
         return admin_pb2.DrainBrokerResponse(
             status=OK,
             broker_name=own,
@@ -173,32 +143,26 @@ class _Resizing:
             )
             return admin_pb2.ForgetBrokerResponse(status=OK, known=True).SerializeToString()
         if not request.broker_name:
-            raise BadRequest("the request names no broker; say which one is gone for good")
+            raise BadRequest("the request names no broker; name the one that is gone for good")
         await self._cluster.facts_settled()
         if request.broker_name == self._runtime.settings.broker_name or self._catalog.routes.broker(
             request.broker_name
         ):
             raise PreconditionFailed(
-                f"broker {request.broker_name} is there: it cannot be forgotten; drain it with "
+                f"broker {request.broker_name} is alive and cannot be forgotten; drain it with "
                 f"`evenq broker drain {request.broker_name}` and stop it first"
             )
         forgotten = await known.forget(request.broker_name)
         if not request.local:
             local_request = admin_pb2.ForgetBrokerRequest(broker_name=request.broker_name, local=True)
             silent: list[str] = []
-            for name, result in await self._cluster.peers.ask_peers(
-                SERVICE + "ForgetBroker", local_request.SerializeToString()
-            ):
-                if isinstance(result, Error):
-                    silent.append(name)
-                    continue
-                response = admin_pb2.ForgetBrokerResponse.FromString(result)
-                check(response.status)
+            answers = await self._cluster.peers.ask_peers(SERVICE + "ForgetBroker", local_request.SerializeToString())
+            for response in answers_of(admin_pb2.ForgetBrokerResponse, answers, silent=silent):
                 forgotten = forgotten or response.known
             if silent:
                 raise ConnectionFailed(
                     f"broker {request.broker_name} is forgotten, but not by {', '.join(silent)}, which did not answer "
-                    "and will miss it; do it again"
+                    "and still wait for it; repeat it"
                 )
             if not forgotten:
                 names = ", ".join(one.name for one in known.missing()) or "none"
@@ -206,7 +170,7 @@ class _Resizing:
         return admin_pb2.ForgetBrokerResponse(status=OK, known=forgotten).SerializeToString()
 
     async def _writers(self) -> int:
-        # The others: a cluster whose last open broker drains takes no messages at all.
+        # Without this broker: a cluster whose last open broker drains accepts no messages at all.
         look = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
         answers = await self._cluster.peers.ask_peers(SERVICE + "DescribeCluster", look)
         responses = (
@@ -215,7 +179,7 @@ class _Resizing:
         return sum(not summary.draining for part in responses for summary in part.brokers)
 
     async def _places(self, topic: str, broker_name: str) -> list[str]:
-        """The live brokers that the request is for. Raises TopicNotFound, NotFound."""
+        """Returns the live brokers that the request is for. Raises TopicNotFound, NotFound."""
         await self._cluster.facts_settled()
         names = [at.broker.name for at in self._catalog.routes.route(topic)]
         if not names:
@@ -245,3 +209,92 @@ class _Resizing:
         entry = entry_of(topic.name, counts_of(name, topic, draining=self._catalog.draining))
         shown = list(map(unfinished_message, left))[:UNFINISHED_NAMED_MAX]
         return admin_pb2.ResizedTopic(broker_name=name, entry=entry, unfinished=shown)
+
+
+class TopicLeaveHandler:
+    """The handler of ScaleTopic for 0 queues: the topic leaves a broker (TQ-4; `loops.resizing.resizing`).
+
+    Before, the other brokers learn that an operator chose the topic's brokers, so that none restores it by its use.
+    """
+
+    def __init__(
+        self, kernel: Kernel, *, cluster: ClusterLink, cluster_catalog: ClusterCatalog, membership: GroupTables
+    ) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
+        self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
+
+    async def leave(self, request: admin_pb2.ScaleTopicRequest) -> bytes:
+        """Takes one step at the named broker, or with `local` here."""
+        if request.local:
+            resized = await self._here(request)
+            return admin_pb2.ScaleTopicResponse(status=OK, brokers=[resized]).SerializeToString()
+        await self._cluster.facts_settled()
+        self._must_be_leavable(request)
+        if not request.dry_run:
+            await self._choose_others(request)
+        request.local = True
+        if request.broker_name == self._runtime.settings.broker_name:
+            return await self.leave(request)
+        return await self._cluster.peers.ask(
+            request.broker_name, "/evenq.v1.Admin/ScaleTopic", request.SerializeToString()
+        )
+
+    async def _choose_others(self, request: admin_pb2.ScaleTopicRequest) -> None:
+        staying = {
+            at.broker.name: 0
+            for at in self._catalog.routes.route(request.topic)
+            if at.broker.name != request.broker_name
+        }
+        placements = await self._cluster_catalog.create_topic(request.topic, brokers=staying)
+        failed = [f"{one.broker_name} ({one.error})" for one in placements if one.error]
+        if failed:
+            raise ConnectionFailed(f"topic {request.topic} was not changed on {', '.join(failed)}; repeat it")
+
+    def _must_be_leavable(self, request: admin_pb2.ScaleTopicRequest) -> None:
+        topic, name, routes = request.topic, request.broker_name, self._catalog.routes
+        names = [at.broker.name for at in routes.route(topic)]
+        if not names:
+            raise TopicNotFound(f"no topic {topic!r} on any live broker; see `evenq topic list`")
+        if not name:
+            raise BadRequest(
+                f"0 queues: a topic leaves one broker at a time, so name the broker; `evenq topic delete {topic}` "
+                "deletes it everywhere"
+            )
+        if name not in names:
+            raise NotFound(f"topic {topic} is not on broker {name!r}; it is on {', '.join(names)}")
+        if routes.kind_of(topic) is MessageType.LITE:
+            raise BadRequest(f"topic {topic} takes LITE messages: its lite topics are spread over all brokers")
+        if len(names) == 1:
+            raise BadRequest(
+                f"topic {topic} is on broker {name} alone; add another broker first with `evenq topic create "
+                f"{topic} --broker NAME`, or delete it with `evenq topic delete {topic}`"
+            )
+
+    async def _here(self, request: admin_pb2.ScaleTopicRequest) -> admin_pb2.ResizedTopic:
+        own = self._runtime.settings.broker_name
+        if request.dry_run:
+            topic, remains = look(self._kernel, request.topic, membership=self._membership)
+        else:
+            topic, remains = await leave(
+                self._kernel,
+                request.topic,
+                close_unread=request.close_unread,
+                force=request.force,
+                membership=self._membership,
+            )
+        return admin_pb2.ResizedTopic(
+            broker_name=own,
+            entry=entry_of(topic.name, counts_of(own, topic, draining=self._catalog.draining)),
+            unfinished=map(unfinished_message, remains.unfinished[:UNFINISHED_NAMED_MAX]),
+            unread=remains.unread,
+            stored=remains.stored,
+            delayed=remains.delayed,
+            gone=remains.gone,
+        )
+
+
+def unfinished_message(one: Unfinished) -> admin_pb2.UnfinishedQueue:
+    """Returns the wire form of a queue that a group has not finished."""
+    queue = queue_message(one.queue)
+    return admin_pb2.UnfinishedQueue(queue=queue, group=one.group, lag=one.lag, inflight=one.inflight)

@@ -1,1 +1,1 @@
-"""Messages that come, from both protocols."""
+"""Sends, blocks and recalls, in both protocols."""

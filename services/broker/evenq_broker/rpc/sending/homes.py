@@ -1,13 +1,31 @@
-"""Messages with a message group go to the group's home broker, whichever broker their producer chose (checklist 21).
+"""One order for each message group: its messages go to the home broker of the group (checklist 21).
 
-The SDKs hash groups differently, so only the servers can keep one order for all of them. One hop; a message that was
-passed on is stored where it came. Called by `rpc.sending.send` for topics that take ordered messages, and by
-`rpc.sending.publishing`.
+Problem. Messages of a group must be in one queue, or no consumer can restore their order. The SDKs choose queues with
+different hash functions, so two producers of one group would use two brokers. Only the servers can choose.
 
-A home that is away keeps its groups for `message_group_away_ms`, and sends to them fail: what is stored elsewhere
-meanwhile would be delivered before what the home still holds. From the moment that a broker stops it takes no messages
-of its groups: they could only be delivered after its restart. A broker with copies takes them, as another copy answers
-in its name.
+Idea. The home of a group is the broker with the greatest hash of group and broker name (`home_of`: rendezvous hashing).
+Every broker computes it from the brokers of the route and those that are away, so brokers need not agree on a decision.
+A broker that receives a message of another home forwards it. A list for several homes is split, and the answers are
+joined in the order of the request.
+
+Example: brokers broker-a, broker-b, broker-c. The homes of `order-1`, `order-3` and `order-6` are broker-a, broker-c
+and broker-b. Of 10,000 groups g0 to g9999 they are the home of 3352, 3342 and 3306. Without broker-b, `order-6` moves
+to broker-a; only the 3342 groups of broker-b move, as the order of the other hashes does not change.
+
+Homes that do not accept messages (decision 108):
+- A home that is away keeps its groups for `message_group_away_ms` (default 300,000), and sends to them fail. A message
+  stored elsewhere meanwhile would be delivered before those that the home still holds. After that time the order is
+  given up: other brokers store the messages, and those of the lost broker are delivered late.
+- A home that is stopping refuses its groups: it could deliver their messages only after its restart. With copies it
+  accepts them, because another copy will answer under its name.
+
+Invariants:
+- One hop: a forwarded message is stored where it arrives, so brokers with different routes cannot exchange it forever.
+- An error of one home is the status of its own messages only.
+- Messages without a message group are stored where they arrive, and all messages if fewer than two brokers qualify.
+
+Used by `rpc.sending.send` for topics with ordered messages, and by `rpc.sending.publishing`. Reference: Thaler and
+Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", 1998.
 """
 
 from __future__ import annotations
@@ -22,36 +40,32 @@ from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.state.frames import field
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK_STATUS, for_caller, parsed, several
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["Homes"]
 
 Send = Callable[[bytes, RpcContext], Awaitable[bytes]]
 Owner = str | Error | None
-"""The address of a message's broker; None: this one; an error: it takes no messages now."""
+"""The address of a message's broker; None: this one; an error: the home accepts no messages now."""
 
 
 class Homes:
-    """The homes of message groups."""
-
-    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog, self._cluster = runtime, catalog, cluster
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._cluster = kernel.runtime, kernel.catalog, cluster
 
     async def elsewhere(
         self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext, *, send_here: Send
     ) -> bytes | None:
-        """The answer, if some of the messages belong to other brokers; None: store them here. Raises ConnectionFailed
-        if the home of all of them takes no messages now. `send_here`: stores a part of a list.
+        """Returns the answer if some messages belong to other brokers; None: store all here. Raises ConnectionFailed if
+        the home of all of them accepts no messages now. `send_here`: stores a part of a list.
         """
         names, away = self._homes(request.messages[0].topic.name)
         if len(names) < 2:
             return None
         groups = [message.system_properties.message_group for message in request.messages]
         owners: dict[str, Owner] = {group: self._owner(group, names, away, context) for group in groups}
-        if len({id(owner) if isinstance(owner, Error) else owner for owner in owners.values()}) == 1:
+        if len({id(owner) if isinstance(owner, Error) else owner for owner in owners.values()}) == 1:  # one home
             owner = owners[groups[0]]
             if isinstance(owner, Error):
                 raise owner
@@ -59,17 +73,15 @@ class Homes:
         return await self._apart(request, [owners[group] for group in groups], context, send_here=send_here)
 
     def must_not_be_away(self, topic: str, groups: Iterable[str]) -> None:
-        """Raises ConnectionFailed if the home of one of the groups is away: its producer started since, and does not
-        know the broker.
-        """
+        """Raises ConnectionFailed if a home is away: its producer started after it left and does not know it."""
         names, away = self._homes(topic)
         for group in groups if away else ():
             if group and (home := home_of(group, names)) in away:
                 raise self._is_away(home)
 
     def _homes(self, topic: str) -> tuple[list[str], list[str]]:
-        """The brokers that message groups of the topic have as homes, and those of them that are away."""
-        if self._runtime.settings.message_group_home != "cluster":
+        """Returns the brokers that are homes of message groups of the topic, and those of them that are away."""
+        if self._runtime.settings.message_group_home != "cluster":  # the producer chooses: no homes
             return [], []
         names = [at.broker.name for at in self._catalog.routes.route(topic) if at.counts.permission.writable]
         away = self._cluster.known.homes(topic, self._runtime.settings.message_group_away_ms)
@@ -79,33 +91,31 @@ class Homes:
         if not group:
             return None
         home = home_of(group, names)
-        if home == self._runtime.settings.broker_name:
+        if home == self._runtime.settings.broker_name:  # also of a forwarded message
             stops = self._runtime.closing and self._runtime.leadership.copies == 1
             return self._stops() if stops else None
         if home in away and MARK not in context.headers:
             return self._is_away(home)
-        return owner_of(self._runtime, self._catalog, home, context, cluster=self._cluster)
+        # None for a forwarded message: it is stored here.
+        return owner_of(self._kernel, home, context, cluster=self._cluster)
 
     def _stops(self) -> ConnectionFailed:
         return ConnectionFailed(
-            f"broker {self._runtime.settings.broker_name} is stopping and takes no more messages of its message "
-            "groups, so that their order stays; send again until it is back"
+            f"broker {self._runtime.settings.broker_name} is stopping and accepts no more messages of its message "
+            "groups, to keep their order; send again until it is back"
         )
 
     def _is_away(self, home: str) -> ConnectionFailed:
         limit_s = self._runtime.settings.message_group_away_ms // 1_000
         return ConnectionFailed(
-            f"broker {home} is away, and the order of its message groups would be lost at another one; send again "
-            f"until it is back. After {limit_s} s (message_group_away_ms) or `evenq broker forget {home}` others take "
-            "them"
+            f"broker {home} is away, and its message groups would lose their order at another one; send again until it "
+            f"is back. After {limit_s} s (message_group_away_ms) or `evenq broker forget {home}` others accept them"
         )
 
     async def _apart(
         self, request: service_pb2.SendMessageRequest, owners: list[Owner], context: RpcContext, *, send_here: Send
     ) -> bytes:
-        """A list for several homes: one call for each, one answer. What one of them says is true of its own messages
-        only.
-        """
+        """Sends a list to several homes, with one call for each; returns one answer."""
         places: dict[Owner, list[int]] = {}
         for number, owner in enumerate(owners):
             places.setdefault(owner, []).append(number)
@@ -129,7 +139,6 @@ class Homes:
     async def _part(
         self, owner: Owner, messages: list[definition_pb2.Message], context: RpcContext, *, send_here: Send
     ) -> list[service_pb2.SendResultEntry]:
-        """The entries of one home's messages."""
         data = service_pb2.SendMessageRequest(messages=messages).SerializeToString()
         try:
             if isinstance(owner, Error):
@@ -141,6 +150,6 @@ class Homes:
             response = parsed(service_pb2.SendMessageResponse, answer)
             if len(response.entries) == len(messages):
                 return list(response.entries)
-            status = response.status
+            status = response.status  # without entries it counts for each message
         ids = [message.system_properties.message_id for message in messages]
         return [service_pb2.SendResultEntry(status=status, message_id=message_id) for message_id in ids]

@@ -1,8 +1,8 @@
-"""Blocks in: `evenq.v1.Data/Publish`, many messages of one topic stored in one step of one queue (`rpc.delivery.data`).
+"""`evenq.v1.Data/Publish`: stores a block of messages of one topic in one queue, in one step.
 
-Blocks of plain messages come from the front checked and cut (`core.sending.plain_sends`), all others are decoded here;
-both are stored in the same way. A retried block is answered like the first one as far as its messages are known by
-their ids (`loops.sending.dedup`).
+The front has checked and cut blocks of plain messages (`core.sending.plain_sends`); all others are decoded here. Both
+are stored in the same way. A retried block gets the answer of the first one, for messages whose ids are still known
+(`loops.sending.dedup`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from evenq_broker.core.state.frames import varint_field
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.sending.dedup import Deduplicator
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.sending.elsewhere import OWNED
 from evenq_broker.rpc.sending.homes import Homes
@@ -44,8 +43,6 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Deduplicator
 
-__all__ = ["PublishHandler", "must_be_here"]
-
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 OK_HEAD = data_pb2.PublishResponse(status=OK).SerializeToString()
 FIRST_OFFSET, STORE_MS = 3, 4
@@ -54,29 +51,26 @@ PUBLISH_MAX = 10_000
 
 
 class PublishHandler:
-    """Blocks of messages for this broker."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
         deduplicator: Deduplicator | None,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster_catalog, self._deduplicator = cluster_catalog, deduplicator
-        self._homes = Homes(runtime, catalog, cluster=cluster)
+        self._homes = Homes(kernel, cluster=cluster)
         self._turn: dict[int, int] = {}
 
     def plain(self, request: bytes) -> PlainBlock | None:
-        """The request without protobuf, if it is as usual."""
+        """Reads a plain request without protobuf; None: it is not plain."""
         return self._plain_sends.read_block(request)
 
     async def publish(self, data: bytes, context: RpcContext) -> bytes:
-        """Store a block: all of its messages in one queue, or none."""
+        """Stores all messages of a block in one queue, or none."""
         try:
             if context.plain is not None:
                 block = cast("PlainBlock", context.plain)
@@ -87,10 +81,8 @@ class PublishHandler:
         except QueueClosed as error:
             return data_pb2.PublishResponse(status=status_of(error, context.language), closed=True).SerializeToString()
 
-    # ------------------------------------------------------------------------------------------------ plain messages
-
     def _plain_topic(self, block: PlainBlock) -> TopicConfig | None:
-        """The topic that takes them, here and now; None: the full path has more to ask or to say."""
+        """Returns the topic if it accepts the block here now; None: the full path must check or refuse it."""
         topic = self._catalog.topics.get(block.topic)
         if (
             topic is None
@@ -105,7 +97,6 @@ class PublishHandler:
         return topic
 
     async def _publish_plain(self, block: PlainBlock, topic: TopicConfig) -> bytes:
-        """As `_publish` does it, for messages that are checked."""
         entries, queue_id, topic_id = block.entries, block.queue_id, topic.topic_id
         if queue_id < 0:
             queues = topic.write_queues
@@ -122,8 +113,6 @@ class PublishHandler:
             keys = [key + suffix for key in block.keys]
         return await self._stored(keys, entries, topic)
 
-    # ------------------------------------------------------------------------------------------------ all others
-
     async def _publish(self, data: bytes) -> bytes:
         request = parsed(data_pb2.PublishRequest, data)
         queue = request.queue
@@ -134,17 +123,17 @@ class PublishHandler:
         topic = self._catalog.topics.get(queue.topic)
         if topic is None:
             topic = await self._cluster_catalog.ensure_topic(queue.topic, message_type=self._first_kind(request))
-            if queue.queue_id >= topic.write_queues:  # chosen from a route that was only a prospect
+            if queue.queue_id >= topic.write_queues:  # chosen from the prospective route of a missing topic
                 queue.queue_id = -1
-        must_be_writable(self._runtime, self._catalog, topic)
+        must_be_writable(self._kernel, topic)
         if queue.queue_id != -1 and not 0 <= queue.queue_id < topic.write_queues:
             if 0 <= queue.queue_id < topic.queues_ever:
                 raise QueueClosed(
-                    f"queue {queue.queue_id} of topic {topic.name} takes no messages any more: it has "
-                    f"{topic.write_queues} queues here now; ask for the route again"
+                    f"queue {queue.queue_id} of topic {topic.name} accepts no messages any more: it has "
+                    f"{topic.write_queues} queues here now; query the route again"
                 )
             raise BadRequest(
-                f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
+                f"topic {topic.name} accepts messages in queues 0 to {topic.write_queues - 1} of this broker, not "
                 f"{queue.queue_id}; -1 lets the broker choose"
             )
         if topic.message_type in OWNED:
@@ -154,7 +143,7 @@ class PublishHandler:
         names = [message.system_properties.message_id for message in request.messages]
         limits, now_ms = self._limits, self._runtime.clock.now_ms
         entries = [checked_in_block(message, topic, limits, now_ms=now_ms()) for message in request.messages]
-        if topic.message_type is MessageType.LITE:  # behind the check: a message of another kind is no reason to go on
+        if topic.message_type is MessageType.LITE:  # after the check, whose errors have priority
             raise _no_lite(topic.name)
         queue_id = self._choose(queue.queue_id, topic, entries)
         for entry in entries:
@@ -169,21 +158,19 @@ class PublishHandler:
         return await self._stored(keys, entries, topic)
 
     def _first_kind(self, request: data_pb2.PublishRequest) -> MessageType:
-        """What the topic becomes that the block makes. Raises what the block is refused with: then nothing is made."""
+        """Returns the type of the topic that the block would create. Raises the refusal of the block."""
         kind = type_of(request.messages[0])
         prospect = self._catalog.prospect(request.queue.topic, kind)
         for message in request.messages:
             copy = definition_pb2.Message()
-            copy.CopyFrom(message)  # a check uses its message up
+            copy.CopyFrom(message)  # a check consumes its message
             checked_in_block(copy, prospect, self._limits, now_ms=self._runtime.clock.now_ms())
         if kind is MessageType.LITE:
             raise _no_lite(request.queue.topic)
         return kind
 
-    # ------------------------------------------------------------------------------------------------ of both
-
     async def _stored(self, keys: list[Key], entries: list[Append], topic: TopicConfig) -> bytes:
-        """Store those that were not stored before; the answer. `keys`: their names in the window, if there is one."""
+        """Stores new messages; returns the answer. `keys`: of the messages in the deduplication window, if any."""
         once = self._deduplicator
         if once is None:
             await self._append(entries, topic)
@@ -197,12 +184,14 @@ class PublishHandler:
         elif (repeated := await self._append_once(once, keys, entries, topic)) is not None:
             return repeated
         first = entries[0]
-        return b"".join((
-            OK_HEAD,
-            _queue_field(topic.name, self._runtime.settings.broker_name, first.queue_id),
-            varint_field(FIRST_OFFSET, first.queue_offset),
-            varint_field(STORE_MS, first.store_ms),
-        ))  # fmt: skip
+        return b"".join(
+            (
+                OK_HEAD,
+                _queue_field(topic.name, self._runtime.settings.broker_name, first.queue_id),
+                varint_field(FIRST_OFFSET, first.queue_offset),
+                varint_field(STORE_MS, first.store_ms),
+            )
+        )
 
     async def _append(self, entries: Sequence[Append | TimerAppend], topic: TopicConfig) -> None:
         await self._ledger.store.append(entries)  # type: ignore[arg-type]  # a block has no timers
@@ -211,7 +200,7 @@ class PublishHandler:
     async def _append_once(
         self, once: Deduplicator, keys: list[Key], entries: list[Append], topic: TopicConfig
     ) -> bytes | None:
-        """Store what was not stored before. None if all of it is new, else the answer."""
+        """Stores new messages. Returns None if all are new, otherwise the answer."""
         claims = list(zip(keys, entries, strict=True))
         answers = await once.store(claims, lambda new: self._append(new, topic), _place_of)
         if all(entry.queue_offset >= 0 for entry in entries):
@@ -238,7 +227,7 @@ class PublishHandler:
             return turn % topic.write_queues
         if len(lanes) > 1:
             raise IllegalMessageGroup(
-                f"the messages of the block belong into {len(lanes)} queues of topic {topic.name}; "
+                f"the messages of the block belong to {len(lanes)} queues of topic {topic.name}; "
                 "name the queue, or send one block per message group or priority"
             )
         return lanes.pop()
@@ -257,17 +246,16 @@ def _no_lite(topic: str) -> NotImplementedYet:
 
 
 def must_be_here(runtime: Runtime, queue: common_pb2.Queue) -> None:
-    """Raises PreconditionFailed for a queue of another broker; no name means this one."""
+    """Raises PreconditionFailed for a queue of another broker; an empty name means this one."""
     own = runtime.settings.broker_name
     if queue.broker_name not in {"", own}:
         raise PreconditionFailed(
-            f"queue {queue.topic}@{queue.broker_name}:{queue.queue_id} is not of broker {own}; ask for the route again"
+            f"queue {queue.topic}@{queue.broker_name}:{queue.queue_id} is not at broker {own}; query the route again"
         )
 
 
 @lru_cache(4_096)
 def _queue_field(topic: str, broker_name: str, queue_id: int) -> bytes:
-    """The field `queue` of an answer."""
     queue = common_pb2.Queue(topic=topic, broker_name=broker_name, queue_id=queue_id)
     return data_pb2.PublishResponse(queue=queue).SerializeToString()
 

@@ -1,4 +1,4 @@
-"""RecallMessage (wire contract 3.13): take a delayed message back before its time. Recalling twice is OK."""
+"""RecallMessage (wire contract 3.13): cancels a delayed message before its time. Recalling twice is OK."""
 
 from __future__ import annotations
 
@@ -8,28 +8,21 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.core.sending.recalls import recall_broker_of
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import forward, owner_of
-from evenq_broker.runtime import Runtime
-
-__all__ = ["RecallHandler"]
 
 
 class RecallHandler:
-    """The handler of RecallMessage."""
-
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster = cluster
 
     async def recall(self, data: bytes, context: RpcContext) -> bytes:
-        """End the message's timer, here or at the broker that keeps it."""
+        """Cancels the message's timer, here or at the broker that keeps it."""
         request = parsed(service_pb2.RecallMessageRequest, data, context)
-        address = owner_of(
-            self._runtime, self._catalog, recall_broker_of(request.recall_handle), context, cluster=self._cluster
-        )
+        address = owner_of(self._kernel, recall_broker_of(request.recall_handle), context, cluster=self._cluster)
         if address is not None:
             return await forward(self._runtime, address, data, context)
         named = self._ledger.recalls.read(request.recall_handle)
@@ -45,12 +38,12 @@ class RecallHandler:
     def _must_be_recalled_before(self, timer_id: int, due_ms: int) -> None:
         if due_ms <= self._runtime.clock.now_ms():
             raise BadRequest(
-                f"the message was due at {due_ms} ms since the epoch: it is delivered, unless it was recalled before; "
-                "it is too late to recall it now"
+                f"the message was due at {due_ms} ms since the epoch: it is too late to recall it. It is delivered, "
+                "unless it was recalled before"
             )
         stats = self._ledger.store.stats
         if timer_id < stats.log_end - stats.log_bytes:
             raise BadRequest(
-                "the message was sent longer ago than the broker keeps its log, and cannot be recalled by this handle "
-                "any more; it will be delivered"
+                "the message is older than the log that the broker keeps, so this handle cannot recall it any more; it "
+                "will be delivered"
             )

@@ -1,8 +1,29 @@
-"""SendMessage (wire contract 3.7): one message or many of one topic, answered when they are as safe as the flush mode
-says.
+"""SendMessage (wire contract 3.7): stores one or many messages of one topic, and answers when they are safe.
 
-The hot path of producers: one parse, one append, one future, an answer made of bytes. A verdict stands at both levels,
-because some SDKs read only the status of the response and others only those of the entries.
+Problem. Every message of an official SDK passes here, so the cost of one call limits the broker. At the same time a
+send has many cases: topics that are created on first use, delays, transactions, messages that belong to other brokers,
+drained brokers, retries of messages that are already stored.
+
+Idea. Cheap cases first, each falling back to the next one without side effects:
+1. Plain messages. The front has read them from their bytes (decision 44), and the topic accepts them here: claim,
+   append, answer. No protobuf object exists. A check that fails only selects case 2; it never reports an error.
+2. One message, decoded: `check`, claim, append. The code of the claim is inlined, as a call would cost as much as it.
+3. Several messages, or a timer (a delayed or a half message): the same in steps. Bad messages do not stop good ones.
+4. Messages of other brokers (`rpc.sending.elsewhere`): of an owner of message groups or lite topics, of any broker that
+   has the topic if this one has not, or is drained. One hop.
+
+Invariants:
+- OK is sent after the future of the append, so the messages are as safe as the flush mode (and the copies) make them.
+- Within `duplicates_window_ms` a message is stored once: its key (id, digest of the body, topic) is claimed before the
+  append. Then the claim is replaced by the answer, or released by `broken` or `failed`, so that a retry may store.
+- An answer has one entry for each message, in the order of the request, also when all are refused. The status is set at
+  both levels: some SDKs read only that of the response, others only those of the entries.
+- `check` consumes the message that it is given. A second look parses the request again or copies the message.
+- Errors that name files or other internals are raised to the server, never sent as a status (`is_public`).
+
+Example: a message with an id of 34 characters is stored at offset 120 of queue 3. The window then maps its key to
+120 << 32 | 3 = 515396075523, and a retry gets offset 120 again. The entry of the answer has 46 bytes: the tag, a
+length of 44, 6 bytes of status OK, 2 + 34 of the id, 2 of the offset.
 """
 
 from __future__ import annotations
@@ -19,16 +40,14 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
-from evenq_broker.core.sending.timer_entries import delayed_entry, half_entry
 from evenq_broker.core.sending.validation import MessageLimits, checked
-from evenq_broker.core.state.frames import field, near, varint
+from evenq_broker.core.state.frames import delayed_entry, field, half_entry, near, varint
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.sending.dedup import Deduplicator
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
 from evenq_broker.rpc.cluster.forwarding import MARK
@@ -38,11 +57,8 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Claim, Deduplicator
 
-__all__ = ["SendHandler", "limits_of", "must_be_open", "must_be_writable", "type_of"]
-
 
 def limits_of(runtime: Runtime) -> MessageLimits:
-    """What the settings say about one message."""
     settings = runtime.settings
     return MessageLimits(
         body_bytes_max=settings.body_bytes_max,
@@ -58,15 +74,16 @@ def limits_of(runtime: Runtime) -> MessageLimits:
 def must_be_open(topic: str) -> None:
     """Raises Forbidden for a topic that only the broker itself writes to."""
     if is_system_topic(topic):
-        raise Forbidden(f"only the broker writes to {topic}; send to the topic its messages came from")
+        raise Forbidden(f"only the broker writes to {topic}; send to the original topic of its messages")
 
 
-def must_be_writable(runtime: Runtime, catalog: Catalog, topic: TopicConfig) -> None:
-    """Raises QueueClosed for a topic whose permission does not let anybody send, and at a broker that is drained."""
-    if catalog.draining:
+def must_be_writable(kernel: Kernel, topic: TopicConfig) -> None:
+    """Raises QueueClosed if the topic is not writable, or if this broker is drained."""
+    if kernel.catalog.draining:
+        own = kernel.runtime.settings.broker_name
         raise QueueClosed(
-            f"broker {runtime.settings.broker_name} is being drained and takes no messages; send to another one of the "
-            f"topic's route, or open it with `evenq broker resume {runtime.settings.broker_name}`"
+            f"broker {own} is being drained and accepts no messages; send to another broker of the topic's route, "
+            f"or open it with `evenq broker resume {own}`"
         )
     if not topic.permission.writable:
         raise QueueClosed(
@@ -75,13 +92,9 @@ def must_be_writable(runtime: Runtime, catalog: Catalog, topic: TopicConfig) -> 
 
 
 class SendHandler:
-    """The handler of SendMessage."""
-
     def __init__(
         self,
-        runtime: Runtime,
-        catalog: Catalog,
-        ledger: Ledger,
+        kernel: Kernel,
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
@@ -89,21 +102,23 @@ class SendHandler:
         transactions: Transactions,
         deduplicator: Deduplicator | None,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster_catalog, self._lite = cluster_catalog, lite
         self._transactions = transactions
         self._once = deduplicator
-        self._elsewhere = Elsewhere(runtime, catalog, self.send, cluster=cluster, lite=lite)
+        """None: duplicates are not detected, and every retry is stored."""
+        self._elsewhere = Elsewhere(kernel, self.send, cluster=cluster, lite=lite)
         self._turn = 0
+        """Messages without a queue so far; the next one of any topic goes to queue `_turn + 1` modulo its queues."""
 
     def plain(self, request: bytes) -> PlainSend | None:
-        """The request without protobuf, if it is as usual (`core.sending.plain_sends`)."""
+        """Reads a plain request without protobuf; None: it is not plain (`core.sending.plain_sends`)."""
         return self._plain_sends.read(request)
 
     async def send(self, data: bytes, context: RpcContext) -> bytes:
-        """Store the messages; one entry for each, in order."""
-        # Read from its bytes at the door (decision 44); whatever is unusual goes the full way, which alone has
-        # verdicts.
+        """Stores the messages; returns one entry for each, in order."""
+        # Case 1: the front has read plain messages from their bytes.
         if context.plain is not None:
             plain = cast("PlainSend", context.plain)
             open_topic = self._plain_topic(plain)
@@ -115,25 +130,25 @@ class SendHandler:
             topic = self._topic(request)
             if topic is None:
                 topic = await self._made(request, context)
-                if topic is None:
+                if topic is None:  # other brokers have the topic, and this one must not create it
                     return await self._at_its_brokers(request, data, context)
-            if topic.message_type in OWNED:
+            if topic.message_type in OWNED:  # case 4; None: all messages are stored here
                 response = await self._elsewhere.at_owners(request, data, topic.message_type, context)
                 if response is not None:
                     return response
             if self._catalog.draining or not topic.permission.writable:
                 return await self._passed_on(data, topic, context)
-            if len(messages) == 1:
+            if len(messages) == 1:  # case 2
                 message_id = messages[0].system_properties.message_id.encode()
                 stored = self.check(messages[0], topic)
                 once, key = self._once, b""
-                if once is not None:  # `key_of`, `claim` and `kept` by hand: each call costs as much as the work in it
+                if once is not None:  # `key_of`, `claim` and `kept` inlined: each call costs as much as its work
                     key = message_id + stored.system[self._limits.digest] + stored.topic_id.to_bytes(4, "big")
                     if len(once.entries) >= once.count_max:
                         once.recent.make_room()
-                    if once.entries.setdefault(key, stored) is not stored:
+                    if once.entries.setdefault(key, stored) is not stored:  # claimed before: a retry
                         first_answer = await once.first(key, stored)
-                        if first_answer is not None:
+                        if first_answer is not None:  # None: the first try failed, and this one stores
                             return OK_STATUS + _repeated_entry(message_id, first_answer)
                 if isinstance(stored, TimerAppend):
                     return OK_STATUS + await self._send_timer(key, message_id, stored, topic, context)
@@ -150,17 +165,15 @@ class SendHandler:
                 self._count(topic, (stored,))
                 return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
             return await self._send_many(request, topic, context)
-        except Error as error:
+        except Error as error:  # it counts for all messages of the request
             if not messages or not is_public(error):
                 raise
             status = status_frame(error, context.language)
-            again = parsed(service_pb2.SendMessageRequest, data).messages  # a check uses its message up
+            again = parsed(service_pb2.SendMessageRequest, data).messages  # a check consumes its message
             return _refused(status, [message.system_properties.message_id.encode() for message in again])
 
-    # ------------------------------------------------------------------------------------------------ plain messages
-
     def _plain_topic(self, plain: PlainSend) -> TopicConfig | None:
-        """The topic that takes them, here and now; None: the full path has more to ask or to say."""
+        """Returns the topic if it accepts the messages here now; None: the full path must check or refuse them."""
         topic = self._catalog.topics.get(plain.topic)
         if (
             topic is None
@@ -174,12 +187,11 @@ class SendHandler:
         return topic
 
     async def _send_plain(self, plain: PlainSend, topic: TopicConfig, context: RpcContext) -> bytes:
-        """As `send` does it, for messages that are checked."""
         entries, message_ids, once = plain.entries, plain.message_ids, self._once
         topic_id, queues = topic.topic_id, topic.write_queues
         for entry in entries:
             entry.topic_id = topic_id
-            if not 0 < entry.queue_id < queues:
+            if not 0 < entry.queue_id < queues:  # protobuf does not encode 0: the client chose no queue
                 self._turn += 1
                 entry.queue_id = self._turn % queues
         try:
@@ -188,7 +200,7 @@ class SendHandler:
             else:
                 suffix = topic_id.to_bytes(4, "big")
                 keys = [key + suffix for key in plain.keys]
-                if not once.claim_all(keys, entries):
+                if not once.claim_all(keys, entries):  # some are retries, or two of them are equal
                     first_answers = await self._claimed_one_by_one(once, keys, entries, topic)
                     return OK_STATUS + b"".join(map(_repeated_entry, message_ids, first_answers))
                 try:
@@ -215,14 +227,13 @@ class SendHandler:
 
         return await once.store(list(zip(keys, entries, strict=True)), append, _place_of)
 
-    # ------------------------------------------------------------------------------------------------ all others
-
     async def _send_timer(
         self, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
     ) -> bytes:
-        """A delayed or a half message; its entry of the answer."""
+        """Stores a delayed or a half message; returns its entry of the answer."""
         if self._once is None:
             return await self._store_timer(message_id, stored, topic, context)
+        # Not cancelled with the call: a timer is not looked for in the log afterwards (`Deduplicator.broken`).
         return await self._once.finish(self._timer_once(self._once, key, message_id, stored, topic, context))
 
     async def _store_timer(
@@ -317,7 +328,7 @@ class SendHandler:
     def _checked(
         self, request: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
     ) -> tuple[list[bytes], list[Append | TimerAppend | bytes]]:
-        """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
+        """Returns id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
         first_topic = definition_pb2.Resource()
         first_topic.CopyFrom(request.messages[0].topic)
         ids: list[bytes] = []
@@ -335,7 +346,7 @@ class SendHandler:
         return ids, verdicts
 
     def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append | TimerAppend:
-        """The message ready for the store, with its queue."""
+        """Returns the message ready for the store, with its queue. Consumes `message`. Raises Error."""
         if topic.message_type is MessageType.LITE:
             name = message.system_properties.lite_topic
             stored = checked(message, topic, self._limits, now_ms=self._runtime.clock.now_ms())
@@ -346,8 +357,8 @@ class SendHandler:
         return stored
 
     async def _made(self, request: service_pb2.SendMessageRequest, context: RpcContext) -> TopicConfig | None:
-        """The topic, made by its first message; None: that is not allowed, and other brokers have it. Raises
-        TopicNotFound, Forbidden, IllegalTopic.
+        """Creates the topic by its first message; None: not allowed, but other brokers have it. Raises TopicNotFound,
+        Forbidden, IllegalTopic.
         """
         name = request.messages[0].topic.name
         try:
@@ -359,15 +370,13 @@ class SendHandler:
             return None
 
     def _first_kind(self, messages: Sequence[definition_pb2.Message], name: str) -> MessageType:
-        """Of the first message that a topic of its kind would take. Raises what the first one is refused with, if all
-        are: then nothing is made.
-        """
+        """Returns the kind of the first message that such a topic accepts. Raises the first refusal if all fail."""
         refusal: Error | None = None
         for message in messages:
             kind = type_of(message)
             prospect = self._catalog.prospect(name, kind)
             copy = definition_pb2.Message()
-            copy.CopyFrom(message)  # a check uses its message up
+            copy.CopyFrom(message)  # a check consumes its message
             try:
                 checked(copy, prospect, self._limits, now_ms=self._runtime.clock.now_ms())
             except Error as error:
@@ -387,13 +396,13 @@ class SendHandler:
         return response
 
     async def _passed_on(self, request: bytes, topic: TopicConfig, context: RpcContext) -> bytes:
-        """This broker takes no messages for the topic, another one may: SDKs keep a route for half a minute, and some
-        try the same broker again (TQ-14). Raises QueueClosed, or Forbidden if there is none.
+        """Sends to another broker while this one is drained or the topic closed here: SDKs keep a route for 30 s, and
+        some retry at the same broker (TQ-14). Raises QueueClosed, or Forbidden without another broker.
         """
         response = await self._elsewhere.at_any(topic.name, request, context)
         if response is not None:
             return response
-        must_be_writable(self._runtime, self._catalog, topic)
+        must_be_writable(self._kernel, topic)
         raise _closed(topic.name)
 
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
@@ -410,20 +419,20 @@ class SendHandler:
         return PlainSends(self._limits)
 
     def _topic(self, request: service_pb2.SendMessageRequest) -> TopicConfig | None:
-        """None: it is not here, and the request may ask for it. Raises what is wrong with the request."""
+        """Returns the topic; None: it is not here, but its name is allowed. Raises errors of the whole request."""
         messages = request.messages
         if not messages:
             raise MessageCorrupted("the request holds no message; send at least one")
         if len(messages) > self._runtime.settings.send_batch_max:
             raise TooManyRequests(
                 f"the request holds {len(messages)} messages, the limit is {self._runtime.settings.send_batch_max}; "
-                "send fewer at once"
+                "send fewer in one call"
             )
         resource = messages[0].topic
         name = resource.name
         topic = self._catalog.topics.get(name)
         if topic is None:
-            must_be_open(name)  # before it is made
+            must_be_open(name)  # before it is created
             for message in messages:
                 must_be_one_topic(message, resource)
         else:
@@ -436,11 +445,11 @@ class SendHandler:
 
 
 def _closed(topic: str) -> Forbidden:
-    return Forbidden(f"topic {topic} is closed for writing; ask for the route again")
+    return Forbidden(f"topic {topic} is closed for writing; query the route again")
 
 
 def type_of(message: object) -> MessageType:
-    """What a message is: a topic made by its first message takes such ones."""
+    """Returns the kind of a message; a topic that its first message creates gets this type."""
     system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
@@ -454,7 +463,6 @@ def type_of(message: object) -> MessageType:
 
 
 def _refused(status: bytes, message_ids: Sequence[bytes]) -> bytes:
-    """The answer to a request of which nothing is stored."""
     return b"".join((field(1, status), *(_entry(status, message_id) for message_id in message_ids)))
 
 
@@ -464,7 +472,6 @@ def _place_of(stored: Append | TimerAppend) -> int:
 
 
 def _repeated_entry(message_id: bytes, first: Answer) -> bytes:
-    """The entry that the first try got."""
     return first if isinstance(first, bytes) else _ok_entry(message_id, unpack_place(first)[1])
 
 
@@ -475,7 +482,7 @@ def _ok_entry(message_id: bytes, offset: int) -> bytes:
 
 @lru_cache(1024)
 def _ok_head(id_bytes: int, offset_bytes: int) -> bytes:
-    """What stands before the message id in the entry of a message that is stored."""
+    """Returns the bytes before the message id in the entry of a stored message."""
     inside = _OK_AND_NAME + varint(id_bytes)
     return b"\x12" + varint(len(inside) + id_bytes + 1 + offset_bytes) + inside
 

@@ -1,1 +1,1 @@
-"""Staged rows of sinks that are exactly once."""
+"""Staged rows of exactly-once sinks."""

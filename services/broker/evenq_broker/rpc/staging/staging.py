@@ -1,8 +1,4 @@
-"""`evenq.v1.Staging`: rows that become messages batch by batch, for sinks that are exactly once.
-
-The rows are kept by `loops.staging.staging`, the decisions made by `loops.staging.deciding`; here requests are read and
-checked.
-"""
+"""`evenq.v1.Staging`: rows that become messages batch by batch, for exactly-once sinks (`loops.staging`)."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from collections.abc import Collection
 from evenq.errors import BadRequest, NotImplementedYet
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import broker_problem, topic_problem
+from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -20,14 +17,10 @@ from evenq_broker.core.staging.decisions import BatchContent, OnDecided, QueryWr
 from evenq_broker.core.staging.rows import TOKEN_BYTES, Passed, build, rows_of
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.staging.staging import Origin, Staging
-from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.rpc.access import rpc
+from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable
-from evenq_broker.runtime import Runtime
-
-__all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Staging/"
@@ -39,58 +32,72 @@ _ON_DECIDED: dict[int, OnDecided] = {
 
 
 class StagingCalls:
-    """The handlers."""
-
-    def __init__(
-        self, runtime: Runtime, catalog: Catalog, *, cluster_catalog: ClusterCatalog, staging: Staging
-    ) -> None:
-        self._runtime, self._catalog = runtime, catalog
+    def __init__(self, kernel: Kernel, *, cluster_catalog: ClusterCatalog, staging: Staging) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster_catalog, self._staging = cluster_catalog, staging
         self._limits: MessageLimits | None = None
         self._passed: Passed | None = None
-        """Of the topic that was written to last."""
+        """Checked tags and message groups of the topic that was written to last."""
+
+    def rpcs(self) -> list[Rpc]:
+        return [
+            rpc(SERVICE + "Begin", self.begin),
+            rpc(SERVICE + "Stage", self.stage),
+            rpc(SERVICE + "Decide", self.decide),
+            rpc(SERVICE + "Abandon", self.abandon),
+            rpc(SERVICE + "RollForward", self.roll_forward),
+            rpc(SERVICE + "Outcome", self.outcome),
+        ]
 
     async def begin(self, data: bytes, context: RpcContext) -> bytes:
-        """What this broker knows of a query."""
+        """Returns the query's coordinator, and whether this broker is it and has decided the batch."""
         request = parsed(staging_pb2.BeginRequest, data)
         _must_be_brokers([request.coordinator] if request.coordinator else [])
         fixed = request.fixed_topics if request.HasField("fixed_topics") else None
         if fixed:
             _must_be_kept(request.topics)
         coordinator, decided = await self._staging.deciding.begin(
-            request.query_id, request.batch_id, request.coordinator,
-            writer=_writer(request.topics, context, fixed=fixed), on_decided=_on_decided(request.on_decided),
-        )  # fmt: skip
+            request.query_id,
+            request.batch_id,
+            request.coordinator,
+            writer=_writer(request.topics, context, fixed=fixed),
+            on_decided=_on_decided(request.on_decided),
+        )
         return staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided).SerializeToString()
 
     async def stage(self, data: bytes, context: RpcContext) -> bytes:
-        """Keep a block of rows."""
         request = parsed(staging_pb2.StageRequest, data)
         if not request.query_id or not request.coordinator or request.sequence < 0 or request.batch_id < 0:
             raise BadRequest(
-                "staged rows need a query id, a coordinator, and a batch id and sequence of 0 or more; ask Begin first"
+                "staged rows need a query id, a coordinator, and a batch id and sequence of 0 or more; call Begin first"
             )
         _must_be_brokers([request.coordinator])
         token = _token(request.token)
         must_be_open(request.topic)
         topic = self._catalog.topics.get(request.topic)
-        if topic is None:  # refused rows make no topic
+        if topic is None:  # refused rows must not create a topic
             self._built(request, self._catalog.prospect(request.topic, MessageType.NORMAL))
             topic = await self._cluster_catalog.ensure_topic(request.topic)
-        must_be_writable(self._runtime, self._catalog, topic)
+        must_be_writable(self._kernel, topic)
         _must_take_rows(topic)
         block, count = self._built(request, topic)
         origin = Origin(
-            query_id=request.query_id, batch_id=request.batch_id, partition_id=request.partition_id,
-            attempt_id=request.attempt_id, token=token, sequence=request.sequence, coordinator=request.coordinator,
-        )  # fmt: skip
+            query_id=request.query_id,
+            batch_id=request.batch_id,
+            partition_id=request.partition_id,
+            attempt_id=request.attempt_id,
+            token=token,
+            sequence=request.sequence,
+            coordinator=request.coordinator,
+        )
         await self._staging.stage(origin, topic, block, count, user=caller_of(context))
         return staging_pb2.StageResponse(
             status=OK, query_bytes=self._staging.table.query_bytes(request.query_id)
         ).SerializeToString()
 
     def _built(self, request: staging_pb2.StageRequest, topic: TopicConfig) -> tuple[TimerAppend, int]:
-        """The rows as they are kept, and their number. Raises what is wrong with them."""
+        """Returns the rows ready for the store, and their number. Raises Error for rows that are not valid."""
         if self._limits is None:
             self._limits = limits_of(self._runtime)
         rows = rows_of(request.rows, self._limits)
@@ -109,22 +116,23 @@ class StagingCalls:
         return block, rows.count
 
     async def decide(self, data: bytes, context: RpcContext) -> bytes:
-        """Decide a batch and roll it forward."""
         request = parsed(staging_pb2.DecideRequest, data)
         winners = {_token(winner.token): list(winner.brokers) for winner in request.winners}
         _must_be_brokers({name for winner in request.winners for name in winner.brokers})
         content = request.content if request.HasField("content") else None
         deciding = self._staging.deciding
         already = await deciding.decide(
-            request.query_id, request.batch_id, winners, writer=_writer(request.topics, context),
+            request.query_id,
+            request.batch_id,
+            winners,
+            writer=_writer(request.topics, context),
             content=None if content is None else BatchContent(max(0, content.rows), content.checksum),
             on_decided=_on_decided(request.on_decided),
-        )  # fmt: skip
+        )
         behind = await deciding.roll_forward(request.query_id)
         return staging_pb2.DecideResponse(status=OK, already=already, behind=behind).SerializeToString()
 
     async def abandon(self, data: bytes, context: RpcContext) -> bytes:
-        """Take stagings back."""
         request = parsed(staging_pb2.AbandonRequest, data)
         tokens = list(map(_token, request.tokens))
         decided = await self._staging.deciding.abandon(
@@ -133,7 +141,7 @@ class StagingCalls:
         return staging_pb2.AbandonResponse(status=OK, decided=decided).SerializeToString()
 
     async def roll_forward(self, data: bytes, _context: RpcContext) -> bytes:
-        """A coordinator tells a decision."""
+        """Carries out a decision that a coordinator sends."""
         request = parsed(staging_pb2.RollForwardRequest, data)
         rows = await self._staging.roll_forward(
             (request.query_id, request.batch_id), request.coordinator, frozenset(map(_token, request.winners))
@@ -141,16 +149,18 @@ class StagingCalls:
         return staging_pb2.RollForwardResponse(status=OK, rows=rows).SerializeToString()
 
     async def outcome(self, data: bytes, _context: RpcContext) -> bytes:
-        """A broker asks for a decision."""
+        """Returns a decision to another broker."""
         request = parsed(staging_pb2.OutcomeRequest, data)
         tokens, expired = (list(map(_token, listed)) for listed in (request.tokens, request.expired))
         outcome = await self._staging.deciding.outcome(
             request.query_id, request.batch_id, request.broker_name, tokens, expired
         )
         return staging_pb2.OutcomeResponse(
-            status=OK, decided=outcome.decided, winners=map(bytes.fromhex, outcome.winners),
+            status=OK,
+            decided=outcome.decided,
+            winners=map(bytes.fromhex, outcome.winners),
             dropped=map(bytes.fromhex, outcome.dropped),
-        ).SerializeToString()  # fmt: skip
+        ).SerializeToString()
 
 
 def _token(token: bytes) -> str:
@@ -168,7 +178,7 @@ def _writer(topics: Collection[str], context: RpcContext, *, fixed: bool | None 
 def _must_be_kept(topics: Collection[str]) -> None:
     if len(topics) > FIXED_TOPICS_MAX:
         raise BadRequest(
-            f"the query writes to {len(topics)} fixed topics, the limit is {FIXED_TOPICS_MAX}; say fixed_topics=false"
+            f"the query writes to {len(topics)} fixed topics, the limit is {FIXED_TOPICS_MAX}; set fixed_topics=false"
         )
     for topic in topics:
         if problem := topic_problem(topic):
@@ -176,7 +186,7 @@ def _must_be_kept(topics: Collection[str]) -> None:
 
 
 def _must_be_brokers(names: Collection[str]) -> None:
-    """They are kept."""
+    """Raises BadRequest: the names are kept, so they must be valid names of brokers."""
     for name in names:
         if problem := broker_problem(name):
             raise BadRequest(problem)
@@ -188,17 +198,4 @@ def _on_decided(value: int) -> OnDecided:
 
 def _must_take_rows(topic: TopicConfig) -> None:
     if topic.message_type is MessageType.LITE:
-        raise NotImplementedYet(f"topic {topic.name} takes LITE messages, which cannot be staged; send them")
-
-
-def rpcs(runtime: Runtime, catalog: Catalog, *, cluster_catalog: ClusterCatalog, staging: Staging) -> list[Rpc]:
-    """The calls of this module."""
-    calls = StagingCalls(runtime, catalog, cluster_catalog=cluster_catalog, staging=staging)
-    return [
-        rpc(SERVICE + "Begin", calls.begin, staging_pb2.BeginResponse),
-        rpc(SERVICE + "Stage", calls.stage, staging_pb2.StageResponse),
-        rpc(SERVICE + "Decide", calls.decide, staging_pb2.DecideResponse),
-        rpc(SERVICE + "Abandon", calls.abandon, staging_pb2.AbandonResponse),
-        rpc(SERVICE + "RollForward", calls.roll_forward, staging_pb2.RollForwardResponse),
-        rpc(SERVICE + "Outcome", calls.outcome, staging_pb2.OutcomeResponse),
-    ]
+        raise NotImplementedYet(f"topic {topic.name} takes LITE messages, which cannot be staged; use SendMessage")

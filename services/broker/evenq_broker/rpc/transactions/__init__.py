@@ -1,1 +1,1 @@
-"""EndTransaction, and checks of producers elsewhere."""
+"""EndTransaction, and checks relayed to producers at other brokers."""

@@ -1,23 +1,21 @@
-"""What a broker is asked for a backup, and what it says of itself first. Pure."""
+"""The request for a backup of a broker, and the parts of its answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BackupHead", "BackupPart", "BackupWish"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupWish:
-    """What is there already, and what is wanted. Offsets are of the log, in bytes."""
+    """A request for a backup. Offsets are log offsets, in bytes."""
 
     broker_name: str
     cluster: str = ""
     """Empty: any."""
     start: int = 0
-    """All before is there."""
+    """The backup has the log up to here."""
     compare_from: int = 0
-    """The bytes from here to `start` have the checksum `compare_crc32c`; equal to `start`: nothing is compared."""
+    """`compare_crc32c` is the checksum from here to `start`; equal to `start`: nothing is compared."""
     compare_crc32c: int = 0
     bytes_per_second: int = 0
     """0: no limit."""
@@ -27,7 +25,7 @@ class BackupWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupHead:
-    """What a broker sends, and of which log."""
+    """The head of a backup: its log and its range."""
 
     cluster: str
     broker_name: str
@@ -35,13 +33,12 @@ class BackupHead:
     segment_bytes: int
     epoch: int
     log_start: int
-    """Where the broker's log begins."""
     start: int
-    """Where the log that it sends begins; behind what was asked if the rest is gone."""
+    """Begin of the part that is sent; later than requested if the rest was deleted."""
     end: int
-    """Where that ends, behind a whole group of records."""
+    """End of that part, at the end of a group of records."""
     compared: bool
-    """What is there is of this log."""
+    """True: the existing backup is of this log."""
     snapshot_offset: int
     snapshot_bytes: int
     now_ms: int
@@ -50,7 +47,5 @@ class BackupHead:
 
 @dataclass(frozen=True, slots=True)
 class BackupPart:
-    """Some bytes, behind those before."""
-
     snapshot: bytes
     log: bytes

@@ -1,4 +1,4 @@
-"""What the admin calls tell about stored messages, their way, clients and dead letters, as plain values.
+"""Views of stored messages, their traces, clients and dead letters, as plain values.
 
 Counts are of the moment; times are ms since the epoch, 0 = never or not known.
 """
@@ -10,26 +10,10 @@ from dataclasses import dataclass, field
 
 from evenq.model import FilterExpression, MessageQueue, MessageType
 
-__all__ = [
-    "ClientView",
-    "ClientsView",
-    "DeadLetterCountView",
-    "DeadLetterView",
-    "DeadLettersView",
-    "FoundMessagesView",
-    "GroupTraceView",
-    "MessageTraceView",
-    "MessageView",
-    "ReplayView",
-    "SubscriptionView",
-    "TraceEventView",
-    "TracesView",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageView:
-    """One stored message. Looking at it changes nothing: no group, no progress, no delivery."""
+    """One stored message. Reading it changes no progress and counts as no delivery."""
 
     queue: MessageQueue
     offset: int
@@ -44,32 +28,30 @@ class MessageView:
     born_ms: int
     born_host: str
     store_ms: int
+    delivery_ms: int | None
+    """Earliest delivery; None: immediately."""
     body: bytes
-    """Perhaps only its beginning: `body_bytes` is the length of all of it."""
+    """May be only the first part; `body_bytes` is the length of the whole."""
     body_bytes: int
     origin_topic: str = ""
-    """Of a message of a retry or dead-letter topic: where it came from."""
+    """Original topic of a message in a retry or dead-letter topic."""
     origin_message_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessagesView:
-    """Messages that fit a search."""
-
     messages: tuple[MessageView, ...]
-    """Ascending store time, or descending when the newest were wanted first."""
+    """By ascending store time, or descending if the newest were requested first."""
     more: bool
-    """True: a limit cut the result."""
+    """True: a limit ended the search."""
     positions: Mapping[MessageQueue, int]
-    """Of every queue that was looked at, the next offset: a search `after` them goes on."""
+    """Next offset of each searched queue; a search `after` them continues."""
     silent: tuple[str, ...]
-    """Brokers that did not answer: what they hold is missing."""
+    """Brokers that did not answer; their messages are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceEventView:
-    """One thing that happened to a message."""
-
     at_ms: int
     what: str
     """STORED, DELIVERED, INVISIBLE, ACKNOWLEDGED, DEAD_LETTERED, COMMITTED or RESET."""
@@ -78,50 +60,47 @@ class TraceEventView:
     """Empty: not known."""
     attempt: int
     until_ms: int
-    """DELIVERED, INVISIBLE: end of the invisible time; 0: at once, or while the client lives."""
+    """DELIVERED, INVISIBLE: end of the invisible time; 0: immediately, or as long as the client lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTraceView:
-    """What a message is to one group now."""
+    """The state of a message in one group."""
 
     group: str
     state: str
     """WAITING, IN_FLIGHT, RETRY, BLOCKED, FINISHED or DEAD_LETTERED."""
     attempt: int
-    """Deliveries that count so far; 0: none, or not known any more."""
+    """Counted deliveries so far; 0: none, or not known any more."""
     client_id: str
-    """IN_FLIGHT: whose life holds it, if a life does."""
+    """IN_FLIGHT: the client that holds it, if it is held as long as a client lives."""
     until_ms: int
     """IN_FLIGHT: end of the delivery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTraceView:
-    """What became of one stored copy."""
+    """The trace of one stored copy of a message."""
 
     message: MessageView
     """Without its body."""
     groups: tuple[GroupTraceView, ...]
     events: tuple[TraceEventView, ...]
-    """Ascending time; only what the broker still remembers."""
+    """By ascending time; only those that the broker still has."""
     remembered_since_ms: int
-    """Events before are forgotten; 0: tracing is off."""
+    """Earlier events were dropped; 0: tracing is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesView:
-    """What became of a message: one trace for each stored copy."""
+    """The traces of a message, one for each stored copy."""
 
     traces: tuple[MessageTraceView, ...]
     silent: tuple[str, ...]
-    """Brokers that did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionView:
-    """One topic that a client reads."""
-
     topic: str
     filter: FilterExpression
 
@@ -143,23 +122,21 @@ class ClientView:
     joined_ms: int
     last_seen_ms: int
     brokers: tuple[str, ...]
-    """That know it."""
+    """Brokers to which it is connected."""
     command_brokers: tuple[str, ...]
-    """That can send it commands, such as `client_stack`."""
+    """Brokers that can send it commands, such as `client_stack`."""
     owned: tuple[MessageQueue, ...]
-    """Queues whose lock it holds."""
+    """Queues of which it holds the lock."""
     inflight: int
-    """Deliveries that its life holds."""
+    """Deliveries that are held as long as it lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientsView:
-    """Who talks to the cluster."""
-
     clients: tuple[ClientView, ...]
-    """A client of several groups is here once for each."""
+    """A client of several groups appears once for each."""
     silent: tuple[str, ...]
-    """Brokers that did not answer: who talks only to them is missing."""
+    """Brokers that did not answer; clients of only these are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +147,7 @@ class DeadLetterView:
     """In the dead-letter topic."""
     offset: int
     stored_ms: int
-    """When it died."""
+    """When it became a dead letter."""
     message_id: str
     tag: str
     keys: tuple[str, ...]
@@ -184,46 +161,94 @@ class DeadLetterView:
     replayed: bool
     body_bytes: int
     body: bytes
-    """Empty unless bodies were wanted."""
+    """Empty unless bodies were requested."""
     properties: Mapping[str, str]
-    """As sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterCountView:
-    """How many dead letters of a group one broker holds."""
+    """Number of a group's dead letters at one broker."""
 
     group: str
     broker_name: str
     stored: int
     waiting: int
-    """Of them not replayed."""
+    """Those not replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersView:
-    """Dead letters, and how many there are."""
+    """Dead letters and their numbers."""
 
     counts: tuple[DeadLetterCountView, ...]
     letters: tuple[DeadLetterView, ...]
-    """The newest first; none unless a group was named."""
+    """The newest first; empty unless a group was given."""
     silent: tuple[str, ...]
-    """Brokers that did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayView:
-    """How far the replay of dead letters is at one broker."""
+    """Progress of the replay of dead letters at one broker."""
 
     broker_name: str
     total: int
-    """Waiting when it began."""
+    """Dead letters that waited at its begin."""
     replayed: int
     left_out: int
-    """By the filter."""
+    """Excluded by the filter."""
     failed: int
     error: str
-    """Of the first one that failed; empty: none did."""
+    """Error of the first failure; empty: there was none."""
     done: bool
     would: Mapping[str, int] = field(default_factory=dict)
-    """Of a dry run: topic to the letters that would be sent there; an empty topic: nowhere to send them."""
+    """Of a dry run: number of dead letters by target topic; the empty topic: they have no target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledMessageView:
+    """A delayed message that is not due yet, or the message of an open transaction."""
+
+    broker_name: str
+    topic: str
+    kind: str
+    """DELAY or TRANSACTION."""
+    due_ms: int
+    """Its delivery, or the next check of its transaction."""
+    stored_ms: int
+    message_id: str
+    tag: str
+    keys: tuple[str, ...]
+    body_bytes: int
+    recall_handle: str
+    """Empty: a transaction, or the caller may not publish to the topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledView:
+    messages: tuple[ScheduledMessageView, ...]
+    """Those that were stored last, by ascending due time."""
+    more: bool
+    """True: there are older ones."""
+    silent: tuple[str, ...]
+    """Brokers that did not answer; their messages are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantView:
+    """Actions that a user may do on names."""
+
+    resource: str
+    """`topic:NAME`, `topic:PREFIX*`, `topic:*`, the same with `group`, or `cluster`."""
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerView:
+    """The user of this client, as the broker that answered knows it."""
+
+    user: str
+    """Empty: the broker has no users, and every call is allowed."""
+    admin: bool
+    """True: every call is allowed, except those between servers."""
+    grants: tuple[GrantView, ...]
+    broker_name: str

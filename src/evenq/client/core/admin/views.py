@@ -1,6 +1,4 @@
-"""What the admin calls tell about a cluster, as plain values. Counts are of the moment; times are ms since the
-epoch.
-"""
+"""Views of a cluster, as plain values. Counts are of the moment; times are ms since the epoch."""
 
 from __future__ import annotations
 
@@ -10,45 +8,15 @@ from evenq.client.core.admin.broker_group_views import BrokerGroupView
 from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, FilterType, MessageQueue, MessageType
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
-__all__ = [
-    "BrokerView",
-    "ClusterView",
-    "DiagnosisView",
-    "DifferingFiltersView",
-    "DrainView",
-    "ExplainView",
-    "ExplainedQueueView",
-    "FindingView",
-    "GroupDetails",
-    "GroupQueueView",
-    "GroupTroublesView",
-    "GroupView",
-    "LiteTopicView",
-    "MemberView",
-    "MissingBrokerView",
-    "OffsetMoveView",
-    "PlacementView",
-    "QueueMoveView",
-    "QueueView",
-    "ResizeView",
-    "ScaleInView",
-    "SimulationView",
-    "TopicDetails",
-    "TopicView",
-    "UnfinishedView",
-    "WithdrawView",
-    "filter_text",
-]
-
 
 def filter_text(expression: FilterExpression) -> str:
-    """A filter as a user writes it; SQL is named."""
+    """Returns a filter in the form of the command line; SQL is prefixed with `SQL`."""
     return f"SQL {expression.expression}" if expression.type is FilterType.SQL else expression.expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementView:
-    """Where a created topic landed."""
+    """The placement of a created topic at one broker."""
 
     broker_name: str
     queues: int
@@ -59,8 +27,6 @@ class PlacementView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic over all brokers."""
-
     topic: str
     message_type: MessageType
     brokers: int
@@ -70,21 +36,16 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteTopicView:
-    """A lite topic at one broker."""
-
     topic: str
-    """Its parent, of type LITE."""
+    """Its parent topic, of type LITE."""
     lite_topic: str
     broker_name: str
     messages: int
     subscribers: int
-    """Clients that are subscribed now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One message queue."""
-
     queue: MessageQueue
     min_offset: int
     max_offset: int
@@ -95,21 +56,19 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDetails:
-    """A topic, its queues, and the groups that read it."""
-
     topic: str
     message_type: MessageType
     queues: tuple[QueueView, ...]
     groups: tuple[str, ...]
     retention_ms: int | None = None
-    """How long messages are kept; 0: for ever; None: as the broker's setting says."""
+    """Retention; 0: for ever; None: by the broker's setting."""
     stranded: int = 0
-    """Messages that groups should read, in queues that are not readable."""
+    """Messages that groups have to read, in queues that are not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedView:
-    """What a group has yet to read in one queue."""
+    """The messages of one queue that a group has not finished."""
 
     queue: MessageQueue
     group: str
@@ -120,7 +79,7 @@ class UnfinishedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeView:
-    """A topic's queues on one broker, after a change or in its middle."""
+    """The queues of a topic on one broker, during or after a change."""
 
     broker_name: str
     write_queues: int
@@ -128,61 +87,59 @@ class ResizeView:
     permission: str
     """READ_WRITE, READ, WRITE or NONE."""
     unfinished: tuple[UnfinishedView, ...]
-    """What a shrinking waits for, 1,000 at most."""
+    """Messages for which the change waits; 1,000 rows at most."""
     message_type: MessageType = MessageType.NORMAL
     unread: int = 0
-    """Messages in the last queues that no group has read: queues with any stay open unless the caller hides them."""
+    """Messages in the queues to be closed that no group has read; they keep a queue open unless hidden."""
     stored: int = 0
-    """All messages in the last queues, read or not."""
+    """All messages in the queues to be closed, read or not."""
 
     @property
     def done(self) -> bool:
-        """False: the last queues take no messages any more, and are closed once all groups have read them."""
+        """False: the last queues accept no messages, and are closed once all groups have read them."""
         return self.write_queues >= self.read_queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawView:
-    """What is left of a topic on a broker that it is to leave, or left with it."""
+    """The rest of a topic on a broker from which it is withdrawn."""
 
     broker_name: str
     gone: bool
-    """True: the topic is not there any more, nor what was `stored`."""
+    """True: the topic and its `stored` messages were removed."""
     unfinished: tuple[UnfinishedView, ...]
-    """What groups have to read there first, 1,000 at most."""
+    """Messages that groups have to finish there first; 1,000 rows at most."""
     unread: int
-    """Messages, if no group reads the topic at all: they cannot be waited for."""
+    """Messages of a topic that no group reads; waiting for them has no end."""
     delayed: int
-    """Delayed messages and open transactions of the broker, of which each may be of this topic."""
+    """Delayed messages and open transactions of the broker; each may be of this topic."""
     stored: int
-    """All its messages there, read or not."""
+    """All messages of the topic there, read or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainView:
-    """What is left on a broker that takes no new messages, or takes them again."""
+    """The rest on a broker that is drained, or was."""
 
     broker_name: str
     draining: bool
     empty: bool
-    """True: every group has finished everything there, and nothing is to come; it may be stopped."""
+    """True: every group has finished everything there, and no message can follow; it may be stopped."""
     unfinished: tuple[UnfinishedView, ...]
-    """1,000 at most."""
+    """1,000 rows at most."""
     lag: int
     """Over all groups and queues."""
     delayed: int
-    """Messages whose delivery time has not come, and open transactions."""
+    """Messages with a delivery time in the future, and open transactions."""
     unread: int
-    """Messages of topics that no group ever read: they cannot be waited for."""
+    """Messages of topics that no group ever read; waiting for them has no end."""
     dead_letters: int
     other_writers: int
-    """Other live brokers that take messages; 0: producers have nowhere to go."""
+    """Other live brokers that accept messages; 0: producers have no other broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One consumer group over all brokers."""
-
     group: str
     ordered: bool
     max_attempts: int
@@ -190,21 +147,16 @@ class GroupView:
     members: int
     topics: int
     lag: int
-    """Messages not yet finished; at least this number, if a broker is `silent`."""
+    """Messages not finished; a lower bound if a broker is `silent`."""
     balance: BalancePolicy = EVEN_BALANCE
-    """How a rebalancer shares the queues beside the strategy."""
+    """Policy of a rebalancer, in addition to the strategy."""
     retry: RetryPolicy = CLASSIC_RETRY
-    """How long a failed message waits."""
     silent: tuple[str, ...] = ()
-    """Brokers that do not answer or are missing, ascending: what the group has there is in no number. A lag of 0 means
-    that all is done only if this is empty.
-    """
+    """Brokers that do not answer or are missing: no number includes them, and a lag of 0 is not certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member of a group."""
-
     client_id: str
     language: str
     version: str
@@ -212,7 +164,7 @@ class MemberView:
     """`evenq` owns queues, `v2` receives and acknowledges."""
     model: str
     subscriptions: dict[str, str]
-    """Topic to filter, one of SQL as `SQL region = 'eu'`."""
+    """Topic to filter; a filter of SQL as `SQL region = 'eu'`."""
     joined_ms: int
     zone: str = ""
     instance: str = ""
@@ -234,38 +186,36 @@ class GroupQueueView:
     """Client id; empty: no member."""
     min_offset: int = 0
     next_store_ms: int = 0
-    """When the message at `committed` was stored; 0: there is none to read."""
+    """When the message at `committed` was stored; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferingFiltersView:
-    """A topic that members of one group filter differently: what one filter leaves out is passed over for all."""
+    """A topic with different filters in one group: a message that one filter excludes is skipped for all."""
 
     topic: str
     filters: tuple[tuple[FilterExpression, tuple[str, ...]], ...]
-    """Two or more, each with the client ids that have it."""
+    """Two or more, each with its client ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTroublesView:
-    """What a group cannot handle, over all brokers."""
+    """Failures of a group, over all brokers."""
 
     retries_waiting: int = 0
-    """Messages that failed and wait for their next delivery."""
+    """Failed messages that wait for another delivery."""
     given_back: int = 0
-    """Deliveries that consumers gave back, since the brokers' start."""
+    """Deliveries that consumers gave back since the brokers' start."""
     timed_out: int = 0
-    """Deliveries that were not finished in their time, since the brokers' start."""
+    """Deliveries that were not finished in time since the brokers' start."""
     dead_letters: int = 0
-    """That were not replayed."""
+    """Those not replayed."""
     oldest_ms: int = 0
-    """When the oldest message that is not finished was stored; 0: there is none."""
+    """Store time of the oldest unfinished message; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
-    """A group, its members, its progress, and what it cannot handle."""
-
     summary: GroupView
     members: tuple[MemberView, ...]
     queues: tuple[GroupQueueView, ...]
@@ -275,10 +225,10 @@ class GroupDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedQueueView:
-    """Why one queue is where it is."""
+    """The owner of one queue, and the reason."""
 
     queue: MessageQueue
-    """Queue id -1: all of the broker."""
+    """Queue id -1: all queues of the broker."""
     state: str
     """OWNED, HELD (waits for a successor), UNOWNED."""
     owner: str
@@ -294,23 +244,23 @@ class ExplainedQueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainView:
-    """Who has which queue of a group, since when and why."""
+    """The owners of a group's queues, since when and why."""
 
     group: str
     decides: str
-    """Who gives the queues to members."""
+    """The component that assigns queues to members."""
     strategy: str
     generation: str
-    """Of the newest decision, `epoch.counter`; empty: there is none."""
+    """Generation of the newest decision, `epoch.counter`; empty: there is none."""
     queues: tuple[ExplainedQueueView, ...]
     idle: dict[str, str]
-    """Client id of a member without a queue to the reason."""
+    """Client id of each member without a queue, and the reason."""
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMoveView:
-    """A queue that would change its owner."""
+    """A queue that would get another owner."""
 
     queue: MessageQueue
     before: str
@@ -320,80 +270,76 @@ class QueueMoveView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationView:
-    """What would become of a topic's queues."""
+    """The result of a simulated assignment of a topic."""
 
     topic: str
     queues: int
     moves: tuple[QueueMoveView, ...]
-    """Every queue with another owner than now, also those that have none now or would have none."""
+    """Every queue whose owner would change, including those without an owner now or then."""
     moved: int
-    """Of these, those that go from one living member to another."""
+    """Those that move from one living member to another."""
     unowned: int
     share_min: int
     share_max: int
-    """Queues of the member with the fewest and the most."""
+    """Smallest and largest number of queues of a member."""
     other_zone_before: int
     other_zone_after: int
-    """Queues whose owner is in another zone than their broker."""
+    """Queues whose owner is in another zone than the broker."""
     strategy: str = ""
-    """What would divide them; empty: the rebalancer does not say."""
+    """The strategy used; empty: the rebalancer does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingView:
-    """One thing that is wrong with a group."""
+    """One fault of a group."""
 
     kind: str
     """UNOWNED_QUEUES, TWO_OWNERS, STUCK_HEAD ..."""
     severity: str
-    """ERROR (not read, or read twice), WARNING, or NOTE (as it was set up, maybe not as meant)."""
+    """ERROR (not read, or read twice), WARNING, or NOTE (as configured, but perhaps not intended)."""
     subject: str
     """A topic, queue, member, broker or zone."""
     seen: str
     fix: str
     command: str
-    """The command that does `fix`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisView:
-    """What is wrong with a group, and how much was looked at."""
+    """The faults of a group, and the extent of the check."""
 
     findings: tuple[FindingView, ...]
     """The worst first; empty: the group is healthy."""
     decides: str
-    """Who gives the queues to members."""
+    """The component that assigns queues to members."""
     members: int
     queues: int
     brokers: tuple[str, ...]
     silent: tuple[str, ...]
-    """Brokers that did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMoveView:
-    """What a reset does, or would do, to a group on one queue."""
+    """The effect of an offset reset on one queue."""
 
     queue: MessageQueue
-    """Queue id -1: a whole broker that did not answer."""
+    """Queue id -1: all queues of a broker that did not answer."""
     before: int
     """-1: the group never read here."""
     after: int
     inflight: int
-    """Deliveries that are forgotten."""
+    """Deliveries that the reset forgets."""
     owner: str
     error: str
     """Empty: done, or would be."""
     note: str
-    """For people: why it is not exactly what was asked."""
+    """Why the result differs from the request, as text."""
     min_offset: int = 0
     max_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """One broker."""
-
     name: str
     broker_id: int
     cluster: str
@@ -407,50 +353,46 @@ class BrokerView:
     connections: int
     answered: bool
     draining: bool = False
-    """True: it takes no new messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBrokerView:
-    """A broker that others knew and that is not there."""
+    """A broker that other brokers remember and that is not there."""
 
     name: str
     gone_ms: int
-    """When it was missed first."""
     unread: int
-    """Messages that no group ever read, which it held when it was drained and ended."""
+    """Messages that no group had ever read when it was drained and stopped."""
     dead_letters: int
-    """The same."""
+    """Dead letters that it had then."""
     changes: int = 0
-    """Deletions, and topics made or widened, that it gets when it is back."""
+    """Deleted, created or extended topics of which it is notified when it is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleInView:
-    """Whether a broker may be taken away."""
+    """The result of a check whether a broker may be removed."""
 
     broker_name: str
     state: str
     """LIVE, MISSING or UNKNOWN."""
     problem: str
-    """Why it may not be taken away, and what to do; empty: it may."""
+    """Why it may not be removed, and what to do; empty: it may."""
     left: DrainView | None
-    """What it holds; None unless it is LIVE."""
+    """None unless it is LIVE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The whole cluster."""
-
     cluster: str
     brokers: tuple[BrokerView, ...]
     nameservers: tuple[str, ...]
     rebalancer: str
-    """Address; empty: none."""
+    """Its address; empty: there is none."""
     rebalancer_answers: bool
     topics: int
     groups: int
     missing: tuple[MissingBrokerView, ...] = ()
-    """Brokers that others knew and that are not there, ascending name."""
+    """By ascending name."""
     broker_groups: tuple[BrokerGroupView, ...] = ()
-    """The copies of each broker that answered, ascending name."""
+    """Of the brokers that answered, by ascending name."""

@@ -1,1 +1,1 @@
-"""Checks that every client makes: its life (started once, closed once) and the functions of its user."""
+"""Checks of every client: it is started once and closed once, and the functions of its user are valid."""

@@ -1,18 +1,15 @@
-"""Whether a consumer was started and whether it was closed: once each.
+"""The lifetime of a consumer: it is started once and closed once. A closed consumer never runs again.
 
-Both faces ask it before each call, so that a call to a consumer that does not run is refused where it is made. Always
-true: what was closed never runs again.
+Both faces check it before each call, so that a call to a consumer that does not run fails immediately.
 """
 
 from __future__ import annotations
 
 from evenq.errors import Unsupported
 
-__all__ = ["Lifetime"]
-
 
 class Lifetime:
-    """Of one consumer of a group."""
+    """The lifetime of one consumer of a group."""
 
     __slots__ = ("_closed", "_group", "started")
 
@@ -20,11 +17,11 @@ class Lifetime:
         self._group = group
         self._closed = False
         self.started = False
-        """It was started, and may be closed since."""
+        """True also after the consumer was closed."""
 
     @property
     def running(self) -> bool:
-        """It was started and is not closed."""
+        """True if it was started and is not closed."""
         return self.started and not self._closed
 
     def check_new(self) -> None:
@@ -38,12 +35,12 @@ class Lifetime:
             raise Unsupported(f"this consumer of {self._group} is not running; call start()")
 
     def check_open(self) -> None:
-        """The same for a consumer that is usable without a start."""
+        """Raises Unsupported if it is closed; for a consumer that is usable without a start."""
         if self._closed:
             raise Unsupported(f"this consumer of {self._group} is closed; make a new one")
 
     def end(self) -> bool:
-        """It is closed from now on. True if it was running: then there is something to end."""
+        """Marks it as closed. True if it was running, and so must be stopped."""
         running = self.running
         self._closed = True
         return running

@@ -1,1 +1,1 @@
-"""Decisions of a member of a group: its share of the queues, its process queue table, and how long its locks hold."""
+"""Decisions of a group member: its share of the queues, their states, and whether its locks still hold."""

@@ -1,10 +1,8 @@
-"""Which decision of the server counts: a member's shares of its topics, pushed by brokers or answered to a question.
+"""The server's decisions that are in force: a member's share of each topic, pushed by brokers or queried.
 
-Decisions reach a member over several brokers, late, twice and out of order. The newest generation counts (XO-7); a
-share that is older than `trust_ms`, or that something cast suspicion on, is asked for again. Times are monotonic
-milliseconds.
-Always true: the generation of a topic never goes back while the server decides; a share in use belongs to the
-generation that fences its commits.
+Decisions reach a member over several brokers: late, twice and out of order. The newest generation counts (XO-7). A
+share that is older than `trust_ms`, or suspect, is queried again. Times are monotonic ms. Invariants: the generation of
+a topic never goes back while the server decides; a share in use belongs to the generation that fences its commits.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from evenq.client.core.calls import Assignment
 from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.model.session_events import AssignmentChanged
-
-__all__ = ["DecidedShares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +29,30 @@ class DecidedShares:
     def __init__(self, *, trust_ms: int) -> None:
         self._trust_ms = trust_ms
         self._shares: dict[str, _Share] = {}
-        """By topic, until something casts suspicion on it."""
+        """By topic, until it is suspect."""
         self._generations: dict[str, Generation] = {}
         self._heard_ms = -(1 << 60)
 
     def generation(self, topic: str) -> Generation:
-        """Of the decision in use, for fencing; NO_GENERATION while members decide."""
+        """Returns the generation of the decision in use, for fencing; NO_GENERATION while members decide."""
         return self._generations.get(topic, NO_GENERATION)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Our share by the newest decision; empty also if none is known."""
+        """Returns the share of the newest decision; empty also if none is known."""
         share = self._shares.get(topic)
         return [] if share is None else share.queues
 
     def complete(self, topics: Iterable[str]) -> bool:
-        """True if the server pushes its decisions about all of these, retry topics aside."""
+        """True if a decision is known for each of these topics, retry topics aside."""
         ordinary = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
         return bool(ordinary) and all(topic in self._shares for topic in ordinary)
 
     def heard_since(self, ms: int) -> bool:
-        """True if a decision was pushed to us since then."""
+        """True if a decision was pushed since then."""
         return self._heard_ms >= ms
 
     def push(self, change: AssignmentChanged[tuple[MessageQueue, ...]], now_ms: int) -> bool:
-        """A broker tells of a decision. False: it does not say our share, so the next round must ask."""
+        """Takes a pushed decision. False: it does not contain the share, so the next round must query it."""
         if change.share is None:
             self._shares.pop(change.topic, None)
             return False
@@ -68,12 +64,11 @@ class DecidedShares:
         return True
 
     def use(self, topic: str, now_ms: int) -> list[MessageQueue] | None:
-        """The share that a round may use without a question; None: ask the server."""
+        """Returns the share that a round may use without a query; None: the server must be queried."""
         share = self._shares.get(topic)
         if share is None:
             return None
-        # A push may be lost with its connection; a member that only listened would then read by an old decision for
-        # ever.
+        # A push may be lost with its connection; without queries the member would use an old decision for ever.
         if now_ms - share.heard_ms >= self._trust_ms:
             del self._shares[topic]
             return None
@@ -81,10 +76,10 @@ class DecidedShares:
         return share.queues
 
     def answered(self, topic: str, assignment: Assignment, now_ms: int) -> list[MessageQueue] | None:
-        """What counts after the server answered a question; None: nothing changes.
+        """Returns the share in force after the server's answer; None: nothing changes.
 
-        A decision that was pushed while we asked wins if it is newer. A late answer must not win (XO-7); one without
-        any generation is no late one: the rebalancer is gone, and brokers compute.
+        A newer decision that was pushed meanwhile wins. A late answer must not win (XO-7). An answer without any
+        generation is not a late one: the rebalancer is gone, and brokers compute.
         """
         pushed = self._shares.get(topic)
         if pushed is not None and pushed.generation > assignment.generation:
@@ -101,13 +96,13 @@ class DecidedShares:
         return queues
 
     def suspect(self, topic: str | None = None) -> None:
-        """Ask about this topic, or about all, in the next round."""
+        """Makes the next round query this topic, or all topics."""
         if topic is None:
             self._shares.clear()
         else:
             self._shares.pop(topic, None)
 
     def forget(self, topic: str) -> None:
-        """Members decide now: an earlier generation would be refused where a later one was known."""
+        """Forgets a topic that members divide now: brokers would reject its old generation."""
         self._shares.pop(topic, None)
         self._generations.pop(topic, None)

@@ -1,5 +1,5 @@
-"""Who a member is to its brokers: what it reads since when (RG-6), where it runs, and which start of its program this
-is. Told as the first word of each session, and again when it has changed.
+"""The introduction of a member to its brokers: subscriptions and the time of their last change (RG-6), location, and
+the incarnation of its program. Sent at the begin of each session, and again after changes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from evenq.client.core.calls import Join
 from evenq.model import FilterExpression, MessageModel
 
-__all__ = ["Introduction"]
-
 
 class Introduction:
-    """Of one member."""
+    """The introduction of one member."""
 
     def __init__(
         self,
@@ -31,11 +29,7 @@ class Introduction:
         strategy: str = "",
         unordered: bool = False,
     ) -> None:
-        """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch; `hands_over`:
-        whether it lets go of its queues when a broker closes; `refuses_resets`: whether it goes on where it is when an
-        operator moves the group; `strategy`: divides its queues while the group has none; `unordered`: its user
-        wants FIFO topics without their order.
-        """
+        """`subscriptions` may change, followed by `changed`. `now_ms`: since the epoch. The others are as in `Join`."""
         self._group = group
         self._model = model
         self._subscriptions = subscriptions
@@ -48,11 +42,10 @@ class Introduction:
         self._unordered = unordered
 
     def changed(self, now_ms: int) -> None:
-        """The subscriptions are others since now (RG-6)."""
+        """Notes that the subscriptions changed at `now_ms` (RG-6)."""
         self._version_ms = now_ms
 
     def join(self) -> Join:
-        """As it is now."""
         return Join(
             self._group,
             self._model,
@@ -69,5 +62,5 @@ class Introduction:
         )
 
     def other_name(self, client_id: str) -> str:
-        """To go on under, when another living member has this client id."""
+        """Returns a new client id for when another living member has this one."""
         return f"{client_id}~{self._incarnation:x}"

@@ -1,6 +1,6 @@
-"""What a consumer of lite topics says and hears (wire contract 3.14, 4.5, 5.6).
+"""Requests and events of a consumer of lite topics (wire contract 3.14, 4.5, 5.6).
 
-`loops.subscribing` keeps what it wants, `loops.lite_pushing` hands messages to its listener, `rpc.lite` is the wire.
+`loops.subscribing` keeps the subscriptions, `loops.lite_pushing` calls the listener, `rpc.lite` implements the wire.
 """
 
 from __future__ import annotations
@@ -15,18 +15,6 @@ from evenq.client.core.reading.start_offset import start_policy, timestamp_of
 from evenq.errors import BadRequest
 from evenq.model import ReceivedMessage, StartFrom
 
-__all__ = [
-    "LiteAction",
-    "LiteCalls",
-    "LiteConnected",
-    "LiteEnded",
-    "LiteEvent",
-    "LiteStart",
-    "LiteStartKind",
-    "Suspend",
-    "starting",
-]
-
 
 class LiteAction(IntEnum):
     """The numbers of the wire's `LiteSubscriptionAction`."""
@@ -34,11 +22,11 @@ class LiteAction(IntEnum):
     ADD = 0
     REMOVE = 1
     ALL = 2
-    """These and no others."""
+    """Replaces the whole set."""
 
 
 class LiteStartKind(StrEnum):
-    """What kind of start a `LiteStart` is; the names of the wire's fields."""
+    """Kinds of a `LiteStart`; the values are the names of the wire's fields."""
 
     FIRST = "min"
     LAST = "max"
@@ -49,7 +37,7 @@ class LiteStartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiteStart:
-    """Where a subscription begins if no other member of the group has the lite topic."""
+    """Start of a subscription, if no other member of the group has the lite topic."""
 
     kind: LiteStartKind
     value: int = 0
@@ -57,7 +45,7 @@ class LiteStart:
 
 @dataclass(frozen=True, slots=True)
 class LiteConnected:
-    """A broker took our settings: there is a line to it."""
+    """A broker accepted the settings: a connection to it is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +60,7 @@ LiteEvent = LiteConnected | LiteEnded
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """A listener's answer: pause this lite topic; its message comes again after `pause_ms`, and that counts as no
-    attempt.
-    """
+    """Result of a listener: the message is redelivered after `pause_ms`, without counting an attempt."""
 
     pause_ms: int
     """10 .. 43,200,000, unless the broker allows less."""
@@ -85,7 +71,7 @@ class Suspend:
 
 
 class LiteCalls(SimpleCalls, Protocol):
-    """What a consumer of lite topics needs."""
+    """Calls of a consumer of lite topics."""
 
     async def sync_lite(
         self,
@@ -97,7 +83,7 @@ class LiteCalls(SimpleCalls, Protocol):
         start: LiteStart | None = None,
         address: str = "",
     ) -> None:
-        """Tell what we want, at the access point or at `address`. Raises LiteSubscriptionQuotaExceeded,
+        """Sends subscriptions to the access point or to `address`. Raises LiteSubscriptionQuotaExceeded,
         LiteTopicQuotaExceeded, IllegalLiteTopic, IllegalTopic.
         """
         ...
@@ -105,18 +91,18 @@ class LiteCalls(SimpleCalls, Protocol):
     def lite_events(
         self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
     ) -> AsyncGenerator[LiteEvent, None]:
-        """A line to a broker; each telling sends our settings again."""
+        """Opens a stream to a broker; each request sends the settings again."""
         ...
 
     async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
-        """To the dead-letter topic with it."""
+        """Moves a message to the dead-letter topic."""
         ...
 
 
 def starting(
     start_from: StartFrom | str | None, start_timestamp_ms: int | str, start_offset: int | None, start_tail: int | None
 ) -> LiteStart | None:
-    """The start that these arguments ask for; at most one of them. Raises BadRequest."""
+    """Returns the start that these arguments define; at most one may be given. Raises BadRequest."""
     given = [start_from is not None, start_offset is not None, start_tail is not None]
     if sum(given) > 1:
         raise BadRequest("a lite subscription has one start: give one of start_from, start_offset and start_tail")

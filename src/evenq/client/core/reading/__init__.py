@@ -1,1 +1,1 @@
-"""Decisions about one queue: where to read from, what is in hand, when to stop pulling, what a listener finished."""
+"""Decisions about one queue: start offset, messages held, flow control, and results of the listener."""

@@ -1,19 +1,16 @@
-"""How many messages one listener call takes (CC-3): many when the listener is fast, one when it is slow.
+"""The number of messages of one listener call (CC-3): many for a fast listener, one for a slow listener.
 
-Called by the dispatch loop. Hopping to a thread and back costs about as much as a trivial listener, so a fast
-listener gets chunks worth `TARGET_MS` of its time; a slow one gets single messages, so that all threads stay busy
-and a hand-over waits for little.
+Passing a call to a thread costs about as much as a trivial listener, so a fast listener gets `TARGET_MS` worth of
+messages. A slow listener gets single messages: all threads stay busy, and a hand-over waits only for a short call.
 """
 
 from __future__ import annotations
-
-__all__ = ["ChunkSizer"]
 
 TARGET_MS = 10.0
 
 
 class ChunkSizer:
-    """Learns the listener's time per message as a moving mean."""
+    """The chunk size of one listener, from a moving mean of its time per message."""
 
     __slots__ = ("_maximum", "_mean_ms")
 
@@ -22,7 +19,7 @@ class ChunkSizer:
         self._mean_ms = TARGET_MS
 
     def learn(self, messages: int, duration_ms: float) -> None:
-        """A chunk took this long."""
+        """Notes how long a chunk took."""
         self._mean_ms += 0.2 * (duration_ms / max(1, messages) - self._mean_ms)
 
     @property

@@ -1,7 +1,7 @@
-"""A consumer's progress in memory, and the file form of broadcasting progress (OF-2, OF-5, OF-8, OF-10).
+"""A consumer's progress in memory, and the file format of broadcasting progress (OF-2, OF-5, OF-8, OF-10).
 
-Owned by the consumer's loop. A stored offset is the next one to consume (OF-9). `due` names what differs from what
-was stored last, so a quiet consumer commits nothing.
+Owned by the consumer's loop. A stored offset is the next one to consume (OF-9). `due` returns only what differs from
+the stored values, so an idle consumer commits nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import NamedTuple
 from evenq.errors import StoreCorrupted
 from evenq.model import MessageQueue, QueueOffset
 
-__all__ = ["KeptOffset", "OffsetTable", "decode_offsets", "encode_offsets"]
-
 FORMAT = 1
 
 
 class OffsetTable:
-    """Message queue to committed offset: what memory has, and what was stored."""
+    """The committed offset of each message queue, in memory and as last stored."""
 
     def __init__(self) -> None:
         self._memory: dict[MessageQueue, QueueOffset] = {}
@@ -28,15 +26,15 @@ class OffsetTable:
         self._uids: dict[MessageQueue, str] = {}
 
     def identify(self, queue: MessageQueue, uid: str) -> None:
-        """What the offsets of a queue count that begins in a moment."""
+        """Sets the uid of the topic whose messages the offsets count, before the queue begins."""
         self._uids[queue] = uid
 
     def uid(self, queue: MessageQueue) -> str:
-        """The same; empty: not known."""
+        """Returns the uid of `identify`; empty: not known."""
         return self._uids.get(queue, "")
 
     def begin(self, queue: MessageQueue, offset: QueueOffset, *, stored: bool) -> None:
-        """A queue starts without a leftover (RB-28). `stored`: the store has this value already."""
+        """Starts a queue without leftovers (RB-28). `stored`: the store has this value already."""
         self._stored.pop(queue, None)
         self._rewound.discard(queue)
         self._memory[queue] = offset
@@ -44,47 +42,44 @@ class OffsetTable:
             self._stored[queue] = offset
 
     def advance(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Progress in memory; it never goes back, and a queue that is not ours is ignored."""
+        """Advances the offset in memory. It never goes back; a queue that was not begun is ignored."""
         known = self._memory.get(queue)
         if known is not None and offset > known:
             self._memory[queue] = offset
 
     def rewind(self, queue: MessageQueue, offset: QueueOffset, *, later: bool = False) -> None:
-        """The user wants to read on at `offset`, also if that is back; the next report says so explicitly. `later`:
-        that report comes with the next progress, not before.
-        """
+        """Continues at `offset`, also backward. `later`: it is reported with the next progress, not before."""
         self.begin(queue, offset, stored=later)
         self._rewound.add(queue)
 
     def rewound(self, queue: MessageQueue) -> bool:
-        """True if the store must go back."""
+        """True if the offset in the store must go back."""
         return queue in self._rewound
 
     def memory(self, queue: MessageQueue) -> int:
-        """Memory only (OF-8); -1 if unknown."""
+        """Returns the offset in memory only (OF-8); -1 if unknown."""
         return self._memory.get(queue, -1)
 
     def due(self) -> dict[MessageQueue, QueueOffset]:
-        """What must be stored, sorted by queue."""
+        """Returns the offsets that must be stored, sorted by queue."""
         return {queue: offset for queue, offset in sorted(self._memory.items()) if self._stored.get(queue) != offset}
 
     def stored(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """The store has confirmed this value."""
+        """Notes that the store has confirmed this value."""
         if queue in self._memory:
-            # Answers of two reports may cross; a value below would make `due` name what the store has already.
+            # Answers of two reports may cross; a lower value would make `due` return what is stored already.
             self._stored[queue] = max(offset, self._stored.get(queue, offset))
             if self._memory[queue] == offset:
                 self._rewound.discard(queue)
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is not ours any more (OF-10)."""
+        """Removes a queue that this consumer no longer owns (OF-10)."""
         self._memory.pop(queue, None)
         self._stored.pop(queue, None)
         self._uids.pop(queue, None)
         self._rewound.discard(queue)
 
     def all(self) -> dict[MessageQueue, QueueOffset]:
-        """Everything in memory."""
         return dict(self._memory)
 
 
@@ -93,25 +88,26 @@ class KeptOffset(NamedTuple):
 
     offset: QueueOffset
     uid: str = ""
-    """What it counts, as its broker says; empty: not known, as in the files of older versions."""
+    """Uid of the topic whose messages the offset counts; empty: not known, as in files of older versions."""
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, KeptOffset]) -> bytes:
-    """The bytes of `offsets.json` (OF-5): format number, then one row per queue, sorted. Older versions read it, too:
-    they pass over `uid`.
-    """
+    """Returns the content of `offsets.json` (OF-5); older versions can read it, and ignore `uid`."""
     rows = [
         {
-            "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": kept.offset,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": kept.offset,
             "uid": kept.uid,
         }
         for queue, kept in sorted(offsets.items())
-    ]  # fmt: skip
+    ]
     return json.dumps({"format": FORMAT, "offsets": rows}, indent=1).encode()
 
 
 def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, KeptOffset]:
-    """Read `offsets.json` back. Raises StoreCorrupted, which names the file, on anything that is not ours."""
+    """Decodes `offsets.json`. Raises StoreCorrupted, which names the file, if the content is not valid."""
     try:
         saved = json.loads(content)
         if saved["format"] != FORMAT:
@@ -127,5 +123,5 @@ def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, KeptOffse
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupted(
-            f"{name} is no offsets file ({error}); move it away to start without stored offsets"
+            f"{name} is not a valid offsets file ({error}); move it away to start without stored offsets"
         ) from error

@@ -1,7 +1,7 @@
-"""The result of a listener (CC-4): all messages done, none done, or some to be delivered again.
+"""The result of a listener call (CC-4): all messages done, none done, or some to be delivered again.
 
-`None`, `True` and anything that is neither `False` nor a `Retry` mean done. A `Retry` that names messages which the
-listener was not given means that none is done, because its intention is unknown.
+`None`, `True` and any value that is neither `False` nor a `Retry` mean done. A `Retry` with messages that were not
+passed to the listener means that none is done, because its intention is unknown.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from evenq.errors import BadRequest
 from evenq.model import ReceivedMessage
 
-__all__ = ["Retry", "failures"]
-
 LEVEL_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A listener's answer: these messages are not done, the others of the call are."""
+    """Result of a listener: these messages are not done, the others of the call are done."""
 
     messages: Sequence[ReceivedMessage] | None = None
     """None: none of them is done."""
     delay_level: int = 0
-    """0: by the number of attempts, 10 s, 30 s, 1 min ... 2 h. 1 .. 18: that level of the broker, level 1 is a second
-    (RD-7). -1: straight to the dead-letter topic. An ordered consumer takes only 0 and -1. -1 .. 64."""
+    """-1 .. 64. 0: by the number of attempts: 10 s, 30 s, 1 min ... 2 h. 1 .. 18: that level of the broker; level 1 is
+    a second (RD-7). -1: to the dead-letter topic immediately. An ordered consumer accepts only 0 and -1.
+    """
 
     def __post_init__(self) -> None:
         if not -1 <= self.delay_level <= LEVEL_MAX:
@@ -33,7 +32,7 @@ class Retry:
 
 
 def failures(result: object, chunk: Sequence[ReceivedMessage]) -> tuple[list[ReceivedMessage], int]:
-    """Which messages of the chunk are not done, and the level asked for them."""
+    """Returns the messages of the chunk that are not done, and the requested delay level."""
     if isinstance(result, Retry):
         if result.messages is None:
             return list(chunk), result.delay_level

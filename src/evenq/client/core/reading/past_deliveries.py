@@ -1,8 +1,8 @@
-"""What earlier owners of a queue had of it, as its broker said with the lock: which delivery comes next.
+"""Deliveries of a queue's messages to earlier owners, as its broker reported them with the lock.
 
-Used by `core.process_queue` while it takes what was pulled. A count of its own is certain: an owner began that
-delivery, or failed. Below `given_until` a message was in the hands of a member that vanished; most likely no listener
-had it. It counts as delivered once, but that alone never takes away the last delivery. Pure.
+Used by `core.process_queue` when it takes pulled messages. A message with a count of its own was delivered: an owner
+began that delivery, or it failed. A message below `given_until` was given to a member that vanished; most likely no
+listener got it. It counts as delivered once, but that count alone never uses up the last delivery.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from evenq.client.core.calls import FINISHED
 
-__all__ = ["PastDeliveries"]
-
 
 @dataclass(frozen=True, slots=True)
 class PastDeliveries:
-    """Of one queue, when it was taken."""
+    """The deliveries known for one queue when it was taken."""
 
     given_until: int
     counts: Mapping[int, int]
@@ -27,16 +25,17 @@ class PastDeliveries:
 
     @property
     def end(self) -> int:
-        """From this offset on nothing is known."""
+        """First offset of which no delivery is known."""
         return max(self.given_until, max(self.counts, default=-1) + 1)
 
     def finished(self, offset: int) -> bool:
-        """True if no owner needs the message any more."""
+        """True if the message is done."""
         return self.counts.get(offset) == FINISHED
 
     def attempt(self, offset: int, own_number: int) -> tuple[int | None, bool]:
-        """Which delivery the next one is, if the message says of itself that it is number `own_number`, and whether it
-        must run apart; None: no owner had the message before.
+        """Returns the number of the next delivery (None: no earlier owner had it), and whether it must run apart.
+
+        `own_number` is the number that the message states.
         """
         counted = self.counts.get(offset)
         if counted is not None:

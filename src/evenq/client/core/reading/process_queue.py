@@ -1,19 +1,19 @@
-"""The client's snapshot of one message queue (PQ-5): what was pulled and is not finished, and the offset to commit.
+"""The process queue of one message queue (PQ-5): pulled messages that are not finished, and the offset to commit.
 
-Owned by the consumer's loop. Pulled messages wait in offset order; `take` hands a chunk to a listener, `finish` and
-`fail` bring it back. Always true: `committable` is the smallest unfinished offset, or the next one to pull if all
-is finished (CC-8), so a commit never passes a message that the listener has not finished.
+Owned by the consumer's loop. Pulled messages wait in offset order; `take` passes a chunk to a listener, `finish` and
+`fail` return it. Invariant: `committable` is the smallest unfinished offset, or the next one to pull if all is finished
+(CC-8). So a commit never passes a message that the listener has not finished.
 
-Ordered (OC-11 to OC-15): one chunk at a time, in offset order; a failed chunk goes back to its place, the queue pauses,
-and until the failed messages are done they run one by one, so that a poison message takes no neighbour with it.
+Ordered (OC-11 to OC-15): one chunk at a time, in offset order. A failed chunk returns to its place and the queue
+pauses. Until the failed messages are done they run one by one, so that a poison message does not fail its neighbours.
 
-Attempts: a message says in `delivery_attempt` which delivery of it this is. One that was delivered before, here or to
-an earlier owner (`core.past_deliveries`), is `to_count` before it runs again. One that may have ended the process it
-ran in is `careful`: the consumer runs one such message at a time, so that it takes nothing else with it.
+Attempts: `delivery_attempt` is the number of the message's delivery. A message that was delivered before, here or to an
+earlier owner (`core.past_deliveries`), is `to_count` before it runs again. A message that may have ended the process in
+which it ran is `careful`: the consumer runs one such message at a time, so that a crash is attributed to it.
 
-Hand-over: `drop` keeps only what lies below the largest offset ever given to a listener. The rest was seen by
-no owner and is left to the next owner; what is kept must be finished first, because the next owner starts at
-`committable` and would repeat whatever is done above it.
+Hand-over: `drop` keeps only the messages below the largest offset that a listener ever got. The rest is left to the
+next owner. The kept ones must be finished first, because the next owner starts at `committable` and would repeat
+whatever is done above it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from evenq.client.core.reading.past_deliveries import PastDeliveries
 from evenq.client.core.reading.thresholds import Thresholds
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
-
-__all__ = ["ProcessQueue"]
 
 
 class ProcessQueue:
@@ -70,9 +68,7 @@ class ProcessQueue:
         past: PastDeliveries | None = None,
         uid: str = "",
     ) -> None:
-        """`past`: what earlier owners had of the queue; None: nothing, or no broker counts. `uid`: what its offsets
-        count, as its broker says.
-        """
+        """`past`: deliveries to earlier owners, if any. `uid`: of the topic whose messages the offsets count."""
         self.queue = queue
         self.uid = uid
         self.next = start
@@ -82,30 +78,30 @@ class ProcessQueue:
         self.dropped = False
         """True: never pulled again (PQ-6)."""
         self.fenced = False
-        """True: dropped, and another owner has it."""
+        """True: dropped, because another member owns it."""
         self.paused = False
         """True: not pulled for now."""
         self.ordered = ordered
         """True: one chunk at a time, in offset order."""
-        self._resume_ms = 0  # an ordered queue gives nothing before
+        self._resume_ms = 0  # an ordered queue returns nothing before
         self._hand: dict[int, ReceivedMessage] = {}
         self._order: deque[int] = (
             deque()
-        )  # offsets ever put in hand, ascending; finished ones leave when they reach the head
+        )  # offsets ever held, ascending; finished ones are removed when they reach the head
         self._waiting: deque[ReceivedMessage] = deque()
         self._running: dict[int, int] = {}  # offset to the time it was taken
         self._expired: set[int] = set()  # sent back while a listener still works on them (CC-12)
         self._retries: list[tuple[int, int]] = []  # heap of (due, offset)
         self._past = past
-        self._again: set[int] = set()  # in hand, and delivered before from this queue
-        self._presumed: set[int] = set()  # those of them of which that is not certain: they run with others
-        self._careful: set[int] = set()  # those of them that may have ended their process
+        self._again: set[int] = set()  # held, and delivered before from this queue
+        self._presumed: set[int] = set()  # those of `_again` whose delivery is not certain: they run with others
+        self._careful: set[int] = set()  # those of `_again` that may have ended their process
         self._apart: deque[ReceivedMessage] = deque()  # the careful ones of a concurrent queue
         self._bytes = 0
         self._highest_taken = -1
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int, *, now_ms: int) -> None:
-        """A pull was answered. Messages below what was pulled already are ignored; a dropped queue takes none."""
+        """Takes the answer of a pull. Messages that were pulled already are ignored; a dropped queue takes none."""
         self.last_pull_ms = now_ms
         if self.dropped:
             return
@@ -114,7 +110,7 @@ class ProcessQueue:
                 continue
             waiting = self._waiting
             if self._past is not None:
-                # A member before us said so but died before its commit: it is skipped, as its commit would have done.
+                # An earlier owner reported it finished but died before its commit.
                 if self._past.finished(message.queue_offset):
                     continue
                 message, waiting = self._delivered_before(message, self._past)
@@ -126,14 +122,14 @@ class ProcessQueue:
         self.next = QueueOffset(max(self.next, next_offset))
 
     def move(self, offset: QueueOffset, *, now_ms: int) -> None:
-        """The server refused the pull offset and named a legal one: go on there (RB-48)."""
+        """Continues at the legal offset that the server returned when it refused a pull (RB-48)."""
         self.last_pull_ms = now_ms
         self.next = offset
 
     def take(self, count: int, *, now_ms: int, careful: bool = True) -> list[ReceivedMessage]:
-        """Up to `count` messages for a listener: failed ones that are due first, then new ones in offset order. One
-        that failed before comes alone, so that others do not share its fate. `careful` False: none of those of which
-        the consumer runs one at a time.
+        """Takes up to `count` messages for a listener: failed ones that are due first, then new ones in offset order.
+
+        A message that failed before comes alone, so that it does not fail others. `careful` False: no careful messages.
         """
         if self.ordered and (self._running or now_ms < self._resume_ms or not (careful or self._common_first())):
             return []
@@ -147,8 +143,7 @@ class ProcessQueue:
             waiting, presumed = self._waiting, self._presumed
             while waiting and len(chunk) < count:
                 message = waiting[0]
-                # What failed before ends the chunk and has the next one for itself: its failure must not count for
-                # neighbours.
+                # A message that failed before gets a chunk of its own: its failure must not count for neighbours.
                 if message.delivery_attempt > 1 and message.queue_offset not in presumed:
                     if not chunk:
                         chunk.append(waiting.popleft())
@@ -161,27 +156,27 @@ class ProcessQueue:
         return chunk
 
     def finish(self, offset: QueueOffset) -> None:
-        """The listener succeeded, or the message went to the dead-letter topic: it leaves the snapshot (CC-7)."""
+        """Removes a message that succeeded or went to the dead-letter topic (CC-7)."""
         if self._stop(offset):
             self._remove(offset)
 
     def fail(self, offset: QueueOffset, *, retry_ms: int) -> None:
-        """The listener failed: the message stays in hand and is due again at `retry_ms` (CC-6)."""
+        """Keeps a message that failed; it is due again at `retry_ms` (CC-6)."""
         if self._stop(offset):
             self._failed_once_more(offset)
             heappush(self._retries, (retry_ms, offset))
 
     def suspend(self, chunk: Sequence[ReceivedMessage], *, resume_ms: int) -> None:
-        """An ordered listener failed: the chunk goes back to its place, the queue waits until `resume_ms` (OC-15)."""
+        """Returns the failed chunk of an ordered queue to its place; the queue waits until `resume_ms` (OC-15)."""
         for message in reversed(chunk):
             if self._stop(message.queue_offset):
                 again = self._failed_once_more(message.queue_offset)
-                if not self.dropped:  # otherwise it is left to the next owner, which counts on from here
+                if not self.dropped:  # otherwise the next owner delivers it, with this count
                     self._waiting.appendleft(again)
         self._resume_ms = resume_ms
 
     def put_back(self, chunk: Sequence[ReceivedMessage], *, retry_ms: int) -> None:
-        """No listener had the chunk after all: the same deliveries come again at `retry_ms`."""
+        """Returns a chunk that no listener got; the same deliveries are due again at `retry_ms`."""
         for message in reversed(chunk):
             if not self._stop(message.queue_offset) or self.dropped:  # a dropped one is left to the next owner
                 continue
@@ -193,32 +188,33 @@ class ProcessQueue:
             self.hold(retry_ms)
 
     def hold(self, resume_ms: int) -> None:
-        """An ordered queue gives nothing until then: its lock is not certain (OC-8)."""
+        """Pauses an ordered queue until then, because its lock is not certain (OC-8)."""
         self._resume_ms = max(self._resume_ms, resume_ms)
 
     def postpone(self, offset: QueueOffset, *, retry_ms: int) -> None:
-        """Sending the message back failed: try again at `retry_ms`, without counting an attempt (CC-6)."""
+        """Keeps a message that could not be sent back; it is due at `retry_ms`, without a counted attempt (CC-6)."""
         if self._stop(offset):
             heappush(self._retries, (retry_ms, offset))
 
     def overdue(self, *, now_ms: int, timeout_ms: int, count: int) -> list[ReceivedMessage]:
-        """Messages that a listener has had for longer than `timeout_ms`, the smallest offsets first (CC-12)."""
+        """Returns messages that a listener has had for longer than `timeout_ms`, the smallest offsets first (CC-12)."""
         late = [offset for offset, taken_ms in self._running.items() if now_ms - taken_ms > timeout_ms]
         return [self._hand[offset] for offset in sorted(late)[:count]]
 
     def expire(self, offset: QueueOffset) -> None:
-        """An overdue message was sent back: it leaves the snapshot, whatever its listener still does (CC-12)."""
+        """Removes an overdue message that was sent back, although its listener still runs (CC-12)."""
         if self._running.pop(offset, None) is not None:
-            # Remembered until its listener ends: `_stop` tells that end from a mistake of ours.
+            # Remembered until its listener ends: so `_stop` can distinguish that end from a programming error.
             self._expired.add(offset)
             self._remove(offset)
 
     def to_count(self, chunk: Sequence[ReceivedMessage], *, attempts_max: int) -> dict[int, int]:
-        """Deliveries of a taken chunk that must be counted before they begin, by offset: all but the first ones, and
-        also those where they are the last.
+        """Returns the deliveries of a taken chunk that must be counted before they begin, by offset.
+
+        These are all but first deliveries, and last deliveries even if they are the first.
         """
         again = self._again
-        if not again and chunk[0].delivery_attempt < attempts_max:  # nearly always; what had more comes alone
+        if not again and chunk[0].delivery_attempt < attempts_max:  # nearly always; others come alone
             return {}
         return {
             message.queue_offset: message.delivery_attempt
@@ -227,25 +223,27 @@ class ProcessQueue:
         }
 
     def used_up(self, message: ReceivedMessage, *, attempts_max: int) -> bool:
-        """True if all deliveries that a message may have were given to listeners."""
+        """True if listeners got the message as often as is allowed."""
         return message.delivery_attempt > attempts_max and message.queue_offset in self._again
 
     def begun(self, offsets: Iterable[int]) -> None:
-        """Their deliveries are counted."""
+        """Notes that deliveries of these offsets are counted at the broker."""
         self._again.update(offset for offset in offsets if offset in self._hand)
 
     @property
     def counted(self) -> AbstractSet[int]:
-        """Messages in hand that are counted at the broker: that they are finished must be said there, too."""
+        """Held messages that are counted at the broker; the broker must also get a report when they are finished."""
         return self._again
 
     def careful(self, message: ReceivedMessage) -> bool:
-        """True if the message may have ended the process that it ran in: nothing like it may run beside it."""
+        """True if the message may have ended its process: no other such message may run at the same time."""
         return message.queue_offset in self._careful
 
     def drop(self, *, fenced: bool = False) -> None:
-        """The queue is no longer ours: no pulls any more; what no listener has seen is let go. What lies below finished
-        messages still runs, so that nothing above it is repeated; but not if `fenced`: another member has it already.
+        """Ends the ownership: no more pulls, and messages that no listener got are released.
+
+        Messages below finished ones still run, so that nothing above them is repeated. With `fenced` they do not:
+        another member owns the queue already.
         """
         self.dropped, self.fenced = True, fenced
         self._retries.clear()
@@ -261,12 +259,12 @@ class ProcessQueue:
 
     @property
     def committable(self) -> QueueOffset:
-        """What a commit would store: CC-8."""
+        """Offset that a commit would store (CC-8)."""
         return QueueOffset(self._order[0]) if self._order else self.next
 
     @property
     def given_until(self) -> int:
-        """End of what listeners had while something before it is not finished; 0: all that they had is finished."""
+        """End of the offsets that listeners got, while any below it is not finished; 0: all are finished."""
         return self._highest_taken + 1 if self.committable <= self._highest_taken else 0
 
     @property
@@ -276,30 +274,28 @@ class ProcessQueue:
 
     @property
     def busy(self) -> bool:
-        """True while a listener works on a message, or one is ready for it: a hand-over should wait."""
+        """True while a listener has a message or one is ready for it: a hand-over should wait."""
         return bool(self._running or self._waiting or self._apart)
 
     @property
     def count(self) -> int:
-        """Messages in hand."""
         return len(self._hand)
 
     @property
     def bytes(self) -> int:
-        """Bytes of bodies in hand."""
         return self._bytes
 
     @property
     def span(self) -> int:
-        """Largest minus smallest offset in hand (PQ-7)."""
+        """Largest minus smallest offset held (PQ-7)."""
         return self._order[-1] - self._order[0] if self._order else 0
 
     def full(self, limits: Thresholds) -> bool:
-        """True if the next pull must be put off (PQ-7, PQ-8, CS-9)."""
+        """True if the next pull must be delayed (PQ-7, PQ-8, CS-9)."""
         return self.paused or self.count >= limits.messages or self._bytes >= limits.bytes or self.span > limits.span
 
     def due_ms(self) -> int | None:
-        """When `take` has something to give: 0 = now, else the time of the next retry; None: not by itself."""
+        """Returns when `take` has messages: 0 = now, otherwise the time of the next retry; None: not by itself."""
         if self.ordered:
             return self._resume_ms if self._waiting and not self._running else None
         if self._waiting or self._apart:
@@ -307,19 +303,19 @@ class ProcessQueue:
         return self._retries[0][0] if self._retries else None
 
     def stalled(self, *, now_ms: int, idle_ms: int) -> bool:
-        """True if no pull was answered for more than `idle_ms` (RB-20, strictly more)."""
+        """True if no pull was answered for strictly more than `idle_ms` (RB-20)."""
         return now_ms - self.last_pull_ms > idle_ms
 
     def check(self) -> None:
-        """Recompute every invariant; tests call it after each event."""
+        """Recomputes every invariant; tests call it after each event."""
         waiting = {message.queue_offset for message in (*self._waiting, *self._apart)}
         retrying = {offset for _, offset in self._retries}
         running = set(self._running)
         assert not waiting & running, "a waiting message is not running"
         assert not retrying & running, "a failed message is not running"
-        assert not self._expired & set(self._hand), "an expired message is not in hand"
+        assert not self._expired & set(self._hand), "an expired message is not held"
         if not self.dropped:
-            assert waiting | retrying | running == set(self._hand), "each message in hand is in one state"
+            assert waiting | retrying | running == set(self._hand), "each held message is in one state"
         if self.ordered:
             assert not retrying, "an ordered queue keeps its order"
             assert not self._apart, "an ordered queue keeps its order"
@@ -337,9 +333,9 @@ class ProcessQueue:
     def _delivered_before(
         self, message: ReceivedMessage, past: PastDeliveries
     ) -> tuple[ReceivedMessage, deque[ReceivedMessage]]:
-        """A pulled message as it must be shown, and where it waits."""
+        """Returns a pulled message with its delivery number, and the line in which it waits."""
         offset, waiting = message.queue_offset, self._waiting
-        # Pulls come in offset order, so all that follows is new as well: the table is let go.
+        # Pulls come in offset order: all that follows is new, and the table is not needed any more.
         if offset >= past.end:
             self._past = None
             return message, waiting
@@ -356,7 +352,7 @@ class ProcessQueue:
         return replace(message, delivery_attempt=number), waiting
 
     def _failed_once_more(self, offset: int) -> ReceivedMessage:
-        """What failed without ending its process need not run apart again, but comes alone."""
+        """Counts a failure. The process survived it, so the message is not careful any more, but it comes alone."""
         message = self._hand[offset]
         message = self._hand[offset] = replace(message, delivery_attempt=message.delivery_attempt + 1)
         self._again.add(offset)
@@ -365,7 +361,7 @@ class ProcessQueue:
         return message
 
     def _stop(self, offset: QueueOffset) -> bool:
-        """False: it was sent back meanwhile, and how its listener ended does not count."""
+        """Ends a listener's work. False: the message was sent back meanwhile, and the result does not count."""
         if self._running.pop(offset, None) is not None:
             return True
         if offset in self._expired:
@@ -382,6 +378,6 @@ class ProcessQueue:
             self._presumed.discard(offset)
             self._careful.discard(offset)
         hand, order = self._hand, self._order
-        # Lazily: only the head decides what may be committed (CC-8), and each offset leaves once.
+        # Lazily: only the head decides what may be committed (CC-8).
         while order and order[0] not in hand:
             order.popleft()

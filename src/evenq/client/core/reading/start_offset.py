@@ -1,7 +1,7 @@
-"""Where a newly assigned queue is read from: `computePullFromWhere` (RB-41 to RB-48).
+"""The start offset of a newly assigned queue: `computePullFromWhere` (RB-41 to RB-48).
 
-Two steps, because the second may need an answer of the broker: `stored_start` looks at the stored offset,
-`policy_start` applies the group's start policy to what the broker answered.
+There are two steps, because the second may need an answer of the broker: `stored_start` classifies the stored offset,
+`policy_start` applies the group's start policy.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
 from evenq.model.message import TIME_MIN_MS
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
-
-__all__ = ["StoredOffset", "in_ms", "policy_start", "start_policy", "stored_start", "timestamp_of"]
 
 LAST_NAMES = (  # RB-44
     "CONSUME_FROM_LAST_OFFSET",
@@ -30,9 +28,7 @@ CLASSIC_NAMES = {
 
 
 def start_policy(name: str) -> StartFrom:
-    """LAST, FIRST or TIMESTAMP, or a name of the classic client: its three old ones mean LAST (RB-44). Raises
-    BadRequest.
-    """
+    """Returns the policy of a name; three old names of the classic client mean LAST (RB-44). Raises BadRequest."""
     if name in CLASSIC_NAMES:
         return CLASSIC_NAMES[name]
     if name not in set(StartFrom):
@@ -41,12 +37,12 @@ def start_policy(name: str) -> StartFrom:
 
 
 def timestamp_of(given: int | str) -> int:
-    """Ms since the epoch, given so or as `yyyyMMddHHmmss` in this machine's time zone (RB-45). Raises BadRequest."""
+    """Returns ms since the epoch, from ms or from `yyyyMMddHHmmss` in local time (RB-45). Raises BadRequest."""
     return _of_text(given) if isinstance(given, str) else in_ms("start_timestamp_ms", given)
 
 
 def in_ms(name: str, given: int) -> int:
-    """The same number. Raises BadRequest for one that is in seconds, most likely; 0 passes."""
+    """Returns the same number. Raises BadRequest for a number that is most likely in seconds; 0 is accepted."""
     if 0 < given < TIME_MIN_MS:
         raise BadRequest(
             f"{name} is {given}, before September 2001: it is in ms since the epoch, and this may be in seconds; give "
@@ -56,42 +52,40 @@ def in_ms(name: str, given: int) -> int:
 
 
 def _of_text(text: str) -> int:
-    """Of a text. Raises BadRequest."""
     try:
         if len(text) != 14 or not text.isdigit():
             raise ValueError(text)
         return int(datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1_000)  # noqa: DTZ007 - local, as the original
     except ValueError as error:
         raise BadRequest(
-            f"start_timestamp {text!r} is no time; write yyyyMMddHHmmss, as in 20240229143000, or ms as a number"
+            f"start_timestamp {text!r} is not a time; give yyyyMMddHHmmss, as in 20240229143000, or ms as a number"
         ) from error
 
 
 class StoredOffset(StrEnum):
-    """What a stored offset says."""
+    """The kinds of stored offsets."""
 
     KNOWN = "known"
-    """0 or more: start there, whatever the policy."""
+    """0 or more: reading starts there under each policy."""
     NEVER = "never"
     """-1: the group never consumed here; the policy decides."""
     UNUSABLE = "unusable"
-    """Anything else: do not add the queue in this round."""
+    """Any other value: the queue is not added in this round."""
 
 
 def stored_start(stored: int) -> StoredOffset:
-    """RB-41."""
+    """Classifies a stored offset (RB-41)."""
     if stored >= 0:
         return StoredOffset.KNOWN
     return StoredOffset.NEVER if stored == -1 else StoredOffset.UNUSABLE
 
 
 def policy_start(topic: str, policy: StartFrom, *, maximum: int, at_timestamp: int, young: bool = False) -> QueueOffset:
-    """RB-42, for a queue that was never consumed: `maximum` is the queue's end, `at_timestamp` the offset at the
-    consume timestamp.
+    """Returns the start offset of a queue that was never consumed (RB-42).
 
-    RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored. RB-47's better
-    way for retry topics: 0 under all policies, so that no retry is skipped; dead letters are read from the first one,
-    too. `young`: LAST means 0 here (RB-46).
+    `maximum` is the end of the queue, `at_timestamp` the offset at the consume timestamp. FIRST returns 0, and the pull
+    continues at the smallest stored offset (improves on RB-48). Retry topics start at 0 under all policies, so that no
+    retry is skipped (improves on RB-47); so do dead-letter topics. `young`: LAST means 0 (RB-46).
     """
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return QueueOffset(0)

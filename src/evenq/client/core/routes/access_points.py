@@ -1,7 +1,6 @@
-"""The access points of a client: one text with one or several `host:port`, all with TLS or all without, and whether
-they are all that the client can reach.
+"""The access points of a client: a text with one or several `host:port`, all with TLS or all without.
 
-Used by `client.wiring` and the command line. Pure.
+It also states whether the client can reach only them. Used by `client.wiring` and the command line.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from dataclasses import dataclass
 from evenq.errors import IllegalAccessPoint
 from evenq.wire.addresses import PLAIN, TLS, split_addresses, target_of
 
-__all__ = ["DEFAULT_ENDPOINT", "ENDPOINT_VARIABLE", "ONE_ADDRESS", "AccessPoints", "access_points"]
-
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
 ENDPOINT_VARIABLE = "EVENQ_ENDPOINT"
 ONE_ADDRESS = "?one-address"
@@ -20,18 +17,18 @@ ONE_ADDRESS = "?one-address"
 
 @dataclass(frozen=True, slots=True)
 class AccessPoints:
-    """At least one."""
+    """One or several access points."""
 
     targets: tuple[str, ...]
     """`host:port`, in the order in which they are tried."""
     tls: bool | None
-    """What their scheme says; None: they have none."""
+    """By their scheme; None: they have none."""
     one_address: bool = False
-    """True: no other address can be reached, so each call goes there and names the broker that it is for."""
+    """True: no other address can be reached, so each call is sent there and names its broker."""
 
     @property
     def endpoint(self) -> str:
-        """The targets in one text."""
+        """The targets as one text."""
         return ";".join(self.targets) + (ONE_ADDRESS if self.one_address else "")
 
     @property
@@ -42,10 +39,10 @@ class AccessPoints:
 
 
 def access_points(text: str) -> AccessPoints:
-    """`a:8081;b:8081` or `a:8081,b:8081`; `evenqs://` in front of one of them means TLS for all, `evenq://` plain text,
-    `?one-address` behind one of them that a client reaches nothing else.
+    """Parses `a:8081;b:8081` or `a:8081,b:8081`. Raises IllegalAccessPoint.
 
-    Raises IllegalAccessPoint.
+    `evenqs://` before one of them means TLS for all, `evenq://` plain text. `?one-address` after one of them means that
+    no other address can be reached.
     """
     parts = [part.partition("?") for part in split_addresses(text)]
     options = {question + option for _, question, option in parts if question}
@@ -55,11 +52,11 @@ def access_points(text: str) -> AccessPoints:
         )
     addressed = [target_of(address) for address, _, _ in parts]
     if not addressed:
-        raise IllegalAccessPoint(f"the endpoint is empty; give for example {DEFAULT_ENDPOINT}")
+        raise IllegalAccessPoint(f"the endpoint is empty; give {DEFAULT_ENDPOINT}, for example")
     schemes = {one.tls for one in addressed if one.tls is not None}
     if len(schemes) > 1:
         raise IllegalAccessPoint(
-            f"the endpoint {text!r} mixes evenqs:// and evenq://; a client speaks to all access points in the same way"
+            f"the endpoint {text!r} mixes evenqs:// and evenq://; give the same scheme for all access points"
         )
     targets = tuple(dict.fromkeys(one.target for one in addressed))
     return AccessPoints(targets, schemes.pop() if schemes else None, one_address=bool(options))

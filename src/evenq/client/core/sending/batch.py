@@ -1,7 +1,7 @@
-"""What waits to be sent to one queue, and when it goes.
+"""Messages that wait to be sent to one queue, and the moment at which they are sent.
 
-Owned by the producer's loop. One batch per queue is on its way at a time, so messages of one queue are stored in the
-order they were given, retries included (PR-7). While it is, others gather: under load batches grow by themselves.
+Owned by the producer's loop. One batch per queue is sent at a time, so messages of one queue are stored in the order in
+which they were given, retries included (PR-7). Meanwhile other messages gather: under load, batches grow by themselves.
 """
 
 from __future__ import annotations
@@ -10,25 +10,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Batchable", "QueueBatch"]
-
 
 class Batchable(Protocol):
-    """A message that waits, or a block of them that stays together."""
+    """A waiting message, or a block of messages that stays together."""
 
     @property
-    def count(self) -> int:
-        """How many messages it is."""
-        ...
+    def count(self) -> int: ...
 
     @property
-    def size(self) -> int:
-        """Their bytes on the wire."""
-        ...
+    def size(self) -> int: ...
 
     @property
     def urgent(self) -> bool:
-        """True: it does not linger; a caller waits for this very message, or it is a block that is large enough."""
+        """True: it does not linger, because a caller waits for it, or because it is a large block."""
         ...
 
 
@@ -52,19 +46,19 @@ class QueueBatch(Generic[Item]):
         return len(self._items)
 
     def add(self, item: Item) -> None:
-        """A message joins at the end."""
+        """Adds a message at the end."""
         self._items.append(item)
         self._joined(item)
 
     def put_back(self, items: Iterable[Item]) -> None:
-        """A failed batch stands first again, in its old order."""
+        """Puts a failed batch back in front, in its old order."""
         for item in reversed(list(items)):
             self._items.appendleft(item)
             self._joined(item)
         self.due = True
 
     def drop(self, gone: Callable[[Item], bool]) -> list[Item]:
-        """Take out those that `gone` names."""
+        """Removes and returns the messages for which `gone` is true."""
         dropped: list[Item] = []
         rest: list[Item] = []
         for item in self._items:
@@ -80,12 +74,12 @@ class QueueBatch(Generic[Item]):
 
     @property
     def ready(self) -> bool:
-        """True if a batch should go now: it is full, it has lingered, or a caller waits."""
+        """True if a batch should be sent now: it is full, it has lingered, or a caller waits."""
         full = self._bytes >= self._bytes_max or self._count >= self._messages_max
         return bool(self._items) and (full or self.due or self._urgent > 0)
 
     def take(self) -> list[Item]:
-        """The next batch: at least one message or block, else within both limits."""
+        """Removes and returns the next batch: within both limits, but at least one message or block."""
         batch: list[Item] = []
         size = count = 0
         while self._items:

@@ -1,1 +1,1 @@
-"""Half messages: what a producer knows of one, and what it sends to servers."""
+"""Half messages, and the calls for them."""

@@ -1,1 +1,1 @@
-"""Admin tasks that take more than one call: copies, leaders, queues, scale-in."""
+"""Admin tasks that need several calls: copies, leaders, queues, scale-in."""

@@ -1,8 +1,8 @@
-"""Changing the copies of a broker group, from a program: what takes more than one call. Used by both admins.
+"""Changes to the copies of a broker group that need several calls. Used by both admins.
 
 A copy that leads is not removed before another one leads. A replacement adds the new copy, waits until it is in sync,
-and only then removes the old one, so at no time has a record fewer copies than before. A group that grows needs more
-copies only once they are in sync.
+and then removes the old one: no record ever has fewer copies than before. A group that grows requires more copies in
+sync only once they are.
 """
 
 from __future__ import annotations
@@ -22,43 +22,37 @@ from evenq.errors import (
 )
 from evenq.runtime.clock import Clock
 
-__all__ = ["copies_grown", "copy_removed", "copy_replaced", "must_accept"]
-
 LOOK_MS = 250
 LEAD_MS = 10_000
 """Longest wait for a new leader."""
 
 
 class CopyCalls(MovingCalls, Protocol):
-    """What it needs of the wire."""
+    """The calls that this module uses."""
 
-    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
-        """One copy more."""
-        ...
+    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView: ...
 
-    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
-        """How many copies are needed."""
-        ...
+    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView: ...
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
-        """One copy less, which does not lead."""
+        """Removes a copy that does not lead."""
         ...
 
 
 async def copy_removed(calls: CopyCalls, clock: Clock, broker: str, copy: int) -> BrokerGroupView:
-    """Remove a copy; if it leads, let the best other one lead first. Raises what the servers say."""
+    """Removes a copy; if it leads, first moves the leader to the best other copy. Raises the servers' errors."""
     group = await _group(calls, broker)
     if group is not None and group.leader == copy and len(group.copies) > 1:
         if len(group.copies) <= group.in_sync_min:
             raise PreconditionFailed(
                 f"broker group {broker} needs {group.in_sync_min} copies and has {len(group.copies)}; add another one "
-                "first, or need fewer (`evenq broker set-min-in-sync`)"
+                "first, or require fewer (`evenq broker set-min-in-sync`)"
             )
-        if group.in_sync <= group.in_sync_min:  # the leader that comes would refuse it: then this one may as well stay
+        if group.in_sync <= group.in_sync_min:  # the next leader would reject the removal
             missing = ", ".join(f"copy {one.copy}" for one in group.copies if not one.in_sync)
             raise PreconditionFailed(
                 f"without copy {copy} fewer than the {group.in_sync_min} copies that broker group {broker} needs would "
-                f"be in sync; not in sync: {missing}. Nothing was changed, and copy {copy} leads on"
+                f"be in sync; not in sync: {missing}. Nothing was changed, and copy {copy} still leads"
             )
         moved = await leader_moved(calls, clock, broker, wait_ms=LEAD_MS)
         if not moved.served:
@@ -72,8 +66,8 @@ async def copy_removed(calls: CopyCalls, clock: Clock, broker: str, copy: int) -
 async def copy_replaced(
     calls: CopyCalls, clock: Clock, broker: str, copy: int, *, new: int, address: str, wait_ms: int
 ) -> BrokerGroupView:
-    """Add the copy `new`, wait until it is in sync, `wait_ms` at most, then remove `copy`. Raises what the servers say,
-    and RequestTimeout: then the new one stays, and a repeat goes on.
+    """Adds the copy `new`, waits until it is in sync, at most `wait_ms`, then removes `copy`. Raises the servers'
+    errors, and RequestTimeout: then the new copy stays, and a repeated call continues.
     """
     if copy == new:
         raise BadRequest(
@@ -90,7 +84,7 @@ async def copy_replaced(
         if clock.monotonic_ms() >= deadline_ms:
             raise RequestTimeout(
                 f"copy {new} of broker group {broker} was not in sync within {wait_ms:,} ms, and copy {copy} was not "
-                f"removed. Is it started, at {address}? Do the same again to go on waiting, or remove copy {new}"
+                f"removed. Is it started, at {address}? Repeat the call to continue waiting, or remove copy {new}"
             )
         await clock.sleep_ms(LOOK_MS)
         group = await _group(calls, broker) or group
@@ -100,17 +94,17 @@ async def copy_replaced(
 async def copies_grown(
     calls: CopyCalls, clock: Clock, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int
 ) -> BrokerGroupView:
-    """Add the `members` (copy -> address) that the group lacks, wait until all are in sync, then need `in_sync_min` of
-    them; a group that has all that is left alone. Goes on after calls that fail while brokers restart.
+    """Adds the `members` (copy -> address) that the group lacks, waits until all are in sync, then requires
+    `in_sync_min` of them. Changes nothing in a complete group. Continues after calls that fail while brokers restart.
 
-    Raises BadRequest for fewer members than are to be in sync, and RequestTimeout after `wait_ms`, with what is
-    missing: what was done stays, and a repeat goes on.
+    Raises BadRequest for fewer members than `in_sync_min`, and RequestTimeout after `wait_ms`: then finished steps
+    stay, and a repeated call continues.
     """
     if in_sync_min > len(members):
-        raise BadRequest(f"{in_sync_min} copies cannot be in sync of the {len(members)} that the group is to have")
+        raise BadRequest(f"{in_sync_min} copies cannot be in sync, as the group is to have {len(members)}")
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
-        missing = f"no broker that answers knows broker group {broker}"
+        missing = f"no broker that answers reports broker group {broker}"
         try:
             group = await _group(calls, broker)
             if group is not None:
@@ -120,24 +114,24 @@ async def copies_grown(
         except (ConnectionFailed, RequestTimeout, HaNotAvailable, NotFound, PreconditionFailed) as error:
             missing = error.message
         if clock.monotonic_ms() >= deadline_ms:
-            raise RequestTimeout(f"not done within {wait_ms:,} ms: {missing}. Do the same again to go on")
+            raise RequestTimeout(f"not done within {wait_ms:,} ms: {missing}. Repeat the call to continue")
         await clock.sleep_ms(LOOK_MS)
 
 
 def must_accept(accept_data_loss: bool) -> None:
-    """Raises BadRequest unless the caller says that acknowledged messages may be lost."""
+    """Raises BadRequest unless the caller accepts the loss of acknowledged messages."""
     if accept_data_loss is not True:
         raise BadRequest(
             "an unclean election gives up acknowledged messages: pass accept_data_loss=True once every copy that may "
-            "lead is lost for good; plan_unclean_election says what would be lost"
+            "lead is lost for good; plan_unclean_election returns what would be lost"
         )
 
 
 async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, str], in_sync_min: int) -> str:
-    """Do the next step; what is missing, in words. Empty: nothing is."""
+    """Executes the next step. Returns what is missing, as a text; empty: nothing is."""
     broker = group.broker_name
     if not group.mode:
-        return f"broker {broker} is alone: it was not restarted with its replication settings yet"
+        return f"broker {broker} has no copies: it was not restarted with its replication settings yet"
     present = {one.copy for one in group.copies}
     absent = sorted(members.keys() - present)
     for copy in absent:
@@ -152,7 +146,7 @@ async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, 
 
 
 async def _group(calls: CopyCalls, broker: str) -> BrokerGroupView | None:
-    """None: no broker that answers knows it just now."""
+    """Returns the group; None: no broker that answers reports it now."""
     try:
         cluster = await calls.describe_cluster()
     except (ConnectionFailed, RequestTimeout):

@@ -1,7 +1,7 @@
-"""Letting another copy of a broker group lead, from a program: ask its leader, then wait until the new one serves.
+"""The hand-over of a broker group to another leader: calls the leader, then waits until the new one serves.
 
-The leader's connections end with its term, so its answer may be lost: what counts is who is seen to lead. A repeat
-carries the previous epoch and so cannot move the group twice. Used by both admins.
+The leader's connections end with its term, so its answer may be lost: only the observed leader counts. A repeated call
+contains the previous epoch, and so cannot move the group twice. Used by both admins.
 """
 
 from __future__ import annotations
@@ -13,31 +13,25 @@ from evenq.client.core.admin.views import ClusterView
 from evenq.errors import ConnectionFailed, PreconditionFailed, RequestTimeout
 from evenq.runtime.clock import Clock
 
-__all__ = ["leader_moved"]
-
 LOOK_MS = 50
 LOST_MS = 5_000
 """If no other copy leads this long after a lost answer, the hand-over did not happen."""
 
 
 class MovingCalls(Protocol):
-    """What it needs of the wire."""
+    """The calls that this module uses."""
 
-    async def describe_cluster(self) -> ClusterView:
-        """Who leads what."""
-        ...
+    async def describe_cluster(self) -> ClusterView: ...
 
     async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
-        """Hand over, if the group is still in the epoch."""
+        """Hands over, if the group is still in the epoch."""
         ...
 
 
 async def leader_moved(
     calls: MovingCalls, clock: Clock, broker: str, *, to: int | None = None, wait_ms: int
 ) -> LeaderMoveView:
-    """Wait until the new leader serves, `wait_ms` at most. Raises what the server says, PreconditionFailed also if
-    another copy than `to` took over.
-    """
+    """Moves the leader and waits until it serves. Raises PreconditionFailed if another copy than `to` took over."""
     before = _of(await calls.describe_cluster(), broker)
     begun_ms = clock.monotonic_ms()
     lost: ConnectionFailed | RequestTimeout | None = None
@@ -70,17 +64,17 @@ async def leader_moved(
         raise lost
     if to is not None and outcome.leader != to:
         raise PreconditionFailed(
-            f"copy {outcome.leader} of broker group {broker} took over, not copy {to}; look with `evenq cluster show`, "
+            f"copy {outcome.leader} of broker group {broker} took over, not copy {to}; check `evenq cluster show`, "
             "then move it again"
         )
+    took_ms = now_ms - begun_ms
     return LeaderMoveView(
-        broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=served,
-        took_ms=now_ms - begun_ms,
-    )  # fmt: skip
+        broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=served, took_ms=took_ms
+    )
 
 
 async def _look(calls: MovingCalls, broker: str) -> BrokerGroupView | None:
-    """None: no broker that answers knows it just now."""
+    """Returns the group; None: no broker that answers reports it now."""
     try:
         return _of(await calls.describe_cluster(), broker)
     except (ConnectionFailed, RequestTimeout):

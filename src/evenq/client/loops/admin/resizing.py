@@ -1,6 +1,6 @@
-"""Shrinking topics and draining brokers from a program: the call is repeated until nothing is left to wait for.
+"""The shrinking of topics and draining of brokers: calls are repeated until nothing is left to wait for.
 
-Brokers keep the state between the steps, so a wait that ended too early is simply done again. Used by both admins.
+Brokers keep the state between the steps, so a call that timed out can be repeated. Used by both admins.
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from evenq.client.core.admin.views import DrainView, ResizeView, UnfinishedView, WithdrawView
-from evenq.errors import RequestTimeout
+from evenq.client.core.admin.views import (
+    BrokerView,
+    DrainView,
+    MissingBrokerView,
+    ResizeView,
+    ScaleInView,
+    UnfinishedView,
+    WithdrawView,
+)
+from evenq.errors import BadRequest, RequestTimeout
 from evenq.runtime.clock import Clock
-
-__all__ = ["drained", "scaled", "withdrawn"]
 
 AGAIN_MS = 500
 GROUPS_NAMED_MAX = 5
 
 
 class ResizingCalls(Protocol):
-    """What it needs of the wire."""
+    """The calls that this module uses; each is one step."""
 
     async def scale_topic(
         self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
-    ) -> list[ResizeView]:
-        """One step."""
-        ...
+    ) -> list[ResizeView]: ...
 
-    async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
-        """One step."""
-        ...
+    async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView: ...
 
     async def withdraw_topic(
         self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
-    ) -> WithdrawView:
-        """One step."""
-        ...
+    ) -> WithdrawView: ...
 
 
 async def scaled(
@@ -51,7 +51,7 @@ async def scaled(
     dry_run: bool = False,
     wait_ms: int,
 ) -> list[ResizeView]:
-    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    """Repeats steps until done; one step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout after `wait_ms`."""
     if dry_run:
         return await calls.scale_topic(
             topic, queues, broker=broker, force=force, close_unread=close_unread, dry_run=True
@@ -69,13 +69,13 @@ async def scaled(
             )
             raise RequestTimeout(
                 f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{unread_text}; "
-                "call again to go on waiting, with force=True to close them unread, or with more queues to go back"
+                "call again to wait longer, with force=True to close them unread, or with more queues to undo it"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
 
 async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: int) -> DrainView:
-    """`wait_ms` 0: one step, whatever is left. Raises RequestTimeout if something is left after `wait_ms`."""
+    """Repeats steps until the broker is empty; one step with `wait_ms` 0. Raises RequestTimeout after `wait_ms`."""
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
         view = await calls.drain_broker(broker)
@@ -84,7 +84,7 @@ async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: i
         if clock.monotonic_ms() >= deadline_ms:
             raise RequestTimeout(
                 f"broker {view.broker_name} has messages to be read after {wait_ms} ms: {_who(view.unfinished)}; "
-                f"{view.delayed} delayed messages and open transactions; call again to go on waiting, or resume_broker"
+                f"{view.delayed} delayed messages and open transactions; call again to wait longer, or resume_broker"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
@@ -100,7 +100,7 @@ async def withdrawn(
     dry_run: bool = False,
     wait_ms: int,
 ) -> WithdrawView:
-    """One step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout if something is left after `wait_ms`."""
+    """Repeats steps until done; one step with `wait_ms` 0 or `dry_run`. Raises RequestTimeout after `wait_ms`."""
     if dry_run:
         return await calls.withdraw_topic(topic, broker, close_unread=close_unread, force=force, dry_run=True)
     deadline_ms = clock.monotonic_ms() + wait_ms
@@ -112,7 +112,7 @@ async def withdrawn(
             raise RequestTimeout(
                 f"topic {topic} cannot leave broker {broker} after {wait_ms} ms: to be read {_who(view.unfinished)}; "
                 f"{view.unread} messages that no group reads (close_unread=True ends them); {view.delayed} delayed "
-                "messages and open transactions; call again to go on waiting, or with force=True to end all of it"
+                "messages and open transactions; call again to wait longer, or with force=True to end all of it"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
@@ -124,3 +124,47 @@ def _who(left: Iterable[UnfinishedView]) -> str:
     named = [f"{group} {lag}" for group, lag in lags.most_common(GROUPS_NAMED_MAX)]
     more = len(lags) - len(named)
     return ", ".join(named) + (f" and {more} more groups" if more > 0 else "") or "no group"
+
+
+class ScaleInCalls(Protocol):
+    """The calls that this module uses; they change nothing."""
+
+    async def list_brokers(self) -> list[BrokerView]: ...
+
+    async def list_missing_brokers(self) -> list[MissingBrokerView]: ...
+
+    async def look_at_broker(self, broker: str) -> DrainView: ...
+
+
+async def scale_in_checked(calls: ScaleInCalls, brokers: Iterable[str], *, allow_unread: bool) -> list[ScaleInView]:
+    """Checks whether brokers may be removed: whether a group would lose messages. Returns one result for each distinct
+    name, in order.
+    """
+    if isinstance(brokers, str):
+        raise BadRequest(f"brokers is the text {brokers!r}; give a list of broker names")
+    live = sorted(broker.name for broker in await calls.list_brokers())
+    missing = {broker.name for broker in await calls.list_missing_brokers()}
+    results = []
+    for name in dict.fromkeys(brokers):
+        left = await calls.look_at_broker(name) if name in live else None
+        state = "LIVE" if left is not None else "MISSING" if name in missing else "UNKNOWN"
+        problem = f"no broker has that name; the cluster has {', '.join(live)}"
+        if left is not None:
+            problem = why_kept(name, left, allow_unread=allow_unread)
+        elif name in missing:
+            problem = f"it is not there: start it, or `evenq broker forget {name} --yes`"
+        results.append(ScaleInView(broker_name=name, state=state, problem=problem, left=left))
+    return results
+
+
+def why_kept(name: str, left: DrainView, *, allow_unread: bool) -> str:
+    """Returns why a live broker may not be removed; empty: it may. The only rule, for drains and for checks."""
+    if not left.draining:
+        return f"it accepts messages: `evenq broker drain {name}`"
+    if not left.empty:
+        return f"groups have not read all of it: `evenq broker drain {name} --wait 3600`"
+    if not allow_unread and (left.unread or left.dead_letters):
+        return "it holds messages that no group waits for: read or replay them, or add --yes"
+    if not left.other_writers:
+        return "no other broker accepts messages"
+    return ""

@@ -1,3 +1,1 @@
-"""Parts that every client uses: the sync face's loop, threads for the user's functions, problems that are logged
-once, a connection that is kept open.
-"""
+"""Parts of every client: the loop of the sync face, threads for user functions, reports of failures, connections."""

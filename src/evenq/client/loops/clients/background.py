@@ -1,7 +1,7 @@
-"""The thread behind the sync face: one event loop per process, shared by all sync clients.
+"""The thread of the sync face: one event loop per process, shared by all sync clients.
 
-Made at first use, a daemon, stopped at exit. After a fork the child has no such thread, so it makes its own; a client
-that was made before the fork belongs to the parent and says so when it is used in the child.
+It is a daemon, made at first use and stopped at exit. A forked child lacks the thread, so it makes its own. A client
+that was made before the fork belongs to the parent, and raises an error when the child uses it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any, TypeVar
 from evenq.client.loops.clients.exits import Exits
 from evenq.errors import Unsupported
 
-__all__ = ["Background"]
-
 Result = TypeVar("Result")
 
 
 class Background:
-    """A running event loop in a thread of its own. `call_soon` and `run` are for other threads."""
+    """An event loop in a thread of its own. `call_soon` and `run` are for other threads."""
 
     _shared: Background | None = None
     _guard = threading.Lock()
@@ -32,13 +30,12 @@ class Background:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.exits = Exits()
-        """Clients that are ended with the process, while the loop still runs."""
+        """Clients that end with the process, while the loop still runs."""
         self._thread = threading.Thread(target=self._serve, name="evenq-client", daemon=True)
         self._thread.start()
 
     @classmethod
     def shared(cls) -> Background:
-        """The process's loop thread."""
         with cls._guard:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 cls._shared = Background()
@@ -46,20 +43,16 @@ class Background:
             return cls._shared
 
     def run(self, coroutine: Coroutine[Any, Any, Result], *, timeout_ms: int | None = None) -> Result:
-        """Run it in the loop and wait for its result. Not callable from the loop itself (a sync call inside a
-        callback).
-        """
+        """Runs a coroutine in the loop and returns its result. Not callable in the loop's thread."""
         return self._begin(coroutine).result(None if timeout_ms is None else timeout_ms / 1000)
 
     def run_or_cancel(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """As `run`, for what takes messages: an interrupt (Ctrl-C) of the waiting thread ends it, or it would go on and
-        take them for a caller who is gone.
-        """
+        """Runs as `run`, but Ctrl-C cancels the coroutine, or it would take messages for a caller that is gone."""
         tasks: list[asyncio.Task[Any] | None] = []
         gone = threading.Event()
 
         async def watched() -> Result:
-            if gone.is_set():  # the interrupt came between handing over and the first step
+            if gone.is_set():  # the interrupt came before the first step
                 coroutine.close()
                 raise asyncio.CancelledError
             tasks.append(asyncio.current_task())
@@ -77,15 +70,15 @@ class Background:
             self.call_soon(end)
             raise
         except Unsupported:
-            coroutine.close()  # if it never began
+            coroutine.close()  # it never began
             raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Run it in the loop, soon."""
+        """Calls a function in the loop, soon."""
         self.loop.call_soon_threadsafe(function)
 
     def check(self) -> None:
-        """Raise Unsupported in a forked child."""
+        """Raises Unsupported in a forked child."""
         if self.process_id != os.getpid():
             raise Unsupported(
                 f"this client was made in process {self.process_id} and is used in its forked child {os.getpid()};"
@@ -93,27 +86,26 @@ class Background:
             )
 
     def check_thread(self) -> None:
-        """Raise Unsupported in the loop's own thread, which must not wait for itself."""
+        """Raises Unsupported in the loop's own thread, which must not wait for itself."""
         if threading.current_thread() is self._thread:
             raise Unsupported(
                 "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
-                " callback; hand it to another thread, or use evenq.aio"
+                " callback; make it in another thread, or use evenq.aio"
             )
 
     def end_with_process(self) -> None:
-        """End clients that are not closed, then the thread."""
+        """Ends clients that are not closed, then the thread."""
         self.exits.end()
-        # A daemon thread that runs while the interpreter is taken down may crash it.
+        # A daemon thread that runs while the interpreter shuts down may crash it.
         self.stop()
 
     def stop(self) -> None:
-        """End the thread; at exit."""
         if self.process_id == os.getpid() and self.loop.is_running():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2)
 
     def close(self) -> None:
-        """End the thread and free the loop; of one that is not shared, and is not used any more."""
+        """Ends the thread and closes the loop; only for a thread that is not shared."""
         self.stop()
         if self.process_id == os.getpid() and not self.loop.is_running():
             self.loop.close()

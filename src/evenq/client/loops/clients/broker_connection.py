@@ -1,8 +1,7 @@
-"""A connection to a broker that stays open: we tell, again and again, and it says what it wants, whenever it wants.
+"""A connection to a broker that stays open: the client sends its state repeatedly, and the broker sends events.
 
-It is the telemetry stream of the v2 protocol (wire contract 4). A connection that breaks is opened again with growing
-pauses. `loops.transacting` hears the questions of brokers over such connections, `loops.subscribing` the end of lite
-subscriptions.
+It is the telemetry stream of the v2 protocol (wire contract 4). A broken connection is reopened with growing pauses.
+`loops.transacting` gets the checks of brokers over such connections, `loops.subscribing` the end of lite subscriptions.
 """
 
 from __future__ import annotations
@@ -22,17 +21,13 @@ from evenq.runtime.tasks import spawn
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["TELL_MS", "BrokerConnection"]
-
-TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
+TELL_MS = 30_000  # wire contract 3.2: repeated settings are also heartbeats
 
 Outgoing = TypeVar("Outgoing")
 Incoming = TypeVar("Incoming")
 
 
 class BrokerConnection(Generic[Outgoing, Incoming]):
-    """One connection, in one event loop."""
-
     def __init__(
         self,
         stream: Callable[[AsyncIterator[Outgoing]], AsyncGenerator[Incoming, None]],
@@ -45,9 +40,7 @@ class BrokerConnection(Generic[Outgoing, Incoming]):
         what: str,
         troubles: Troubles,
     ) -> None:
-        """`stream` opens it once, for what we tell; `hear` is given what comes, one at a time.
-        `what` it is, for logs.
-        """
+        """`stream` opens the connection, sends the results of `tell`, and passes events to `hear`. `what`: for logs."""
         self._stream = stream
         self._tell = tell
         self._hear = hear
@@ -61,7 +54,7 @@ class BrokerConnection(Generic[Outgoing, Incoming]):
         """Ends only if it is cancelled."""
 
     def news(self) -> None:
-        """There is something new to tell."""
+        """Sends the state soon, because it changed."""
         self._news.wake()
 
     async def _keep(self) -> None:

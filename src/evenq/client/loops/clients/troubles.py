@@ -1,10 +1,10 @@
-"""What goes wrong while a client works on its own: said once, counted, and said again when it is over.
+"""Failures of a client's background work: logged once, counted, and logged again when they have ended.
 
-Loops that try for ever report each failed call here. An error that no retry can help (`Error.retryable` is False: a
-missing topic, a missing grant) goes to the user once: to `report` (`on_error`, or the next `poll`), or to the log as
-an error. A topic that is not there yet is normal while an application starts: one line at INFO, and a warning if it
-lasts. The others are an outage of a broker: one line at its begin, one with the number of failed calls at its end.
-Texts name client, broker, topic and cause, because most programs print nothing else of a log record.
+Loops that repeat calls for ever report each failed call here. A permanent error (`Error.retryable` is False: a missing
+topic, a missing grant) is reported to the user once: by `report` (`on_error`, or the next `poll`), or in the log. A
+missing topic is normal while an application starts: one line at INFO, and a warning if it lasts. The other errors are
+an outage of a broker: one line at its begin, one with the number of failed calls at its end. Texts contain client,
+broker, topic and cause, because most programs print only the message of a log record.
 """
 
 from __future__ import annotations
@@ -15,26 +15,22 @@ from collections.abc import Callable
 from evenq.errors import Error, PreconditionFailed, TopicNotFound
 from evenq.runtime.clock import Clock
 
-__all__ = ["Report", "Troubles", "is_permanent"]
-
 log = logging.getLogger(__name__)
 
 Report = Callable[[Error], None]
-"""Takes a permanent error, in the loop; returns at once and raises nothing."""
+"""Takes a permanent error, in the loop; must not block or raise."""
 
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
-"""After the begin of an outage was said, further ones of the same subject are only counted for this time."""
+"""For this time after the begin of an outage was logged, further outages of the same subject are only counted."""
 MISSING_MS = 60_000
-"""A topic that is missing for longer is perhaps misspelt: then it is worth a warning."""
+"""A topic that is missing for longer may be misspelt, and causes a warning."""
 LEFT_MS = 2_000
-"""A topic that one broker does not know may just have left it: the route says so within moments, and its queues go."""
+"""A topic that is missing at one broker may have been withdrawn; the route changes within this time."""
 
 
 def is_permanent(error: Error) -> bool:
-    """True if a retry cannot help until an operator changes something. A failed precondition belongs to a hand-over
-    and settles itself.
-    """
+    """True if a retry cannot help until an operator acts. A failed precondition is part of a hand-over, and passes."""
     return not error.retryable and not isinstance(error, PreconditionFailed)
 
 
@@ -47,14 +43,12 @@ class _Trouble:
         self.kinds: dict[type[Error], str] = {}
         """Permanent errors that were reported, with their texts."""
         self.said = 0
-        """Level of the line that was logged, for that of its end; 0: none was."""
+        """Level of the logged line; 0: none was logged."""
 
 
 class Troubles:
-    """The troubles of one client, in one event loop."""
-
     def __init__(self, clock: Clock, *, who: str, report: Report | None = None) -> None:
-        """`who` begins each line, as `group billing`."""
+        """`who` starts each line, such as `group billing`."""
         self._clock = clock
         self._who = who
         self._report = report
@@ -62,9 +56,7 @@ class Troubles:
         self._begins_ms: dict[str, int] = {}
 
     def failed(self, subject: str, error: Error, *, patience_ms: int = 0) -> None:
-        """A call about `subject` (as `topic orders`, `broker broker-a`) failed and will be made again. A permanent
-        error counts as one when it has lasted for `patience_ms`.
-        """
+        """Notes a failed call about `subject`, such as `topic a`. A permanent error is reported after `patience_ms`."""
         trouble = self._troubles.get(subject)
         now_ms = self._clock.monotonic_ms()
         if trouble is None:
@@ -83,9 +75,10 @@ class Troubles:
             log.warning("%s: %s fails, trying again until it works: %s", self._who, subject, error)
 
     def failed_at(self, topic: str, broker: str, error: Error) -> None:
-        """A call about a topic's queues at a broker failed: the broker's outage, or a refusal of this topic there.
+        """Notes a failed call about a topic's queues at a broker: an outage of the broker, or a permanent error of the
+        topic.
 
-        A topic that is missing there is a trouble only if it is so for 2 s.
+        A topic that is missing there is reported only if that lasts for 2 s.
         """
         if not is_permanent(error):
             self.failed(f"broker {broker}", error)
@@ -94,7 +87,7 @@ class Troubles:
         self.failed(f"topic {topic} at broker {broker}", error, patience_ms=patience_ms)
 
     def well(self, subject: str) -> None:
-        """A call about `subject` succeeded."""
+        """Notes a successful call about `subject`."""
         if not self._troubles:
             return
         trouble = self._troubles.pop(subject, None)
@@ -104,7 +97,7 @@ class Troubles:
             log.log(level, "%s: %s works after %.1f s, %d calls failed", self._who, subject, seconds, trouble.calls)
 
     def well_at(self, topic: str, broker: str) -> None:
-        """Queues of the topic are read from the broker."""
+        """Notes a successful call about a topic's queues at a broker."""
         if self._troubles:
             self.well(f"topic {topic} at broker {broker}")
             self.well(f"broker {broker}")
@@ -119,7 +112,7 @@ class Troubles:
         text = str(error)
         known = any(text in other.kinds.values() for other in self._troubles.values())
         trouble.kinds[type(error)] = text
-        if known:  # another broker or topic said the very same
+        if known:  # the same text was reported for another subject
             return
         if self._report is not None:
             self._report(error)

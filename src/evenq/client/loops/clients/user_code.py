@@ -1,7 +1,7 @@
-"""Runs what the user wrote (listeners, checkers, callbacks) in a thread, whatever it raises.
+"""Runs user functions (listeners, checkers, callbacks) in a thread, whatever they raise.
 
 Some exceptions would harm the loop that waits for the thread: SystemExit ends it, StopIteration never arrives, and a
-cancellation looks like the consumer's own. Here they are failures of the user's code like any other.
+cancellation looks like the consumer's own. Here they are ordinary failures of the user's function.
 """
 
 from __future__ import annotations
@@ -18,25 +18,19 @@ from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage
 from evenq.runtime.tasks import spawn
 
-__all__ = ["NotCalled", "UserCodeFailed", "in_thread", "listened", "reporter"]
-
 log = logging.getLogger(__name__)
 
 
 class NotCalled(Exception):
-    """User code was not called: the process ends without a close, and threads take nothing any more. That is no failure
-    of the code, and what it was for is left to the next process.
-    """
+    """A user function was not called, because the process ends. Its message is left to the next process."""
 
 
 class UserCodeFailed(Exception):
-    """Something that user code must not raise; its cause is what was raised."""
+    """A user function raised an exception that it must not raise; that is the cause."""
 
 
 async def in_thread(threads: Executor | None, code: Callable[..., object], *arguments: object) -> object:
-    """What `code` returns. Raises its exception, always an `Exception`, or NotCalled. `threads` None: those of the
-    loop.
-    """
+    """Returns the result of `code`. Raises its exception, always an `Exception`, or NotCalled."""
 
     def run() -> object:
         try:
@@ -62,9 +56,7 @@ async def listened(
     *,
     instead: str,
 ) -> object:
-    """What a listener says of the messages. Raises its exception, and BadRequest for a coroutine function, naming what
-    takes one `instead`.
-    """
+    """Returns the listener's result. Raises BadRequest for a coroutine function; `instead` names what accepts one."""
     result = await in_thread(threads, listener, messages)
     if inspect.iscoroutine(result):
         result.close()
@@ -73,15 +65,13 @@ async def listened(
 
 
 def reporter(on_error: Callable[[Error], object]) -> Report:
-    """Calls `on_error`, a plain or a coroutine function, for each permanent error, in the loop. What it raises is
-    logged.
-    """
+    """Returns a function that calls `on_error`, plain or coroutine, in the loop. Its exceptions are logged."""
     running: set[asyncio.Task[None]] = set()
 
     async def call(error: Error) -> None:
         try:
             result = on_error(error)
-            while inspect.isawaitable(result):  # what a thread returns may be one, too
+            while inspect.isawaitable(result):  # a result may be awaitable, too
                 result = await result
         except Exception:
             log.exception("on_error failed for: %s", error)

@@ -1,9 +1,9 @@
-"""The engine of a pull consumer: a member of a group, or a reader of chosen queues, whose user asks for messages.
+"""The engine of a pull consumer: a member of a group, or a reader of chosen queues, whose user calls `poll`.
 
-Messages are fetched ahead into the queues' snapshots; `poll` takes them from there, queue by queue in turns. With
-automatic commits what a poll returned counts as consumed at the next poll, so a user who dies in between gets it again;
-a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress, and a queue that
-moves away waits until what was polled of it is committed, as long at most.
+Messages are fetched ahead into the process queues; `poll` takes them from there, queue by queue in turns. With
+automatic commits the messages of a poll count as consumed at the next poll: if the user dies before, they are
+redelivered. A queue that moves away waits for that, at most `drain_ms`. Without automatic commits only `commit` moves
+progress, and a queue that moves away waits for the commit of its polled messages, also at most `drain_ms`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
-__all__ = ["Polling"]
-
 log = logging.getLogger(__name__)
 
 NEVER_MS = 1 << 60
 ERRORS_MAX = 100
 
 
-class Polling:
-    """One running pull consumer; everything in one event loop, one `poll` at a time."""
+class PollLoop:
+    """One running pull consumer, in one event loop, with one `poll` at a time."""
 
     def __init__(
         self,
@@ -51,56 +49,60 @@ class Polling:
         self._plan = plan
         self._clock = clock
         self._member = Membership(
-            calls, plan=plan, client_id=client_id, clock=clock, rng=rng, tell=tell, arrived=self._arrived,
+            calls,
+            plan=plan,
+            client_id=client_id,
+            clock=clock,
+            rng=rng,
+            tell=tell,
+            arrived=self._arrived,
             report=self._refused,
-        )  # fmt: skip
+        )
         self._errors: deque[Error] = deque(maxlen=ERRORS_MAX)
         """Permanent errors that no poll has raised yet."""
         self._ready: deque[ProcessQueue] = deque()
         self._returned: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._positions: dict[ProcessQueue, QueueOffset] = {}
         self._uncommitted: dict[ProcessQueue, QueueOffset] = {}
-        """Without automatic commits: the end of what was polled and is not stored yet."""
+        """Without automatic commits: end of the polled messages that are not committed yet."""
         self._leaving: dict[ProcessQueue, Wakeup] = {}
         """Queues that move away and wait for the user's commit."""
         self._wakeup = Wakeup(clock)
-        self._task: asyncio.Task[object] | None = None  # the poll that is under way
+        self._task: asyncio.Task[object] | None = None  # the running poll
         self._last: list[ReceivedMessage] = []
 
     def start(self) -> None:
-        """Begin; the first rebalance comes at once (CS-6)."""
+        """Starts; the first rebalance follows immediately (CS-6)."""
         self._member.start()
 
     async def close(self, *, consumed: bool) -> None:
-        """Commit, let the queues go, leave. `consumed` False: what the last poll returned comes again."""
+        """Commits, releases the queues and leaves. `consumed` False: messages of the last poll are redelivered."""
         if consumed and self._plan.auto_commit:
             self._consumed()
         for process, chunk in self._returned:
             for message in chunk:
-                # Back in hand and never due: so it is not finished, and the commit of the end stays below it.
+                # Held and never due: it is not finished, so the last commit stays below it.
                 process.postpone(message.queue_offset, retry_ms=NEVER_MS)
         self._returned.clear()
-        self._uncommitted.clear()  # no commit can come any more
+        self._uncommitted.clear()  # no commit can follow
         self._wake_leaving()
         await self._member.close()
 
     async def poll(self, max_messages: int, wait_ms: int) -> list[ReceivedMessage]:
-        """Messages of one queue in offset order; empty after `wait_ms`. Raises each permanent error once, also while it
-        waits; the next poll goes on.
-        """
+        """Returns messages of one queue in order; empty after `wait_ms`. Raises each permanent error once."""
         if not 1 <= max_messages <= 10_000:
             raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 10000")
         if wait_ms < 0:
             raise BadRequest(f"wait_ms is {wait_ms}, give 0 or more")
         if self._task is not None:
-            raise Unsupported("another poll of this consumer is under way; one consumer, one poll at a time")
+            raise Unsupported("another poll of this consumer is running; a consumer allows one poll at a time")
         self._task, self._last = asyncio.current_task(), []
         try:
             if self._plan.auto_commit:
                 self._consumed()
             deadline_ms = self._clock.monotonic_ms() + wait_ms
             while not (chunk := self._take(max_messages)):
-                if self._errors:  # after what is in hand: one refused topic must not hold up the others
+                if self._errors:  # after the held messages: one rejected topic must not block the others
                     raise self._errors.popleft()
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
@@ -112,23 +114,21 @@ class Polling:
             self._task = None
 
     def interrupt(self) -> None:
-        """Its caller waits no more: end the poll or, if it was just done, let the next one return the same."""
+        """Ends the poll of a caller that does not wait any more; if it is just done, the next poll returns the same."""
         if self._task is not None:
             self._task.cancel()
-        # The poll was done when its caller gave up: what it took has reached no user.
-        elif self._last and self._member.ownership.process(self._last[0].queue) is not None:
+        # The poll was done when its caller gave up: its messages have reached no user.
+        elif self._last and self._member.held.process(self._last[0].queue) is not None:
             self.seek(self._last[0].queue, self._last[0].queue_offset)
         self._last = []
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
-        """Store what was polled, or these offsets (also back). Raises PreconditionFailed for a queue that is not
-        ours, ConnectionFailed if a broker did not take it.
-        """
+        """Stores the polled position, or these offsets, also backward. Raises PreconditionFailed, ConnectionFailed."""
         table = self._member.progress.table
         self._positions = {
             process: position
             for process, position in self._positions.items()
-            if self._member.ownership.process(process.queue) is process or process in self._leaving
+            if self._member.held.process(process.queue) is process or process in self._leaving
         }
         if offsets is None:
             if self._plan.auto_commit:
@@ -157,10 +157,12 @@ class Polling:
         self._wake_leaving()
         missing = [queue for queue in due if offsets is None or queue in offsets]
         if missing:
-            raise ConnectionFailed(f"the offsets of {len(missing)} queues were not stored, as {missing[0]}; try again")
+            raise ConnectionFailed(
+                f"the offsets of {len(missing)} queues, such as {missing[0]}, were not stored; try again"
+            )
 
     async def assign(self, queues: Sequence[MessageQueue], expression: FilterExpression, *, timeout_ms: int) -> None:
-        """Read exactly these queues, whether or not others do; returns when all are ready. Raises RequestTimeout."""
+        """Reads exactly these queues, even if others do, and waits until all are ready. Raises RequestTimeout."""
         if not self._plan.chosen:
             raise Unsupported(f"this consumer of {self._plan.group} subscribes; assign needs one without subscriptions")
         self._member.choose(queues, expression)
@@ -169,7 +171,7 @@ class Polling:
             if self._clock.monotonic_ms() >= deadline_ms:
                 late = sorted(set(queues) ^ set(self.owned()))
                 raise RequestTimeout(
-                    f"{len(late)} of {len(queues)} queues, as {late[0]}, were not ready within {timeout_ms} ms;"
+                    f"{len(late)} of {len(queues)} queues, such as {late[0]}, were not ready within {timeout_ms} ms;"
                     " see the log for the reason"
                 )
             if self._errors:
@@ -177,57 +179,53 @@ class Polling:
             await self._clock.sleep_ms(5)
 
     def subscribe(self, topic: str, expression: FilterExpression) -> None:
-        """One topic more."""
         if self._plan.chosen:
             raise Unsupported(f"this consumer of {self._plan.group} reads chosen queues; give subscriptions to share")
         self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """One topic less."""
         self._member.unsubscribe(topic)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """The next poll of the queue begins at `offset`. Raises PreconditionFailed if it is not ours."""
+        """Makes the next poll of the queue start at `offset`. Raises PreconditionFailed if it is not owned."""
         if offset < 0:
             raise BadRequest(f"offset {offset} of {queue} is negative; offsets begin at 0")
         old = self._owned(queue)
         self._returned = [(process, chunk) for process, chunk in self._returned if process is not old]
         self._positions.pop(old, None)
         self._uncommitted.pop(old, None)
-        self._member.ownership.seek(queue, QueueOffset(offset))
+        self._member.held.seek(queue, QueueOffset(offset))
         self._positions[self._owned(queue)] = QueueOffset(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """To the oldest message that is kept."""
+        """Seeks to the oldest stored message."""
         self.seek(queue, (await self._range(queue)).minimum)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Behind the newest message."""
+        """Seeks behind the newest message."""
         self.seek(queue, (await self._range(queue)).maximum)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset that was stored at or after a time, ms since the epoch."""
+        """Returns the first offset that was stored at or after a time, ms since the epoch."""
         return (await self._range(queue, timestamp_ms)).at_timestamp
 
     async def committed(self, queue: MessageQueue) -> int:
-        """The stored offset, from the store; -1 if there is none (OF-8)."""
+        """Returns the offset in the store; -1 if there is none (OF-8)."""
         return await self._member.progress.load(queue)
 
     def position(self, queue: MessageQueue) -> QueueOffset:
-        """The next offset a poll returns. Raises PreconditionFailed if the queue is not ours."""
+        """Returns the next offset that a poll returns. Raises PreconditionFailed if the queue is not owned."""
         return self._owned(queue).position
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
-        """Polls leave these queues out, nothing is fetched for them; or go on."""
+        """Pauses or resumes these queues: no polls, no pulls."""
         self._member.ownership.pause(queues, paused=paused)
         self._wakeup.wake()
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of a topic, sorted."""
         return sorted((await self._member.routes.fresh(topic)).readable)
 
     def owned(self) -> list[MessageQueue]:
-        """Queues that are being read now, sorted."""
         return self._member.owned()
 
     def _refused(self, error: Error) -> None:
@@ -237,16 +235,16 @@ class Polling:
     def _arrived(self, process: ProcessQueue) -> None:
         if process not in self._ready:
             self._ready.append(process)
-        if process.due_ms() is None and self._plan.auto_commit:  # all was filtered out: progress goes on
+        if process.due_ms() is None and self._plan.auto_commit:  # all filtered out: progress still advances
             self._member.progress.table.advance(process.queue, process.committable)
         self._wakeup.wake()
 
     def _take(self, count: int) -> list[ReceivedMessage]:
         for _ in range(len(self._ready)):
             process = self._ready.popleft()
-            if self._member.ownership.process(process.queue) is not process:
+            if self._member.held.process(process.queue) is not process:
                 continue
-            # Kept in the line: it is looked at again once its locks are confirmed or the pause ends.
+            # Kept in the line, for when its locks are confirmed or the pause ends.
             if process.paused or not self._sure(process.queue):
                 self._ready.append(process)
                 continue
@@ -259,7 +257,7 @@ class Polling:
             else:
                 for message in chunk:
                     process.finish(message.queue_offset)
-                self._member.ownership.settled(process)
+                self._member.held.settled(process)
                 if process not in self._uncommitted:
                     self._forget_lost()
                 self._uncommitted[process] = process.position
@@ -268,13 +266,11 @@ class Polling:
         return []
 
     def _sure(self, queue: MessageQueue) -> bool:
-        """OC-18: another member may have it by now."""
+        """False if another member may own the queue (OC-18)."""
         return self._plan.chosen or not self._member.clustering or self._member.sessions.sure(queue.broker_name)
 
     async def _until_committed(self, process: ProcessQueue) -> None:
-        """A queue moves away: the user may be at work on what was polled of it, and the next owner begins where it is
-        committed.
-        """
+        """Waits for the user's commit of a queue that moves away, because the next owner starts there."""
         drain_ms = self._plan.options.drain_ms
         deadline_ms = self._clock.monotonic_ms() + drain_ms
         wakeup = self._leaving[process] = Wakeup(self._clock)
@@ -283,9 +279,11 @@ class Polling:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
                     log.warning(
-                        "group %s: messages of %s were not committed within %d ms (drain_ms), they will come again",
-                        self._plan.group, process.queue, drain_ms,
-                    )  # fmt: skip
+                        "group %s: messages of %s were not committed within %d ms (drain_ms), they are delivered again",
+                        self._plan.group,
+                        process.queue,
+                        drain_ms,
+                    )
                     return
                 await wakeup.wait(left_ms)
         finally:
@@ -293,8 +291,8 @@ class Polling:
             self._uncommitted.pop(process, None)
 
     def _forget_lost(self) -> None:
-        """Queues that went without being asked, as those of a member that was taken for dead."""
-        held = set(self._member.ownership.processes())
+        """Removes queues that were lost without a hand-over, such as those of a member that seemed dead."""
+        held = set(self._member.held.processes())
         self._uncommitted = {process: at for process, at in self._uncommitted.items() if process in held}
 
     def _wake_leaving(self) -> None:
@@ -305,11 +303,11 @@ class Polling:
         for process, chunk in self._returned:
             for message in chunk:
                 process.finish(message.queue_offset)
-            self._member.ownership.settled(process)
+            self._member.held.settled(process)
         self._returned.clear()
 
     def _owned(self, queue: MessageQueue) -> ProcessQueue:
-        process = self._member.ownership.process(queue)
+        process = self._member.held.process(queue)
         if process is None:
             raise PreconditionFailed(
                 f"queue {queue} is not owned by this consumer now; `queues` returns those that are"

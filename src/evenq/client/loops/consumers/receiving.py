@@ -1,9 +1,9 @@
-"""The engine of a simple consumer: asks the brokers of its topics in turn, settles messages at the broker they came
-from.
+"""The engine of a simple consumer: receives from the brokers of its topics in turn, and settles messages at the broker
+that returned them.
 
-With one broker a receive is one long poll. With several, all are first asked without waiting, then each in turn for
-a slice of the time, so a message is not found late because the poll stood at another broker. A broker of a LITE topic
-looks at the others by itself: one is asked for all until it does not answer, then another one (`anywhere`).
+With one broker a receive is one long poll. With several, each is first called without waiting, then in turn for a slice
+of the time: a message is not delayed by a long poll at another broker. A broker of a LITE topic also returns messages
+of the others: one is called until it does not answer, then another (`anywhere`).
 """
 
 from __future__ import annotations
@@ -28,35 +28,29 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Receiving", "SimplePlan"]
-
 log = logging.getLogger(__name__)
 
 ACKS_MAX = 1_000
-"""In one call; brokers take 4,096."""
+"""Most messages of one call; brokers accept 4,096."""
 AGAIN_FIRST_MS = 50
-"""Pause before a settlement that met no leader is tried again; it grows to `LOOK_MAX_MS`."""
+"""Pause before a settlement without a leader is repeated; it grows to `LOOK_MAX_MS`."""
 PARKED_MS = 3_000
-"""A receive that waits asks for the route this often: nobody tells a simple consumer how many others do."""
+"""Pause between fetches of the route while a receive waits; the number of other consumers is not known here."""
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimplePlan:
-    """What a simple consumer was asked to be."""
-
     group: str
     subscriptions: Mapping[str, FilterExpression]
     start_from: StartFrom | None
-    """Where the group begins on topics that it never read; None: as it is configured."""
+    """Start on topics that the group never read; None: by the group's setting."""
     start_timestamp_ms: int
-    """Of TIMESTAMP, ms since the epoch; 0: half an hour ago."""
+    """For TIMESTAMP, ms since the epoch; 0: half an hour ago."""
     options: SimpleOptions
 
 
-class Receiving:
-    """One simple consumer, in one event loop."""
-
+class ReceiveLoop:
     def __init__(
         self,
         calls: SimpleCalls,
@@ -68,7 +62,7 @@ class Receiving:
         options: SimpleOptions,
         anywhere: bool = False,
     ) -> None:
-        """`anywhere`: each broker gives the messages of all, and settles them."""
+        """`anywhere`: each broker returns and settles the messages of all."""
         self._calls = calls
         self._group = group
         self._subscriptions = dict(subscriptions)
@@ -77,7 +71,7 @@ class Receiving:
         self._anywhere = anywhere
         self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self.starts: GroupStart | None = None
-        """Where the group begins on what it never read; None: the brokers decide."""
+        """Start on topics that the group never read; None: the brokers decide."""
         self._rng = rng
         self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=lambda: PARKED_MS)
         self._turn = rng.randrange(1 << 16)
@@ -85,11 +79,10 @@ class Receiving:
         self._troubles = Troubles(clock, who=f"group {group}")
 
     def start(self) -> None:
-        """Begin to send heartbeats."""
         self._beats = spawn(self._beat(), name=f"evenq-heartbeat-{self._group}")
 
     async def receive(self, max_messages: int, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]:
-        """Up to `max_messages` from one queue, hidden from others for `invisible_ms`; empty after `wait_ms`."""
+        """Returns up to `max_messages` of one broker, hidden from others for `invisible_ms`; empty after `wait_ms`."""
         if not 1 <= max_messages <= 1_000:
             raise BadRequest(f"max_messages is {max_messages}, the range is 1 to 1000")
         if not 0 <= wait_ms <= 60_000:
@@ -99,7 +92,7 @@ class Receiving:
         if self.starts is not None:
             await self.starts.settle(self._subscriptions)
         apart = len(places) > 1 and not self._anywhere
-        # Each broker once without waiting: messages at one must not lie behind a long poll at another.
+        # Each broker once without waiting: a long poll at one must not delay messages of another.
         for _ in places if apart else ():
             messages = await self._ask(places, max_messages, invisible_ms, 0)
             if messages:
@@ -111,13 +104,11 @@ class Receiving:
             messages = await self._ask(places, max_messages, invisible_ms, slice_ms)
             if messages or (left_ms <= slice_ms and messages is not None) or not left_ms:
                 return messages or []
-            if self._clock.monotonic_ms() - began_ms < slice_ms // 2:  # answered early: never ask in a busy loop
+            if self._clock.monotonic_ms() - began_ms < slice_ms // 2:  # answered early: no busy loop
                 await self._clock.sleep_ms(min(50, slice_ms))
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Finish messages for the group, those of one broker and topic in one call. All calls are made; then the first
-        error is raised.
-        """
+        """Acknowledges messages, those of one broker and topic in one call. After all calls, raises the first error."""
         by_place: dict[tuple[str, str], list[ReceivedMessage]] = {}
         for message in messages:
             by_place.setdefault((message.topic, message.queue.broker_name), []).append(message)
@@ -137,9 +128,7 @@ class Receiving:
     async def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
     ) -> ReceivedMessage:
-        """Hide a message for `invisible_ms` from now; returns it with the handle to go on with. `suspend`: it counts as
-        no attempt.
-        """
+        """Hides a message for `invisible_ms` from now; returns it with its new handle. `suspend`: counts no attempt."""
         handle = await self.settle(
             message,
             lambda address: self._calls.change_invisible(address, self._group, message, invisible_ms, suspend=suspend),
@@ -147,11 +136,11 @@ class Receiving:
         return replace(message, receipt_handle=handle)
 
     async def close(self) -> None:
-        """Say goodbye to the brokers."""
+        """Leaves the group at all brokers."""
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.gather(self._beats, return_exceptions=True)
-        # All at the same time: a broker that does not answer must not delay the end at the others.
+        # Concurrently: a broker that does not answer must not delay the others.
         await asyncio.gather(*map(self._terminate, await self.addresses()))
         await self._leaders.close()
         await self.routes.close()
@@ -167,7 +156,7 @@ class Receiving:
     async def _ask(
         self, places: list[MessageQueue], max_messages: int, invisible_ms: int, wait_ms: int
     ) -> list[ReceivedMessage] | None:
-        """None: the broker did not answer."""
+        """Receives from the next place; None: its broker did not answer."""
         self._turn += not self._anywhere
         queue = places[self._turn % len(places)]
         route = await self.routes.get(queue.topic)
@@ -184,7 +173,7 @@ class Receiving:
             leader = route.leader_of(queue.broker_name)
             messages = await self._leaders.long_poll(queue, leader, calling)
         except LeaderMoved as moved:
-            log.info("group %s: the next leader is asked for messages: %s", self._group, moved)
+            log.info("group %s: receiving from the next leader: %s", self._group, moved)
             return None
         except (ConnectionFailed, HaNotAvailable, RequestTimeout) as error:
             self.routes.renew(queue.topic)
@@ -199,9 +188,7 @@ class Receiving:
         return messages
 
     async def _places(self) -> list[MessageQueue]:
-        """One queue for each topic and broker: the server receives from all queues of the broker (wire contract
-        3.9).
-        """
+        """Returns one queue for each topic and broker; a receive covers all queues of a broker (wire contract 3.9)."""
         places: dict[tuple[str, str], MessageQueue] = {}
         for topic in self._subscriptions:
             for queue in (await self.routes.get(topic)).readable:
@@ -211,11 +198,11 @@ class Receiving:
         return list(places.values())
 
     async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
-        """At the broker that gave it; if that one does not answer and any other would do, there.
+        """Settles a message at the broker that returned it; with `anywhere`, at another one if that does not answer.
 
-        A broker with copies may be changing its leader, and the next one knows the handle: the call is made again
-        until one of them takes it, or `timeout_ms` has passed since the first try. Repeating it is safe: finishing a
-        finished message is OK, and one that an earlier try gave back is not given back twice (InvalidReceiptHandle).
+        A broker with copies may be changing its leader, and the next leader knows the handle. So the call is repeated
+        until it succeeds, or `timeout_ms` has passed since the first try. Repetition is safe: a message may be finished
+        twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
         """
         queue = message.queue
         until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
@@ -234,11 +221,11 @@ class Receiving:
                 left_ms = until_ms - self._clock.monotonic_ms()
                 if not leader.epoch or left_ms <= 0:
                     raise
-                log.debug("group %s: settling at broker %s is tried again: %s", self._group, queue.broker_name, error)
+                log.debug("group %s: settling at broker %s is repeated: %s", self._group, queue.broker_name, error)
             await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))
 
     async def addresses(self) -> list[str]:
-        """Of all brokers of the topics, as far as they are known."""
+        """Returns the addresses of the known brokers of all topics."""
         addresses: set[str] = set()
         for topic in self._subscriptions:
             try:

@@ -1,8 +1,9 @@
-"""Which queues of a topic are ours: computed here with an allocate strategy (RB-8 to RB-14), or decided by the server
-(SR-1, XO-3). A consumer that was configured for neither asks the server while its group has a strategy there.
+"""The member's share of each topic: computed here by an allocate strategy (RB-8 to RB-14), or decided by the server
+(SR-1, XO-3).
 
-Called by `loops.ownership` in each round. None means "unknown, change nothing"; an empty list means "nothing is
-ours". Brokers push each member its share of every new decision, so that a round seldom has to ask (`core.decided`).
+By default the server is queried while the group has a strategy there. `loops.ownership` calls this in each round. None
+means "unknown, change nothing"; an empty list means "no queues". Brokers push each member its share of new decisions,
+so a round seldom has to query (`core.decided`).
 """
 
 from __future__ import annotations
@@ -21,20 +22,18 @@ from evenq.model.names import RETRY_PREFIX
 from evenq.model.session_events import AssignmentChanged
 from evenq.runtime.clock import Clock
 
-__all__ = ["AssignmentSource"]
-
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
 SHARE_NAMED_MAX = 32
 NO_QUEUE = "it has no readable queue"
-NO_MEMBERS = "no broker tells who is in the group"
+NO_MEMBERS = "no broker reports the members of the group"
 UNKNOWN_MS = 2_000
-"""Members that are unknown for less are not worth a line in the log."""
+"""Members that are unknown for less time are not logged."""
 
 
 class AssignmentSource:
-    """Where one consumer's share of its topics comes from."""
+    """The source of one consumer's assignment."""
 
     def __init__(
         self,
@@ -56,25 +55,25 @@ class AssignmentSource:
         self._sessions = sessions
         self._group = group
         self.client_id = client_id
-        """Whose share it is."""
+        """The member whose share it is."""
         self._strategy = strategy
         self._model = model
         self._ask_server = ask_server
-        """None: while the group has a strategy of its own."""
+        """None: while the group has a strategy."""
         self._decided = DecidedShares(trust_ms=trust_ms)
         self._whole_brokers: set[str] = set()
-        """Topics of which the log says that the server shares their brokers."""
+        """Topics for which the server assigns whole brokers, as was logged."""
         self._nowhere: dict[str, list[MessageQueue]] = {}
         self._how: dict[str, str] = {}
-        """By what, and among how many, each topic was divided the last time."""
+        """By topic: a text for the log on the last division."""
         self._why: dict[str, str] = {}
-        """Topics that could not be divided in the last round, and the reason."""
+        """By topic that could not be divided: the reason that was logged."""
         self._unknown_ms: dict[str, int] = {}
-        """Since when no broker has reported the members, by topic."""
+        """By topic: since when no broker has reported the members."""
         self.undecided = False
-        """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
+        """True once the server had no decision yet; the caller resets it, and queries again soon."""
         self.chosen: dict[str, list[MessageQueue]] | None = None
-        """Topic to queues that the user chose; None: they are divided."""
+        """By topic: the queues that the user chose; None: queues are divided."""
 
     @property
     def asks(self) -> bool:
@@ -82,55 +81,64 @@ class AssignmentSource:
         return bool(self._sessions.strategy()) if self._ask_server is None else self._ask_server
 
     def generation(self, topic: str) -> Generation:
-        """Of the topic's newest decision, for fencing; none when members decide."""
+        """Returns the generation of the topic's decision, for fencing; NO_GENERATION while members decide."""
         return self._decided.generation(topic)
 
     def log_share(self, topic: str, assigned: Sequence[MessageQueue]) -> None:
-        """Our part has changed (RB-14): the line names what it was divided by, among how many, and the result."""
+        """Logs a changed share: the rule of the division, the number of members, and the queues (RB-14)."""
         named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:SHARE_NAMED_MAX])
         log.info(
             "group %s: %d queues of topic %s assigned to this member: %s%s (%s, client %s)",
-            self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > SHARE_NAMED_MAX),
-            self._how.get(topic, ""), self.client_id,
-        )  # fmt: skip
+            self._group,
+            len(assigned),
+            topic,
+            named or "none",
+            ", ..." * (len(assigned) > SHARE_NAMED_MAX),
+            self._how.get(topic, ""),
+            self.client_id,
+        )
 
     def log_overlap(self, queue: MessageQueue, ms: int) -> None:
-        """Another member has held a queue of our part for a long time (AL-14)."""
+        """Logs that another member has held a queue of this share for a long time (AL-14)."""
         log.warning(
             "group %s: queue %s is assigned to this member (%s, client %s), but another member has held it for %d s",
-            self._group, queue, self._how.get(queue.topic, ""), self.client_id, ms // 1_000,
-        )  # fmt: skip
+            self._group,
+            queue,
+            self._how.get(queue.topic, ""),
+            self.client_id,
+            ms // 1_000,
+        )
 
     @property
     def who(self) -> str:
-        """For the log: who divides, and by what."""
+        """Client and strategy, as a text for the log."""
         return f"client {self.client_id}, strategy {self._strategy.name}"
 
     def all_decided(self, topics: Iterable[str]) -> bool:
-        """True if a rebalancer decides about these topics and tells us: who joins and leaves is its business first."""
+        """True if the server has pushed a decision for each topic; then changes of members need no query."""
         return self._decided.complete(topics)
 
     def decided(self, topic: str) -> list[MessageQueue]:
-        """Our share of the topic's newest decision; empty also if none is known."""
+        """Returns the share of the topic's newest decision; empty also if none is known."""
         return self._decided.queues(topic)
 
     def heard_since(self, ms: int) -> bool:
-        """True if a decision was pushed to us since then, monotonic ms."""
+        """True if a decision was pushed since then, monotonic ms."""
         return self._decided.heard_since(ms)
 
     def take(self, change: AssignmentChanged[tuple[MessageQueue, ...]]) -> bool:
-        """A broker tells of a decision. False: the next round must ask."""
+        """Takes a pushed decision. False: the next round must query it."""
         if not self.asks or self.chosen is not None:
             self._decided.suspect(change.topic)
             return False
         return self._decided.push(change, self._clock.monotonic_ms())
 
     def suspect(self) -> None:
-        """Ask about every topic in the next round."""
+        """Makes the next round query every topic."""
         self._decided.suspect()
 
     async def assigned(self, topic: str) -> list[MessageQueue] | None:
-        """Raises what the server or the strategy raises; the caller then changes nothing (RB-12)."""
+        """Returns the share; None: unknown. Raises errors of server and strategy; then nothing changes (RB-12)."""
         if self.chosen is not None:
             self._how[topic] = "chosen by its user"
             return sorted(self.chosen.get(topic, ()))
@@ -154,33 +162,35 @@ class AssignmentSource:
         if share is not None:
             return share
         if topic.startswith(RETRY_PREFIX):
-            await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
+            await self._routes.get(topic)  # raises, mostly without a call, until the topic exists
         assignment = await self._calls.query_assignment(self._group, topic, name, self._model)
         share = self._decided.answered(topic, assignment, self._clock.monotonic_ms())
         if share is None:
             self.undecided |= not assignment.known
             return None
-        # Queue id -1 is "all queues of this broker", for members that receive (wire contract 6.2); those that own
-        # queues divide them among themselves.
+        # Queue id -1 means all queues of a broker, for members that receive (wire contract 6.2). Members that own
+        # queues divide them.
         if any(queue.queue_id < 0 for queue in share):
             if topic not in self._whole_brokers:
                 self._whole_brokers.add(topic)
                 log.info(
-                    "group %s: the server shares brokers of topic %s, not queues; members divide them by %s",
-                    self._group, topic, self._strategy.name,
-                )  # fmt: skip
+                    "group %s: the server assigns brokers of topic %s, not queues; members divide them by %s",
+                    self._group,
+                    topic,
+                    self._strategy.name,
+                )
             self._decided.forget(topic)
             return await self._computed(topic)
         return share
 
     def _undivided(self, topic: str, why: str) -> None:
-        if why in (NO_QUEUE, NO_MEMBERS) and topic.startswith(RETRY_PREFIX):  # RB-9: no news
+        if why in (NO_QUEUE, NO_MEMBERS) and topic.startswith(RETRY_PREFIX):  # RB-9: normal
             return
-        if why == NO_MEMBERS:  # so it is for a moment after a start, or when a topic was just made
+        if why == NO_MEMBERS:  # normal for a moment after a start, or when a topic was just created
             now_ms = self._clock.monotonic_ms()
             if now_ms - self._unknown_ms.setdefault(topic, now_ms) < UNKNOWN_MS:
                 return
-        if self._why.get(topic) != why:  # one line for each cause, not one a round
+        if self._why.get(topic) != why:  # one line for each cause, not for each round
             self._why[topic] = why
             log.warning("group %s: no assignment for topic %s now: %s", self._group, topic, why)
 
@@ -191,7 +201,7 @@ class AssignmentSource:
             self._undivided(topic, NO_MEMBERS if queues else NO_QUEUE)
             return None
         self._unknown_ms.pop(topic, None)
-        # A member that reported its topics and does not read this one would leave its share unread (RG-8).
+        # A member that reported its topics without this one would not read its share (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
         missing = absence(self._group, self.client_id, ids)
         if missing:
@@ -202,21 +212,25 @@ class AssignmentSource:
         result: Iterable[MessageQueue] | None
         try:
             result = self._strategy.allocate(self._group, self.client_id, queues, ids)
-        except BadRequest as error:  # RB-12: what it says is all that most users see of it
+        except BadRequest as error:  # RB-12: the text must name the strategy
             name = repr(self._strategy.name)
             raise error if name in str(error) else BadRequest(f"allocate strategy {name}: {error}") from error
-        mine = list(result or ())  # RB-13: a user's strategy may return None for nothing
+        mine = list(result or ())  # RB-13: a user's strategy may return None for no queues
         self._tell_of_nowhere(topic, [queue for queue in mine if queue.topic == topic and queue not in set(queues)])
         return mine
 
     def _tell_of_nowhere(self, topic: str, nowhere: list[MessageQueue]) -> None:
-        """A list that was written down may name queues that are not there, and nothing would notice (AL-14)."""
+        """Warns of queues in a configured list that do not exist; nothing else detects them (AL-14)."""
         if nowhere and nowhere != self._nowhere.get(topic):
             named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in nowhere[:NAMED_MAX])
             more = f" and {len(nowhere) - NAMED_MAX} more" if len(nowhere) > NAMED_MAX else ""
             log.warning(
-                "group %s, topic %s: %s names queues that do not exist and reads nothing of them: %s%s",
-                self._group, topic, self._strategy.name, named, more,
+                "group %s, topic %s: %s names queues that do not exist, so they are not read: %s%s",
+                self._group,
+                topic,
+                self._strategy.name,
+                named,
+                more,
                 extra={"group": self._group, "topic": topic, "queues": len(nowhere)},
-            )  # fmt: skip
+            )
         self._nowhere[topic] = nowhere

@@ -1,7 +1,7 @@
-"""The locks of one consumer's queues at their brokers: taken, renewed, let go.
+"""The locks of one consumer's queues at their brokers: taken, renewed, released.
 
-Used by `loops.ownership`. A lock is the right to read: a member that stands in line for it waits in a call of its own,
-and after a call whose end is unclear nothing is held here that could not also be held there.
+Used by `loops.ownership`. A lock is the right to read. A member waits for each held lock in a separate call. After a
+call without an answer, the member releases the lock, because it may have been granted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.reading.read_plan import ReadPlan
-from evenq.errors import Error
+from evenq.errors import Error, PreconditionFailed
 from evenq.model import Generation, MessageQueue
-
-__all__ = ["Locks"]
 
 
 class Locks:
-    """What one consumer asks its brokers about locks."""
+    """The lock requests of one consumer."""
 
     def __init__(
         self,
@@ -33,9 +31,13 @@ class Locks:
         generation: Callable[[str], Generation],
         on_answer: Callable[[MessageQueue, LockAnswer | None], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        fenced: Callable[[str], None],
         troubles: Troubles,
     ) -> None:
-        """`on_answer(queue, answer)` is called for each lock that was requested; None: it was not granted."""
+        """`on_answer(queue, answer)` is called for each requested lock; None: it was not granted.
+
+        `fenced` is called with the broker that rejected counts.
+        """
         self._calls = calls
         self._sessions = sessions
         self._address = address
@@ -44,17 +46,18 @@ class Locks:
         self._wait_ms = read_plan.options.lock_wait_ms
         self._on_answer = on_answer
         self._spawn = spawn
+        self._fenced = fenced
         self._troubles = troubles
         self._owed: set[MessageQueue] = set()
-        """Locks that may be ours although we let them go."""
+        """Locks that may still be held, because their release was not answered."""
 
     async def take(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        """First all at once without waiting, then each one that is held by another member in its own waiting call."""
+        """Requests all locks in one call without waiting, then each one that another member holds in a waiting call."""
         if not self._sessions.up(broker_name):
             for queue in queues:
-                self._on_answer(queue, None)  # the Welcome wakes the next round
+                self._on_answer(queue, None)  # the Welcome starts the next round
             return
-        # One call for all without waiting: a waiting call is answered only when its last queue is free.
+        # Without waiting: a waiting call is answered only when its last queue is free.
         taken = await self._try(broker_name, queues, wait_ms=0)
         for queue in queues:
             granted = taken.get(queue)
@@ -64,15 +67,15 @@ class Locks:
                 self._spawn(self._wait(broker_name, queue), f"evenq-lock-{queue}")
 
     async def renew(self, queues: Sequence[MessageQueue], answered: Callable[[LockAnswer], None]) -> bool:
-        """Take the locks of a broker's queues, which should be ours, anew; True: of some the holder is not known.
+        """Requests the locks of one broker's owned queues again. True: some were not answered.
 
-        `answered` hears of each at once: what is not ours any more must not be read while others are asked for.
+        `answered` is called for each answer immediately: a lost queue must not be read while others are requested.
         """
         unclear = False
         for topic in sorted({queue.topic for queue in queues}):
             try:
                 answers = await self._ask([queue for queue in queues if queue.topic == topic], wait_ms=0, anew=False)
-            except Error as error:  # the session breaks as well and asks again once it is back
+            except Error as error:  # the session breaks as well, and they are requested again once it is back
                 self._troubles.failed_at(topic, queues[0].broker_name, error)
                 unclear = True
                 continue
@@ -81,22 +84,22 @@ class Locks:
         return unclear
 
     async def release(self, queue: MessageQueue) -> None:
-        """Let go; if that is unclear it is owed."""
+        """Releases a lock; without an answer it stays owed."""
         try:
             await self._calls.unlock(await self._address(queue), self._group, [queue])
-        except Error as error:  # the lock ends with the session, but the session may survive what broke this call
+        except Error as error:  # the lock ends with the session, which may survive this failure
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
             self._owed.add(queue)
         else:
             self._owed.discard(queue)
 
     def owed(self, is_assigned: Callable[[MessageQueue], bool]) -> list[MessageQueue]:
-        """Queues that are still to be let go; those that are `is_assigned` again are not."""
+        """Returns the queues whose locks must still be released, without those that are assigned again."""
         self._owed = {queue for queue in self._owed if not is_assigned(queue)}
         return sorted(self._owed)
 
-    async def count_deliveries(self, process: ProcessQueue, counts: Mapping[int, int], *, given_until: int) -> None:
-        """Let a queue's broker note how often messages were delivered. Raises what the call does, and reports it."""
+    async def count_deliveries(self, process: ProcessQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
+        """Counts deliveries at the queue's broker. Raises and reports the call's errors."""
         queue = process.queue
         try:
             await self._calls.count_deliveries(
@@ -110,6 +113,8 @@ class Locks:
             )
         except Error as error:
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
+            if isinstance(error, PreconditionFailed):
+                self._fenced(queue.broker_name)
             raise
 
     async def _wait(self, broker_name: str, queue: MessageQueue) -> None:
@@ -119,13 +124,13 @@ class Locks:
     async def _try(
         self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int
     ) -> dict[MessageQueue, LockAnswer]:
-        """The queues that were granted, with the answers. After an unclear end nothing is held."""
+        """Requests locks; returns the granted ones. After a failure all are released."""
         try:
             answers = await self._ask(queues, wait_ms=wait_ms, anew=True)
             return {locked.queue: locked for locked in answers if locked.granted}
         except Error as error:
             self._troubles.failed_at(queues[0].topic, broker_name, error)
-            for queue in queues:  # it may have been granted without our hearing of it
+            for queue in queues:  # it may have been granted
                 await self.release(queue)
             return {}
 

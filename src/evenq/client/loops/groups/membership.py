@@ -1,9 +1,9 @@
-"""One member of a group: sessions, assignment, ownership and progress put together, for push and pull consumers (RB-1).
+"""A member of a group: its sessions, assignment, ownership and progress, for push and pull consumers (RB-1).
 
-sessions   -> who is in the group         -> ownership -> pull loops -> arrived(queue)
-assignment -> what is ours of each topic  /                             progress -> commits
+    sessions   -> members of the group  -> ownership -> pull loops -> arrived(queue)
+    assignment -> share of each topic   /                             progress -> commits
 
-A user of it adds what happens to pulled messages: `loops.pushing` runs a listener, `loops.polling` waits for `poll`.
+`loops.pushing` adds a listener for the pulled messages, `loops.polling` adds `poll`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from evenq.allocation import Strategy
@@ -25,6 +26,7 @@ from evenq.client.loops.groups.ownership import Ownership
 from evenq.client.loops.groups.rebalance_listener import RebalanceCallback, RebalanceListener
 from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress, OffsetStore
+from evenq.client.loops.reading.pulling import PullLoop
 from evenq.client.loops.reading.read_plan import Finish, ReadPlan
 from evenq.client.loops.routes.leader_watch import LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
@@ -42,28 +44,24 @@ from evenq.model.session_events import (
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["MemberPlan", "Membership"]
-
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 17  # RD-3: 16 retries
 SUSPECT_MS = 1_000
-"""A decision follows what it is about within milliseconds. A member that hears of none for this time asks."""
+"""A decision follows its cause within milliseconds. A member that gets none for this time queries it."""
 RENEW_MS = 4_000
-"""Over this time the members of a large group spread what they ask without need."""
+"""Longest time over which the members of a group spread queries that are not urgent."""
 RENEW_EACH_MS = 40
-"""A smaller one over this time for each member."""
+"""That time for each member, in a small group."""
 PARKED_EACH_MS = 20
-"""All members of a group that wait for messages together ask for a route 50 times a second at most."""
+"""Share of each member in the pause between route queries: a group in long polls sends at most 50 a second."""
 LATE_MS = 11_000
-"""A large group hears up to ten seconds after the decision about it who joined and who left."""
+"""A large group learns of new and lost members up to ten seconds after the decision about them."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPlan:
-    """What a member was asked to be."""
-
     group: str
     subscriptions: Mapping[str, FilterExpression]
     model: MessageModel
@@ -71,31 +69,30 @@ class MemberPlan:
     ask_server: bool | None
     """None: while the group has a strategy on the server."""
     start_from: StartFrom | None
-    """None: as the group is configured."""
+    """None: by the group's setting."""
     start_timestamp_ms: int
     """0: half an hour ago."""
     options: PushOptions
     ordered: bool | None = False
     """True: one listener call at a time for each queue, in offset order; None: for queues of FIFO topics."""
     retry_topic: bool = False
-    """True: the group's retry topic is read too (RD-2)."""
+    """True: the group's retry topic is read, too (RD-2)."""
     counts_deliveries: bool = False
-    """True: brokers keep how often messages were delivered."""
     auto_commit: bool = True
     chosen: bool = False
-    """True: the user chooses queues with `assign`; no member of the group, no locks."""
+    """True: the user chooses queues with `assign`; the consumer does not join the group and takes no locks."""
     any_copy: bool = False
-    """True: chosen queues are read from any copy of their broker's log."""
+    """True: chosen queues are read from any copy of their broker."""
     fetches: bool = True
-    """False: the member holds its queues and pulls nothing; its user reads them by other means."""
+    """False: the member owns its queues but does not pull; the user reads them by other means."""
     finish: Finish | None = None
     """As in `ReadPlan`."""
     refuses_resets: bool = False
-    """True: operators cannot move the group while this member lives."""
+    """True: operators cannot reset the group's offsets while this member lives."""
 
 
 class Membership:
-    """One running member; everything in one event loop."""
+    """One running member, in one event loop."""
 
     def __init__(
         self,
@@ -109,8 +106,7 @@ class Membership:
         arrived: Callable[[ProcessQueue], None],
         report: Report | None = None,
     ) -> None:
-        self._plan = plan
-        self._clock = clock
+        self._plan, self._clock, self._calls = plan, clock, calls
         self.subscriptions = dict(plan.subscriptions)
         self.retry_topic = RETRY_PREFIX + plan.group
         self.clustering = plan.model is MessageModel.CLUSTERING
@@ -118,15 +114,21 @@ class Membership:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
-        self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 would be no incarnation
+        self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 means none
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms, on_moved=self._leader_moved)
         self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=self._parked_ms)
-        self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self.sessions = BrokerSessions(
-            calls, clock=clock, rng=rng, join=self._introduction.join, heard=self._heard,
-            broken=lambda _: self.ownership.wake(), taken=self._taken, suspected=self._relock, troubles=self._troubles,
-        )  # fmt: skip
+            calls,
+            clock=clock,
+            rng=rng,
+            join=self._introduction.join,
+            heard=self._heard,
+            broken=lambda _: self.ownership.wake(),
+            taken=self._taken,
+            suspected=self._relock,
+            troubles=self._troubles,
+        )
         self.sessions.joins = not plan.chosen
         self._assignment = AssignmentSource(
             calls=calls,
@@ -146,22 +148,22 @@ class Membership:
         self.ownership = Ownership(
             self._read_plan(),
             calls=calls,
+            pull_loop=self._pull_loop(arrived, rng),
             routes=self.routes,
-            leaders=self._leaders,
             sessions=self.sessions,
             progress=self.progress,
             assignment=self._assignment,
             rebalance_listener=RebalanceListener(tell, group=plan.group),
             clock=clock,
-            rng=rng,
             arrived=arrived,
             troubles=self._troubles,
         )
+        self.held = self.ownership.held
         self._tasks: list[asyncio.Task[None]] = []
         self._suspecting: asyncio.Task[None] | None = None
         self._rng = rng
         self._renewing: dict[str, asyncio.Task[None]] = {}
-        """Topics whose routes are fetched again when there is time."""
+        """By topic: the task that will fetch its route again."""
 
     def _introduced(self, incarnation: int) -> Introduction:
         options = self._plan.options
@@ -195,6 +197,19 @@ class Membership:
             finish=plan.finish,
         )
 
+    def _pull_loop(self, arrived: Callable[[ProcessQueue], None], rng: random.Random) -> Callable[..., PullLoop]:
+        return partial(
+            PullLoop,
+            calls=self._calls,
+            routes=self.routes,
+            leaders=self._leaders,
+            clock=self._clock,
+            rng=rng,
+            generation=self._assignment.generation,
+            arrived=arrived,
+            troubles=self._troubles,
+        )
+
     def _store(self) -> OffsetStore:
         if not self.clustering:  # OF-7
             return FileStore(self._plan.options.offsets_folder or Path.home() / ".evenq", self._plan.group)
@@ -204,8 +219,8 @@ class Membership:
         )
 
     def start(self) -> None:
-        """Begin; the first rebalance comes at once (CS-5, CS-6)."""
-        self.ownership.paused = not self._plan.fetches
+        """Starts; the first rebalance follows immediately (CS-5, CS-6)."""
+        self.held.paused = not self._plan.fetches
         self._tasks = [
             spawn(self.ownership.run(), name=f"evenq-rebalance-{self._plan.group}"),
             spawn(self.progress.run(), name=f"evenq-commit-{self._plan.group}"),
@@ -214,7 +229,7 @@ class Membership:
             task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Drain, commit, unlock, leave; bounded by `drain_ms` and a few calls."""
+        """Drains, commits, unlocks and leaves, within `drain_ms` and a few calls."""
         # Queues first: their locks and commits need the sessions that `leave` ends.
         await self.ownership.close()
         await self.progress.report()
@@ -229,17 +244,17 @@ class Membership:
         await self.routes.close()
 
     def subscribe(self, topic: str, expression: FilterExpression) -> None:
-        """One topic more, or another filter for it (in force for queues gained from now on)."""
+        """Adds a topic, or changes its filter for queues gained from now on."""
         self.subscriptions[topic] = expression
         self._changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are handed over (RB-5)."""
+        """Removes a topic; its queues are handed over (RB-5)."""
         self.subscriptions.pop(topic, None)
         self._changed()
 
     def choose(self, queues: Iterable[MessageQueue], expression: FilterExpression) -> None:
-        """Read these queues and no others; only for a plan with `chosen`."""
+        """Reads exactly these queues; only for a plan with `chosen`."""
         chosen: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             chosen.setdefault(queue.topic, []).append(queue)
@@ -250,24 +265,22 @@ class Membership:
         self.ownership.wake()
 
     def owned(self) -> list[MessageQueue]:
-        """The user's queues that are being read now, sorted."""
+        """Returns the queues that are read now, sorted, without those of the retry topic."""
         return [queue for queue in self.ownership.owned() if queue.topic != self.retry_topic]
 
     @property
     def balanced(self) -> bool:
-        """True if all that is ours is being read."""
         return self.ownership.balanced
 
     def generation(self, topic: str) -> Generation:
-        """Of the decision by which the topic's queues are ours; brokers ask for it."""
+        """Returns the generation of the decision in force for the topic; brokers require it."""
         return self._assignment.generation(topic)
 
     def max_attempts(self) -> int:
-        """Deliveries before the dead letters."""
         return self._plan.options.max_attempts or self._group_attempts
 
     def sent_back(self) -> None:
-        """A message of ours was given back: its retry topic exists from now on."""
+        """Fetches the route of the retry topic, which exists since a message was given back."""
         if not self.routes.known(self.retry_topic):
             self.routes.changed(self.retry_topic, self.ownership.wake)
 
@@ -277,7 +290,7 @@ class Membership:
         self.ownership.wake()
 
     def _leader_moved(self) -> None:
-        # The next leader hears of us at once: it keeps the old one's members for `session_timeout_ms` only.
+        # A session with the next leader is urgent: it keeps the old one's members only for `session_timeout_ms`.
         self.ownership.wake()
 
     def _parked_ms(self) -> int:
@@ -288,12 +301,15 @@ class Membership:
 
     def _taken(self, client_id: str, why: str) -> None:
         if self._calls.client_id != client_id:
-            return  # another broker said so before
+            return  # renamed already, after another broker's answer
         name = self._introduction.other_name(client_id)
         log.error(
             "group %s: client id %s is taken by another member, this one is %s now: %s",
-            self._plan.group, client_id, name, why,
-        )  # fmt: skip
+            self._plan.group,
+            client_id,
+            name,
+            why,
+        )
         self._calls.rename(name)
         self._assignment.client_id = name
         self.sessions.rename()
@@ -304,7 +320,7 @@ class Membership:
                 self._configured(event.settings)
                 self.ownership.relock(broker_name)
                 self._assignment.suspect()
-                for topic in self.subscriptions:  # what changed before this line was up, no broker reported to us
+                for topic in self.subscriptions:  # changes before this session were not reported
                     self.routes.changed(topic, self.ownership.wake)
             case SettingsChanged():
                 self._configured(event.settings)
@@ -312,16 +328,16 @@ class Membership:
             case AssignmentChanged() if self._only_its_queues_changed(event):
                 if self.routes.names(event.topic, self._assignment.decided(event.topic)):
                     self._renew_later(event.topic)
-                    self._suspect_later()  # its queues changed; what that means for us is being decided
+                    self._suspect_later()  # the decision about the changed queues will follow
                     return
                 self.routes.changed(event.topic, self.ownership.wake)
             case AssignmentChanged():
                 if not self._assignment.take(event) or not self.routes.names(event.topic, event.share or ()):
-                    self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
+                    self.routes.changed(event.topic, self.ownership.wake)  # the topic may have other queues (NS-8)
             case MembersChanged():
                 log.info("group %s has %d members now", self._plan.group, len(event.members))
-                # With a rebalancer a change of members is no reason to ask: of 1,000 members each would ask when one
-                # comes. Its decision is pushed to all whose share changes.
+                # A rebalancer pushes its decision to all members whose share changes. Otherwise 1,000 members would
+                # send a query when one joins.
                 if self._assignment.all_decided(self.subscriptions):
                     self._suspect_later(LATE_MS)
                     return
@@ -334,7 +350,7 @@ class Membership:
                 self.ownership.broker_leaves(broker_name)
             case _:
                 pass
-        self.ownership.wake()  # CS-7; QueueWanted wants a round as well
+        self.ownership.wake()  # CS-7
 
     def _only_its_queues_changed(self, event: AssignmentChanged[tuple[MessageQueue, ...]]) -> bool:
         return event.generation == NO_GENERATION and self._assignment.all_decided([event.topic])
@@ -345,7 +361,7 @@ class Membership:
             self._group_start = StartFrom(settings.start_from)
 
     def _suspect_later(self, back_ms: int = SUSPECT_MS) -> None:
-        """The one that decides has answered us in the last `back_ms`, or will in a moment; if not, ask."""
+        """Queries the decisions soon, unless one was or is pushed: from `back_ms` ago until then."""
         if self._suspecting is None or self._suspecting.done():
             self._suspecting = spawn(self._suspect(self._clock.monotonic_ms() - back_ms), name="evenq-suspect")
 
@@ -356,7 +372,7 @@ class Membership:
             self.ownership.wake()
 
     def _renew_later(self, topic: str) -> None:
-        """A broker may have another address. No call waits for it, so the members of a large group ask one by one."""
+        """Fetches the topic's route after a random pause: a broker may have another address, but no call waits."""
         if topic not in self._renewing:
             spread_ms = min(RENEW_MS, RENEW_EACH_MS * len(self.sessions.members() or ()))
             pause_ms = SUSPECT_MS + self._rng.randrange(1 + spread_ms)

@@ -1,7 +1,7 @@
-"""Reports to the log, and to the user's `on_rebalance`, which queues came and went, in order and gathered.
+"""Reports gained and lost queues to the log and to the user's `on_rebalance`, in order and in batches.
 
-A gained queue is reported before its first message, a lost one after its last message and before its lock is let go, so
-what the callback writes down never overlaps with what the next owner writes.
+A gained queue is reported before its first message. A lost queue is reported after its last message and before its lock
+is released, so the callbacks of two owners never overlap.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from collections.abc import Awaitable, Callable
 from evenq.model import MessageQueue
 from evenq.runtime.tasks import spawn
 
-__all__ = ["RebalanceCallback", "RebalanceListener"]
-
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 8
-"""Queues that one line names."""
+"""Most queues that one line names."""
 RebalanceCallback = Callable[[list[MessageQueue], list[MessageQueue]], Awaitable[object]]
 
 
 class RebalanceListener:
-    """One call of the callback at a time."""
+    """The reports of one consumer, one call of the callback at a time."""
 
     def __init__(self, tell: RebalanceCallback | None, *, group: str) -> None:
         self._tell, self._group = tell, group
@@ -33,12 +31,12 @@ class RebalanceListener:
         self._task: asyncio.Task[None] | None = None
 
     async def gained(self, queue: MessageQueue) -> None:
-        """Returns once the callback has heard of it."""
+        """Reports a gained queue; returns after the callback."""
         self._gained.append(queue)
         await self._told()
 
     async def lost(self, queue: MessageQueue) -> None:
-        """Returns once the callback has heard of it. A queue whose gain was not reported is not reported at all."""
+        """Reports a lost queue; returns after the callback. If its gain was not reported yet, neither is."""
         if queue in self._gained:
             self._gained.remove(queue)
             return
@@ -47,7 +45,7 @@ class RebalanceListener:
 
     async def _told(self) -> None:
         reported = self._next()
-        if self._tell is not None:  # the log may come later than the first message
+        if self._tell is not None:  # without a callback nothing has to wait
             await asyncio.shield(reported)
 
     def _next(self) -> asyncio.Future[None]:

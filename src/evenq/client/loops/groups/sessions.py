@@ -1,7 +1,7 @@
-"""The member's open connections, one per broker of the topics' routes (RG-2): joins, beats, events, rejoins.
+"""The member's sessions, one with each broker of the topics' routes (RG-2): joins, heartbeats, events, rejoins.
 
-`loops.ownership` says which brokers are wanted and hears of every event. A broken connection is opened again with
-growing pauses for as long as its broker is wanted.
+`loops.ownership` selects the brokers, and is notified of every event. A broken connection is reopened with growing
+pauses while its broker is selected.
 """
 
 from __future__ import annotations
@@ -19,63 +19,53 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["BrokerSessions"]
-
 BEAT_MIN_MS = 200
 REVOKE_MS = 90_000
-"""Of a broker that does not send its `revoke_ms`: the default of that setting."""
+"""For a broker that does not send its `revoke_ms`: the default of that setting."""
 GHOST_MS = 5_000
-"""A restarted broker hears of the group's members one by one. Until then those it knew before count as well: else the
-first to come back would take everybody's queues."""
+"""Time for which members before a broker's restart still count: the first one to rejoin must not take all queues."""
 
 
 class _End:
-    """Last in an outbox: its reader should go away. gRPC waits for the reader's next word even after the call has
-    ended.
-    """
+    """Last element of an outbox, which ends its reader: gRPC waits for the reader even after the call has ended."""
 
 
 class _Connection:
-    """The connection to one broker."""
-
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
         self.outbox: asyncio.Queue[Join | Leave | _End | None] = asyncio.Queue(maxsize=100)
         self.members: Sequence[MemberInfo] | None = None
-        """None while the connection is not up."""
+        """None while the connection is not open."""
         self.ghosts: Sequence[MemberInfo] = ()
         """Members before the connection broke."""
         self.ghosts_until_ms = 0
         self.locks = LockTrust()
         self.revoke_ms = REVOKE_MS
         self.strategy = ""
-        """Of the group, as the broker said last; it counts while the connection is down too."""
+        """Of the group, by the last report of the broker; it counts while the connection is down, too."""
         self.joined_as = ""
-        """The client id it was opened with."""
+        """The client id with which it was opened."""
         self.introduced = 0
-        """`BrokerSessions._introduction` as of the last time that we introduced ourselves here."""
+        """`BrokerSessions._introduction` at the last join."""
         self.tried = False
         self.closing = False
-        """True from the word of its broker that it goes until it takes us in again: nothing is to be had there."""
+        """True from the broker's `BrokerLeaving` to its next Welcome: it grants no locks."""
         self.leaving = False
         self.task: asyncio.Task[None] | None = None
 
     def post(self, request: Join | Leave | None) -> None:
-        """Say something; a full outbox means a stuck connection, which its broker will drop."""
+        """Sends a request; a full outbox means a stuck connection, which its broker will end."""
         if not self.outbox.full():
             self.outbox.put_nowait(request)
 
     def end(self) -> None:
-        """Let the outbox's reader go."""
         while not self.outbox.empty():
             self.outbox.get_nowait()
         self.outbox.put_nowait(_End())
 
 
 class BrokerSessions:
-    """All connections of one consumer."""
-
     def __init__(
         self,
         calls: ConsumerCalls,
@@ -89,8 +79,8 @@ class BrokerSessions:
         suspected: Callable[[str], None],
         troubles: Troubles,
     ) -> None:
-        """Called in the loop: `heard(broker, event)`, `broken(broker)`, `taken(client id, why)` when another member
-        has our client id, and `suspected(broker)` when this program stood still long enough that its locks may be gone.
+        """Called in the loop: `heard(broker, event)`; `broken(broker)`; `taken(client id, why)` when another member has
+        the client id; `suspected(broker)` when this program was suspended so long that its locks may be lost.
         """
         self._calls = calls
         self._clock = clock
@@ -103,16 +93,16 @@ class BrokerSessions:
         self._troubles = troubles
         self._connections: dict[str, _Connection] = {}
         self.joins = True
-        """False: this consumer is no member of its group; no connections."""
+        """False: this consumer does not join its group, and has no connections."""
         self._introduction = 0
-        """Rises when what we say of ourselves changes."""
+        """Incremented when the content of `join` changes."""
 
     def want(self, brokers: Mapping[str, str]) -> None:
-        """Have a connection to each of these (name to address) and no other."""
+        """Keeps a connection to exactly these brokers (name to address)."""
         if not self.joins:
             return
         for name, connection in list(self._connections.items()):
-            # Also at another address: the broker there may be another process, which knows nothing of us.
+            # A broker at another address may be another process, without a session.
             if brokers.get(name) != connection.address:
                 self._end(connection)
                 del self._connections[name]
@@ -122,32 +112,32 @@ class BrokerSessions:
                 connection.task = spawn(self._keep(connection), name=f"evenq-session-{name}")
 
     def up(self, broker: str) -> bool:
-        """True if the broker knows us as a member now, and stays."""
+        """True if a session with the broker is open, and the broker is not closing."""
         connection = self._connections.get(broker)
         return connection is not None and connection.members is not None and not connection.closing
 
     def closing(self, broker: str) -> bool:
-        """True if the broker said that it goes, and has not come back yet."""
+        """True if the broker announced that it closes, and is not back yet."""
         connection = self._connections.get(broker)
         return connection is not None and connection.closing
 
     def trusted(self, broker: str, *, trust_ms: int) -> bool:
-        """True if our locks there surely hold: the connection is up, or broke at most `trust_ms` ago."""
+        """True if the locks there surely hold: the connection is open, or broke at most `trust_ms` ago."""
         connection = self._connections.get(broker)
         return connection is not None and connection.locks.trusted(self._clock.monotonic_ms(), trust_ms=trust_ms)
 
     def sure(self, broker: str) -> bool:
-        """False if our locks there may have gone to others, and they have not been requested since (`confirm`)."""
+        """False if other members may have the locks, and they have not been requested since (`confirm`)."""
         connection = self._connections.get(broker)
         return connection is None or connection.locks.sure(self._clock.monotonic_ms())
 
     def revoke_ms(self, broker: str) -> int:
-        """Time after which the broker takes a queue from a member that does not release it."""
+        """Returns the time after which the broker takes a queue from a member that does not release it."""
         connection = self._connections.get(broker)
         return REVOKE_MS if connection is None else connection.revoke_ms
 
     def suspect(self) -> list[str]:
-        """Brokers whose connection is up and whose locks must be asked for again."""
+        """Returns the brokers with an open session whose locks must be requested again."""
         return [
             connection.name
             for connection in self._connections.values()
@@ -155,45 +145,43 @@ class BrokerSessions:
         ]
 
     def suspicions(self, broker: str) -> int:
-        """How often our locks there became suspect so far; for `confirm`."""
+        """Returns how often the locks there became suspect so far, for `confirm`."""
         connection = self._connections.get(broker)
         return 0 if connection is None else connection.locks.suspicions
 
     def confirm(self, broker: str, suspicions: int) -> bool:
-        """Our locks there were asked for, and what was lost was let go; False: ask once more (`LockTrust.confirm`)."""
+        """Notes that the locks were requested again; False: they must be requested once more (`LockTrust.confirm`)."""
         connection = self._connections.get(broker)
         return connection is not None and connection.locks.confirm(self._clock.monotonic_ms(), suspicions=suspicions)
 
     def rename(self) -> None:
-        """The client has another id now: leave everywhere as who we were and come back as who we are."""
+        """Leaves all sessions of an old client id; they are reopened with the new one."""
         for connection in self._connections.values():
             if connection.members is not None and connection.joined_as != self._calls.client_id:
                 connection.post(Leave())
 
     @property
     def settled(self) -> bool:
-        """True if every connection is up or was tried in vain."""
+        """True if every connection is open or has failed once."""
         return all(connection.members is not None or connection.tried for connection in self._connections.values())
 
     def members(self) -> list[MemberInfo] | None:
-        """Who is in the group, by all brokers that we hear; None: no broker reports it (RB-10)."""
+        """Returns the members of the group, by all brokers with a session; None: there is none (RB-10)."""
         now_ms = self._clock.monotonic_ms()
         up = [connection for connection in self._connections.values() if connection.members is not None]
         if not up:
             return None
-        # Ghosts first: what a broker says now of a member overwrites what was known before.
+        # Ghosts first: a present report of a member overwrites an old one.
         member_lists = [connection.ghosts for connection in up if now_ms < connection.ghosts_until_ms]
         member_lists += [connection.members for connection in up if connection.members is not None]
         return list({member.client_id: member for members in member_lists for member in members}.values())
 
     def strategy(self) -> str:
-        """How the server shares the group's queues; empty: no broker knows of a strategy. A broker that was away when
-        the group got one does not know it yet.
-        """
+        """Returns the group's strategy; empty: no broker reports one. A broker that was down then may lack it."""
         return max((connection.strategy for connection in self._connections.values()), default="")
 
     def rejoin(self) -> None:
-        """Tell changed subscriptions everywhere: at once where we are a member, else as soon as we are."""
+        """Sends changed subscriptions: immediately in open sessions, to other brokers when their sessions open."""
         self._introduction += 1
         for connection in self._connections.values():
             if connection.members is not None:
@@ -204,13 +192,13 @@ class BrokerSessions:
         connection.post(self._join())
 
     def beat(self) -> None:
-        """A heartbeat to all brokers (RB-38)."""
+        """Sends a heartbeat to all brokers (RB-38)."""
         for connection in self._connections.values():
             if connection.members is not None:
                 connection.post(None)
 
     async def leave(self, *, timeout_ms: int = 2_000) -> None:
-        """Say goodbye everywhere and wait a little for the ends."""
+        """Leaves all sessions, and waits up to `timeout_ms` for their ends."""
         tasks: list[asyncio.Task[None]] = []
         for connection in self._connections.values():
             connection.leaving = True
@@ -235,7 +223,7 @@ class BrokerSessions:
             connection.task.cancel()
 
     async def _keep(self, connection: _Connection) -> None:
-        # A broker that restarts is back within a second or a few: each wait is a small part of what has passed by then.
+        # A restarted broker is back within seconds: each pause is a small part of the time that has passed.
         backoff = Backoff(self._rng, first_ms=200, max_ms=1_000, factor=1.2)
         while not connection.leaving:
             try:
@@ -250,7 +238,7 @@ class BrokerSessions:
                     continue
                 self._troubles.failed(f"broker {connection.name}", error)
             finally:
-                # Before `_broken` wakes a round, which asks whether our locks there still count.
+                # Before `_broken` starts a round, which checks whether the locks there still count.
                 connection.locks.end(self._clock.monotonic_ms())
                 connection.ghosts = connection.members or connection.ghosts
                 connection.members, connection.tried = None, True
@@ -260,7 +248,7 @@ class BrokerSessions:
                 await self._clock.sleep_ms(backoff.next_ms())
 
     async def _once(self, connection: _Connection, backoff: Backoff) -> None:
-        # What was posted to the connection before is out of date: this one begins with a join, which says all.
+        # Older requests are obsolete: this session begins with a complete join.
         connection.outbox = asyncio.Queue(maxsize=100)
         connection.joined_as = self._calls.client_id
         self._introduce(connection)
@@ -278,12 +266,11 @@ class BrokerSessions:
                         )
                         connection.revoke_ms = event.revoke_ms or REVOKE_MS
                         connection.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
-                        # The client id changed while the answer was on its way: leave as who we were, the next session
-                        # joins as who we are.
+                        # The client id changed meanwhile: leave; the next session joins with the new one.
                         if connection.joined_as != self._calls.client_id:
                             connection.post(Leave())
                         elif connection.introduced != self._introduction:
-                            self._introduce(connection)  # subscriptions changed while the answer was on its way
+                            self._introduce(connection)  # subscriptions changed meanwhile
                         connection.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if connection.ghosts else 0)
                         if beats is None:
                             beats = spawn(

@@ -1,9 +1,9 @@
-"""The work of a push consumer of lite topics: receives, hands each message to the listener, settles it.
+"""The loop of a push consumer of lite topics: it receives messages, calls the listener, and settles them.
 
-Brokers give the next message of a lite topic when the one before is settled, so a listener call has one message, and
-calls of different lite topics run side by side. While a listener runs its message stays hidden (`_prolong`). A message
-that failed comes again after a growing pause, to any member, and its lite topic waits; the broker counts the attempts
-and moves it to the dead letters (RD-3).
+Brokers return the next message of a lite topic once the previous one is settled. So a listener call has one message,
+and calls of different lite topics run in parallel. While a listener runs, its message stays hidden (`_prolong`). A
+failed message is redelivered after a growing pause, to any member, and its lite topic waits. The broker counts the
+attempts and moves it to the dead letters (RD-3).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from evenq.client.core.clients.observer import ClientIdentity, observed_settle
 from evenq.client.core.lite.events import LiteCalls, Suspend
 from evenq.client.core.reading.outcome import failures
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.user_code import NotCalled
-from evenq.client.loops.consumers.receiving import Receiving
+from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.loops.reading.listening import RunListener
 from evenq.client.options import LiteOptions
 from evenq.errors import Error
@@ -26,8 +27,6 @@ from evenq.model.delay_levels import CLASSIC
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-
-__all__ = ["LitePushing"]
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +37,19 @@ DEAD = -1
 
 
 class _Held:
-    """A message that the listener has."""
-
     def __init__(self, message: ReceivedMessage) -> None:
         self.given = message
-        """As the listener got it."""
+        """As passed to the listener."""
         self.message = message
         """With the newest handle."""
         self.changing = asyncio.Lock()
 
 
-class LitePushing:
-    """The listener calls of one consumer, in one event loop."""
-
+class LitePushLoop:
     def __init__(
         self,
         calls: LiteCalls,
-        receiving: Receiving,
+        receiving: ReceiveLoop,
         *,
         receive: Callable[[int, int, int], Awaitable[list[ReceivedMessage]]],
         group: str,
@@ -65,7 +60,10 @@ class LitePushing:
         run_listener: RunListener,
         topic: str,
         troubles: Troubles,
+        identity: ClientIdentity | None = None,
     ) -> None:
+        """`identity` is for observers."""
+        self._identity = identity or ClientIdentity(group=group)
         self._calls = calls
         self._receiving = receiving
         self._receive = receive
@@ -82,11 +80,10 @@ class LitePushing:
         self._fetching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to receive."""
         self._fetching = spawn(self._fetch(), name=f"evenq-lite-fetch-{self._group}")
 
     async def close(self) -> None:
-        """Receive nothing more; running listeners have `drain_ms`. What they do not finish comes again."""
+        """Stops receiving; running listeners have `drain_ms`. Unfinished messages are redelivered."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
@@ -121,9 +118,9 @@ class LitePushing:
         try:
             try:
                 result = await self._listen(held)
-            except NotCalled:  # it comes again when it is no longer hidden
+            except NotCalled:  # redelivered when it is no longer hidden
                 return
-            # Not in the middle of a call: its answer brings the handle that settling needs.
+            # Not during a call: its answer contains the handle that settling needs.
             async with held.changing:
                 prolonging.cancel()
             await self._settle(held, result)
@@ -145,16 +142,17 @@ class LitePushing:
             return False
 
     async def _prolong(self, held: _Held) -> None:
-        """Keep the message hidden, until `consume_timeout_ms` is over."""
+        """Keeps the message hidden for at most `consume_timeout_ms`."""
         until_ms = self._clock.monotonic_ms() + self._options.consume_timeout_ms
         while True:
-            # A third, so that one failed call or two leave time for the next before the message shows itself again.
+            # A third: after one or two failed calls there is time for another before the message is visible.
             await self._clock.sleep_ms(self._options.invisible_ms // 3)
             if self._clock.monotonic_ms() >= until_ms:
                 log.warning(
                     "a listener has worked on message %s of lite topic %s for too long, it will be delivered again",
-                    held.given.message_id, held.given.lite_topic,
-                )  # fmt: skip
+                    held.given.message_id,
+                    held.given.lite_topic,
+                )
                 return
             async with held.changing:
                 try:
@@ -169,23 +167,35 @@ class LitePushing:
         message, receiving = held.message, self._receiving
         if isinstance(result, Suspend):
             pause_ms = result.pause_ms
-            await self._surely(lambda: receiving.change_invisible(message, pause_ms, suspend=True))
+            await self._surely("suspend", message, lambda: receiving.change_invisible(message, pause_ms, suspend=True))
         elif not failed:
-            await self._surely(lambda: receiving.ack(message))
+            await self._surely("ack", message, lambda: receiving.ack(message))
         elif level == DEAD:
             await self._surely(
-                lambda: receiving.settle(message, lambda address: self._calls.bury(address, self._group, message))
+                "dead_letter",
+                message,
+                lambda: receiving.settle(message, lambda address: self._calls.bury(address, self._group, message)),
             )
         else:
             pause_ms = CLASSIC.delay_ms(level) if level else self._pause_ms(message.delivery_attempt)
-            await self._surely(lambda: receiving.change_invisible(message, pause_ms))
+            await self._surely("retry", message, lambda: receiving.change_invisible(message, pause_ms))
 
     def _pause_ms(self, attempt: int) -> int:
         return min(self._options.retry_max_ms, self._options.retry_first_ms << min(max(attempt, 1) - 1, 30))
 
-    async def _surely(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Try until it is answered, for as long as the message is surely ours."""
-        # It was prolonged at most a third of the time ago, so half of it is surely left.
+    async def _surely(self, operation: str, message: ReceivedMessage, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeats a call until it succeeds, while this member surely holds the message."""
+        try:
+            with observed_settle(self._identity, operation, [message]):
+                await self._repeated(call)
+        except Error as error:
+            log.warning(
+                "group %s: a message could not be acknowledged and will be delivered again: %s", self._group, error
+            )
+
+    async def _repeated(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeats a call for half of the invisible duration. Raises its last error."""
+        # It was prolonged at most a third of the time ago, so half of it is left.
         until_ms = self._clock.monotonic_ms() + self._options.invisible_ms // 2
         backoff = Backoff(self._rng, first_ms=50, max_ms=SETTLE_MS)
         while True:
@@ -193,10 +203,8 @@ class LitePushing:
                 await call()
             except Error as error:
                 pause_ms = backoff.next_ms()
-                if error.retryable and self._clock.monotonic_ms() + pause_ms < until_ms:
-                    await self._clock.sleep_ms(pause_ms)
-                    continue
-                log.warning(
-                    "group %s: a message could not be acknowledged and will be delivered again: %s", self._group, error
-                )
-            return
+                if not error.retryable or self._clock.monotonic_ms() + pause_ms >= until_ms:
+                    raise
+                await self._clock.sleep_ms(pause_ms)
+            else:
+                return

@@ -1,10 +1,10 @@
-"""Which lite topics a consumer wants, sent to its brokers (wire contract 3.14).
+"""The lite topics to which a consumer is subscribed, sent to its brokers (wire contract 3.14).
 
-Always true: the set here is the truth. Each change is sent at once and fails if the server refuses; the whole set is
-sent again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers forget what
-was not sent for 90 s or before they started. One request at a time, so none overtakes another. A broker may end a
-subscription: it then leaves the set, and the user's callback is called. It may say so while no connection is open, so
-a set that is answered twice in a row with "no such topic" has ended, too.
+The set here is authoritative. Each change is sent immediately, and fails if the server rejects it. The whole set is
+sent again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers drop
+subscriptions that were not sent for 90 s, or before they started. One request at a time, so that none overtakes
+another. A broker may end a subscription: it leaves the set, and the user's callback is called. The notice may be missed
+while no connection is open; so two "no such topic" answers in a row also end the set.
 """
 
 from __future__ import annotations
@@ -25,22 +25,16 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Subscribing", "TellEnded"]
-
 GONE_ANSWERS = 2
-"""Answers in a row that the topic does not exist until its subscriptions count as ended: the first one may come from a
-broker that has just started.
-"""
+"""Answers "no such topic" in a row that end the subscriptions; a single one may come from a starting broker."""
 
 log = logging.getLogger(__name__)
 
 TellEnded = Callable[[str], Awaitable[object]]
-"""Let the user hear that a broker ended the subscription to this lite topic."""
+"""Notifies the user that a broker ended the subscription to this lite topic."""
 
 
-class Subscribing:
-    """The subscriptions of one consumer, in one event loop."""
-
+class LiteSubscriber:
     def __init__(
         self,
         calls: LiteCalls,
@@ -54,7 +48,7 @@ class Subscribing:
         tell: TellEnded | None,
         troubles: Troubles,
     ) -> None:
-        """`addresses`: of the brokers that carry the topic, as far as they are known."""
+        """`addresses`: of the known brokers of the topic."""
         self._calls = calls
         self._group = group
         self._topic = topic
@@ -66,9 +60,8 @@ class Subscribing:
         self._troubles = troubles
         self._names: dict[str, None] = {}
         self._some = asyncio.Event()
-        """Set while there are names."""
         self._sure = True
-        """False: a broker may know names that are not in the set."""
+        """False: a broker may have names that are not in the set."""
         self._turn = rng.randrange(1 << 16)
         self._one_at_a_time = asyncio.Lock()
         self._due = Wakeup(clock)
@@ -77,11 +70,10 @@ class Subscribing:
 
     @property
     def names(self) -> list[str]:
-        """The set, sorted."""
         return sorted(self._names)
 
     async def has_some(self, wait_ms: int) -> bool:
-        """Whether anything is in the set; waits for it up to `wait_ms`."""
+        """True if the set is not empty; waits for that up to `wait_ms`."""
         if not self._names and wait_ms:
             waiter = spawn(self._some.wait(), name="evenq-lite-some")
             timer = spawn(self._clock.sleep_ms(wait_ms), name="evenq-lite-some-timer")
@@ -93,37 +85,38 @@ class Subscribing:
         return bool(self._names)
 
     async def start(self, names: Iterable[str]) -> None:
-        """Tell the first set, also an empty one: a topic that is made by this is one of type LITE. Raises as
-        `subscribe`.
-        """
+        """Sends the first set, even if empty: a topic that this creates has the type LITE. Raises as `subscribe`."""
         first = dict.fromkeys(names)
         await self._say(LiteAction.ALL, list(first))
         self._put(first)
         self._line = BrokerConnection(
-            self._events, tell=lambda: None, hear=self._heard, clock=self._clock, rng=self._rng,
-            name=f"evenq-lite-connection-{self._group}", what=f"the connection for lite topics of {self._topic}",
+            self._events,
+            tell=lambda: None,
+            hear=self._heard,
+            clock=self._clock,
+            rng=self._rng,
+            name=f"evenq-lite-connection-{self._group}",
+            what=f"the connection for lite topics of {self._topic}",
             troubles=self._troubles,
-        )  # fmt: skip
+        )
         self._tasks.add(spawn(self._repeat(), name=f"evenq-lite-sync-{self._group}"))
 
     async def subscribe(self, names: Iterable[str], start: LiteStart | None) -> None:
-        """Want these, too: all of them or, when it fails, none. Raises LiteSubscriptionQuotaExceeded, IllegalLiteTopic,
+        """Adds names: all of them or, if it fails, none. Raises LiteSubscriptionQuotaExceeded, IllegalLiteTopic,
         IllegalTopic, ConnectionFailed, RequestTimeout.
         """
         async with self._one_at_a_time:
             fresh = [name for name in dict.fromkeys(names) if name not in self._names]
             if len(fresh) == 1:
                 await self._change(LiteAction.ADD, fresh, start)
-            # Several names as a whole set: from a Python client a broker takes short names of a `PARTIAL_ADD` for the
-            # letters of one name, as the official SDK sends them.
+            # Several names are sent as a whole set: the official Python SDK sends the letters of one name as the names
+            # of a `PARTIAL_ADD`, so brokers join short names from a Python client.
             elif fresh:
                 await self._change(LiteAction.ALL, [*self._names, *fresh], start)
             self._put({**self._names, **dict.fromkeys(fresh)})
 
     async def unsubscribe(self, names: Iterable[str]) -> None:
-        """Want these no longer. What was received before may be acknowledged. If no broker hears it, they are sent
-        later.
-        """
+        """Removes names; messages received before may still be acknowledged. If no broker answers, it is sent later."""
         async with self._one_at_a_time:
             gone = {name: None for name in names if name in self._names}
             self._put({name: None for name in self._names if name not in gone})
@@ -132,7 +125,7 @@ class Subscribing:
                     await self._change(LiteAction.REMOVE, list(gone), None)
 
     async def close(self) -> None:
-        """Tell nothing more; the goodbye of the consumer ends the set."""
+        """Stops sending the set; the end of the consumer ends its subscriptions."""
         tasks = [*self._tasks, *([self._line.task] if self._line is not None else [])]
         for task in tasks:
             task.cancel()
@@ -149,12 +142,12 @@ class Subscribing:
         try:
             await self._say(action, names, start)
         except Error:
-            self._sure = False  # some broker may have heard it
+            self._sure = False  # some broker may have received it
             self._due.wake()
             raise
 
     async def _say(self, action: LiteAction, names: Sequence[str], start: LiteStart | None = None) -> None:
-        """At the access point, which passes it on to all; if it does not answer, at another broker."""
+        """Sends a change to the access point, which forwards it to all; if it does not answer, to another broker."""
         try:
             await self._calls.sync_lite(action, self._topic, self._group, names, start=start)
         except (ConnectionFailed, RequestTimeout):
@@ -189,7 +182,7 @@ class Subscribing:
                 self._troubles.well(f"the lite subscriptions of topic {self._topic}")
 
     async def _events(self, tellings: AsyncIterator[None]) -> AsyncGenerator[LiteEvent, None]:
-        """Of one broker, another one each time."""
+        """Opens the event stream of one broker, another one each time."""
         addresses = await self._addresses()
         if not addresses:
             raise ConnectionFailed(f"no broker of topic {self._topic} is known now")
@@ -201,7 +194,7 @@ class Subscribing:
 
     async def _heard(self, event: LiteEvent) -> None:
         if not isinstance(event, LiteEnded):
-            self._due.wake()  # there was no connection for a while: the broker may know nothing
+            self._due.wake()  # the connection was down: the broker may have dropped the set
             return
         if event.name not in self._names:
             return
@@ -217,7 +210,7 @@ class Subscribing:
     async def _all_ended(self) -> None:
         for name in self.names:
             await self._heard(LiteEnded(name))
-        self._sure = True  # no broker knows any of them
+        self._sure = True  # no broker has any of them
 
     async def _tell_of(self, name: str) -> None:
         assert self._tell is not None

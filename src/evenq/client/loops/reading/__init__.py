@@ -1,1 +1,1 @@
-"""One queue from its start offset to its committed progress: pulls, listener calls, settlement."""
+"""The reading of one queue: start offset, pulls, listener calls, settlement, and committed progress."""

@@ -1,10 +1,12 @@
-"""Where a simple consumer's group begins on a topic that it never read, as its user says: settled at all brokers of the
-topic before the first receive, so that no broker begins on its own terms when its turn comes. The brokers decide by the
-policy that they are given (`StartCalls.begin`), and what was read before counts there, also of a topic that was deleted
-and created again. Older brokers do not decide: there the start is looked up and committed.
+"""The start of a simple consumer's group on a topic that the group never read, by the policy of the consumer.
 
-Asked by `loops.receiving` before each receive; does something once per topic. A topic that came after the consumer is
-read from its first message. A broker that is away is settled when it is back; servers without evenq.v1 decide alone.
+It is settled at all brokers of the topic before the first receive, so that none of them begins by its own policy later.
+The brokers decide by the policy in the call (`StartCalls.begin`). They take earlier progress into account, also of a
+topic that was deleted and created again. Older brokers do not decide: then the start is queried and committed here.
+
+`loops.receiving` calls it before each receive; it acts once per topic. A topic that was created after the consumer is
+read from its first message. A broker that is unreachable is settled when it is back. Servers without evenq.v1 decide
+alone.
 """
 
 from __future__ import annotations
@@ -21,14 +23,10 @@ from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import Error, IllegalOffset, NotImplementedYet, Unsupported
 from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
 
-__all__ = ["GroupStart", "StartCalls"]
-
 log = logging.getLogger(__name__)
 
 
 class StartCalls(Protocol):
-    """The part of `rpc.calls.Calls` that it uses."""
-
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange: ...
@@ -43,40 +41,38 @@ class StartCalls(Protocol):
 
 
 class GroupStart:
-    """Of one simple consumer, in one event loop."""
-
     def __init__(
         self, calls: StartCalls, routes: RouteBook, *, group: str, start_from: StartFrom | None, timestamp_ms: int
     ) -> None:
-        """`start_from` None: as the group is configured, but for topics that came after the consumer."""
+        """`start_from` None: by the group's setting, except for topics that were created after the consumer."""
         self._calls = calls
         self._routes = routes
         self._group = group
         self._start_from = start_from
         self._timestamp_ms = timestamp_ms
         self._due: dict[str, dict[MessageQueue, QueueOffset]] = {}
-        """Topic to starts that no broker has stored yet."""
+        """By topic: starts that no broker has stored yet."""
         self._settled: set[str] = set()
         self._tries: Counter[str] = Counter()
         self._settler = asyncio.Lock()
-        """Receives run at once: one of them settles, or a late one would move back what others have read."""
+        """Receives run concurrently: only one may settle, or a late one would move back the progress of others."""
 
     async def settle(self, topics: Iterable[str]) -> None:
-        """Raises what the brokers refuse with for good."""
+        """Settles the start of each topic. Raises permanent errors of the brokers."""
         for topic in topics:
             tries = self._tries[topic]
             if self._policy(topic) is None:
                 continue
             async with self._settler:
                 policy = self._policy(topic)
-                if policy is not None and tries == self._tries[topic]:  # else one more would fail just as the last one
+                if policy is not None and tries == self._tries[topic]:  # otherwise another receive has just tried
                     try:
                         await self._settle(topic, policy)
                     finally:
                         self._tries[topic] += 1
 
     def _policy(self, topic: str) -> StartFrom | None:
-        """None: nothing is to be done."""
+        """Returns the policy of a topic that is not settled; None: there is nothing to do."""
         if topic in self._settled:
             return None
         return StartFrom.FIRST if self._routes.was_missing(topic) else self._start_from
@@ -100,7 +96,7 @@ class GroupStart:
             del self._due[topic]
 
     async def _begun(self, topic: str, policy: StartFrom) -> bool:
-        """True if all brokers of the topic have decided; False: one is too old for that."""
+        """True once all brokers of the topic have decided; False: one of them is too old."""
         route = await self._routes.get(topic)
         one_each = {queue.broker_name: queue for queue in route.readable}
         start = StartPolicy(policy, self._timestamp_ms)
@@ -114,7 +110,7 @@ class GroupStart:
         return True
 
     async def _starts(self, topic: str, policy: StartFrom) -> dict[MessageQueue, QueueOffset]:
-        """Empty if the group has read the topic anywhere."""
+        """Returns the start offsets by policy; empty if the group has read the topic anywhere."""
         route = await self._routes.get(topic)
         timestamp_ms = self._timestamp_ms if policy is StartFrom.TIMESTAMP else 0
         ranges = await asyncio.gather(

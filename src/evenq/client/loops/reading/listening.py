@@ -1,8 +1,8 @@
-"""The consume service: hands messages in hand to the listener, chunk by chunk (CC-1 to CC-4, CC-12, OC-10 to OC-12).
+"""The consume service: passes held messages to the listener in chunks (CC-1 to CC-4, CC-12, OC-10 to OC-12).
 
-Called by the pull loops (`offer`). A fixed number of chunks runs at a time; queues take turns, so a full queue does not
-starve the others, and an ordered queue gives one chunk at a time. A listener's exception is a failure of its chunk,
-logged, never fatal. What becomes of the messages is decided by `loops.settler`; `scan` looks for overdue ones.
+Called by the pull loops (`offer`). A fixed number of chunks runs at the same time. Queues take turns, so a full queue
+does not block the others; an ordered queue runs one chunk at a time. A listener's exception fails its chunk and is
+logged. `loops.settler` settles the messages; `scan` finds overdue ones.
 """
 
 from __future__ import annotations
@@ -22,23 +22,19 @@ from evenq.model import ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Listening", "RunListener"]
-
 log = logging.getLogger(__name__)
 
 RunListener = Callable[[list[ReceivedMessage]], Awaitable[object]]
-"""Run the user's listener; what it says is read by `core.outcome`, an exception is as good as False."""
+"""Runs the user's listener. `core.outcome` interprets its result; an exception counts as False."""
 
 SCAN_MAX_MS = 60_000
-OVERDUE_MAX = 16  # per queue and scan
+OVERDUE_MAX = 16  # for each queue and scan
 HOLD_MS = 100
 NOT_CALLED_MS = 1_000
-"""Pause before a listener is called again that could not be called; nearly always the process ends before."""
+"""Pause after a listener could not be called; nearly always the process ends before."""
 
 
-class Listening:
-    """The consume service of one consumer."""
-
+class ListenerCalls:
     def __init__(
         self,
         *,
@@ -53,7 +49,7 @@ class Listening:
         settled: Callable[[ProcessQueue], None],
         trusted: Callable[[ProcessQueue], bool],
     ) -> None:
-        """`settled` hears of each chunk that ended; `trusted` tells whether the queue is surely still ours."""
+        """`settled` is called after each chunk; `trusted`: True if this member surely still owns the queue."""
         self._group = group
         self._run = run
         self._clock = clock
@@ -72,18 +68,18 @@ class Listening:
         self._trusted = trusted
         self._max_attempts = max_attempts
         self._ready: deque[ProcessQueue] = deque()
-        self._careful: ProcessQueue | None = None  # whose message runs that may end the process
-        self._waits: dict[ProcessQueue, None] = {}  # queues that may have such a message, too
+        self._careful: ProcessQueue | None = None  # the queue of the running message that may end the process
+        self._waits: dict[ProcessQueue, None] = {}  # queues that may have such a message, and wait for its end
         self._tasks: set[asyncio.Task[None]] = set()
 
     def offer(self, queue: ProcessQueue) -> None:
-        """The queue may have something to do."""
+        """Schedules a queue that may have messages for the listener."""
         if queue not in self._ready:
             self._ready.append(queue)
         self._pump()
 
     async def scan(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """Look for overdue messages, for ever (CC-12); not for ordered or broadcasting consumers."""
+        """Sends overdue messages back, for ever (CC-12); not for ordered or broadcasting consumers."""
         timeout_ms = self._options.consume_timeout_ms
         while True:
             await self._clock.sleep_ms(min(timeout_ms, SCAN_MAX_MS))
@@ -96,7 +92,7 @@ class Listening:
                     self._settled(queue)
 
     async def close(self) -> None:
-        """Start nothing any more and stop waiting for what runs."""
+        """Starts no more calls, and cancels the tasks that wait for running ones."""
         self._free = 0
         for task in list(self._tasks):
             task.cancel()
@@ -108,10 +104,10 @@ class Listening:
             now_ms = self._clock.monotonic_ms()
             due_ms = queue.due_ms()
             if due_ms is not None and due_ms <= now_ms and not self._trusted(queue):
-                queue.hold(now_ms + HOLD_MS)  # OC-8: another member may have the queue by now
+                queue.hold(now_ms + HOLD_MS)  # OC-8: another member may own the queue by now
                 self._again(queue, HOLD_MS)
                 continue
-            # With one delivery each, a message may not share the failure of a neighbour.
+            # With only one delivery allowed, a message must not fail because of a neighbour.
             count = self._sizer.size if self._max_attempts() > 1 else 1
             chunk = queue.take(count, now_ms=now_ms, careful=self._careful is None)
             if self._careful is not None:
@@ -122,7 +118,7 @@ class Listening:
                 self._careful = queue
             self._free -= 1
             self._spawn(self._work(queue, chunk), f"evenq-listen-{queue.queue}")
-            # At the end of the line: queues take turns, one chunk each.
+            # Back to the end of the line: queues take turns, one chunk each.
             if queue.due_ms() == 0:
                 self._ready.append(queue)
 
@@ -131,7 +127,7 @@ class Listening:
         try:
             if not await self._settler.begin(queue, chunk):
                 pass
-            elif queue.fenced:  # meanwhile: another owner delivers the chunk
+            elif queue.fenced:  # fenced meanwhile: the new owner delivers the chunk
                 queue.put_back(chunk, retry_ms=0)
             else:
                 await self._listen(queue, chunk)
@@ -161,13 +157,18 @@ class Listening:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # the consumer's end, not the listener's
+                raise  # the consumer ends; the listener did not raise it
             first = chunk[0]
             log.exception(
                 "group %s: the listener failed for message %s%s of queue %s (attempt %d of %d); %s",
-                self._group, first.message_id, f" and {len(chunk) - 1} more" if len(chunk) > 1 else "", queue.queue,
-                first.delivery_attempt, self._max_attempts(), self._settler.outlook(queue, first),
-            )  # fmt: skip
+                self._group,
+                first.message_id,
+                f" and {len(chunk) - 1} more" if len(chunk) > 1 else "",
+                queue.queue,
+                first.delivery_attempt,
+                self._max_attempts(),
+                self._settler.outlook(queue, first),
+            )
             result = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
         await self._settler.settle(queue, chunk, result)

@@ -1,7 +1,7 @@
-"""Storing a consumer's progress: at the brokers in clustering, in a local file in broadcasting (OF-2, OF-5, OF-7).
+"""The store of a consumer's progress: at the brokers in clustering, in a local file in broadcasting (OF-2, OF-5, OF-7).
 
-`run` stores every few seconds what changed; `now` stores one queue at once, for a hand-over. A failed report is
-logged and goes again with the next one; progress in memory is never lost by it.
+`run` stores changes every few seconds; `now` stores one queue immediately, for a hand-over. A failed report is logged
+and sent again with the next one; progress in memory is kept.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 from evenq.runtime.private_files import make_private, open_private
 
-__all__ = ["BrokerStore", "FileStore", "GroupProgress", "OffsetStore"]
-
 log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Where offsets are kept."""
-
     at_brokers: bool
-    """False: brokers know nothing of this consumer's progress."""
+    """False: brokers do not store this consumer's progress."""
 
     async def save(
         self,
@@ -40,26 +36,26 @@ class OffsetStore(Protocol):
         *,
         backward: bool = False,
     ) -> Iterable[MessageQueue]:
-        """Store what was read of queues with these uids; returns the queues whose offsets are stored now. `backward`:
-        also below what is stored.
+        """Stores offsets of queues with these uids; returns the queues whose offsets are stored now. `backward`: also
+        below the stored ones.
         """
         ...
 
     async def load(self, queue: MessageQueue) -> int:
-        """The stored offset; -1 if there is none (OF-8)."""
+        """Returns the stored offset; -1 if there is none (OF-8)."""
         ...
 
     async def kept(self, queue: MessageQueue) -> KeptOffset | None:
-        """What a file has of the queue; None: nothing, or brokers keep it."""
+        """Returns the queue's row in the file; None: there is none, or brokers store the progress."""
         ...
 
     async def has_begun(self, topic: str) -> bool:
-        """True if an offset of the topic, or of a deleted one of its name, is stored here."""
+        """True if the file has an offset of the topic, or of a deleted topic of its name."""
         ...
 
 
 class BrokerStore:
-    """Clustering: each queue's broker keeps its offset."""
+    """Store of clustering: each queue's broker keeps its offset."""
 
     at_brokers = True
 
@@ -73,7 +69,7 @@ class BrokerStore:
         fenced: Callable[[str], None],
         troubles: Troubles,
     ) -> None:
-        """`generation` of a topic's assignment, for fencing. `fenced(broker)`: it thinks that a queue is not ours."""
+        """`generation(topic)` is for fencing. `fenced(broker)` is called when it rejected this member as owner."""
         self._calls = calls
         self._routes = routes
         self._group = group
@@ -91,7 +87,7 @@ class BrokerStore:
         brokers: dict[str, dict[str, dict[MessageQueue, QueueOffset]]] = {}
         for queue, offset in offsets.items():
             brokers.setdefault(queue.broker_name, {}).setdefault(queue.topic, {})[queue] = offset
-        # Each broker by itself: one that does not answer must not delay the progress at the others.
+        # Concurrently: a broker that does not answer must not delay the others.
         done = await asyncio.gather(
             *(self._save_at(name, topics, uids, backward=backward) for name, topics in brokers.items())
         )
@@ -117,7 +113,7 @@ class BrokerStore:
                     self._fenced(broker_name)
                 stored = f"the progress of topic {topic} at broker {broker_name}"
                 self._troubles.failed(stored if is_permanent(error) else f"broker {broker_name}", error)
-                if isinstance(error, RequestTimeout):  # the other topics would time out one after another
+                if isinstance(error, RequestTimeout):  # the other topics would time out as well
                     break
             else:
                 self._troubles.well(f"the progress of topic {topic} at broker {broker_name}")
@@ -131,32 +127,30 @@ class BrokerStore:
     async def kept(self, queue: MessageQueue) -> KeptOffset | None:  # noqa: ARG002 - brokers keep it
         return None
 
-    async def has_begun(self, topic: str) -> bool:  # noqa: ARG002 - brokers know it
+    async def has_begun(self, topic: str) -> bool:  # noqa: ARG002 - brokers store it
         return False
 
 
 class FileStore:
-    """Broadcasting: `<folder>/<group>/offsets.json`. Two instances of a group on one machine need two folders
-    (OF-6).
-    """
+    """Store of broadcasting: `<folder>/<group>/offsets.json`. Two instances on one machine need two folders (OF-6)."""
 
     at_brokers = False
 
     def __init__(self, folder: Path, group: str) -> None:
         self._path = folder / group / "offsets.json"
         self._known: dict[MessageQueue, KeptOffset] | None = None
-        self._busy = asyncio.Lock()  # queues report each by itself; one file, one writer
+        self._busy = asyncio.Lock()  # queues report separately, and the file allows one writer
 
     async def save(
         self,
         offsets: Mapping[MessageQueue, QueueOffset],
         uids: Mapping[MessageQueue, str],
         *,
-        backward: bool = False,  # noqa: ARG002 - a file keeps what it is given
+        backward: bool = False,  # noqa: ARG002 - a file has no lower bound
     ) -> Iterable[MessageQueue]:
         async with self._busy:
             known = await self._content()
-            # The whole file each time: queues of other topics, read by an earlier start, keep their offsets.
+            # The whole file is written: queues of topics that an earlier run read keep their offsets.
             known.update({queue: KeptOffset(offset, uids.get(queue, "")) for queue, offset in offsets.items()})
             content = encode_offsets(known)
             try:
@@ -190,7 +184,7 @@ class FileStore:
         return self._known
 
     def _write(self, content: bytes) -> None:
-        """The old file or the new one is there after a crash, never half of one."""
+        """Replaces the file atomically: a crash leaves the old one or the new one."""
         make_private(self._path.parent)
         draft = self._path.with_suffix(".new")
         with open_private(draft, "wb") as file:
@@ -199,8 +193,6 @@ class FileStore:
 
 
 class GroupProgress:
-    """The offset table and its store."""
-
     def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:
         self.table = OffsetTable()
         self.store = store
@@ -208,29 +200,27 @@ class GroupProgress:
         self._interval_ms = interval_ms
 
     async def run(self) -> None:
-        """Report every `interval_ms`, for ever."""
         while True:
             await self._clock.sleep_ms(self._interval_ms)
             await self.report()
 
     async def report(self) -> None:
-        """Store all that changed."""
         due = self.table.due()
         if due:
             await self._save(due)
 
     async def now(self, queue: MessageQueue) -> bool:
-        """Store one queue's offset; True if the store has it."""
+        """Stores one queue's offset; True if it is stored."""
         due = self.table.due().get(queue)
         return due is None or queue in await self._save({queue: due})
 
     async def load(self, queue: MessageQueue) -> int:
-        """The stored offset, from the store and not from memory (RB-41)."""
+        """Returns the offset from the store, not from memory (RB-41)."""
         return await self.store.load(queue)
 
     async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
-        # Apart: a commit never goes back, so a late repeat of an old report does no harm; only what the user rewound
-        # may, by another call.
+        # A commit never goes back, so a late repeat of it is harmless. Only offsets that the user rewound go back, by
+        # another call.
         back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
         rest = {queue: offset for queue, offset in due.items() if queue not in back}
         uids = {queue: self.table.uid(queue) for queue in due}

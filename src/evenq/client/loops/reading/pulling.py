@@ -1,7 +1,7 @@
-"""The pull loop of one queue (PQ-1 to PQ-8): one long poll after another while the queue is ours.
+"""The pull loop of one owned queue (PQ-1 to PQ-8): one long poll after another.
 
-Started and cancelled by `loops.ownership`. Every pull carries the committed offset along (OF-2). After an error,
-and after an empty answer that came suspiciously fast, it pauses, so a broken server is never hammered.
+Started and cancelled by `loops.member_queues`. Every pull carries the committed offset (OF-2). The loop pauses after an
+error, and after an empty answer that came too fast, so that a broken server is not called in a busy loop.
 """
 
 from __future__ import annotations
@@ -16,92 +16,81 @@ from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.core.reading.read_places import ReadPlaces
 from evenq.client.core.reading.thresholds import Thresholds
 from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.client.loops.routes.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
-from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed, QueueReplaced
-from evenq.model import FilterExpression, Generation, QueueOffset
+from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
-
-__all__ = ["Pulling"]
 
 log = logging.getLogger(__name__)
 
 FAST_MS = 20
 PAUSE_MS = 100
 ANY_WAIT_MS = 2_000
-"""Longest long poll at a leader by a reader of any copy: one whose machine is gone is noticed so much later."""
+"""Longest long poll at a leader by a reader of any copy: it delays the detection of a lost machine."""
 FOLLOWER_WAIT_MS = 500
-"""The same at a follower: its leader may be there again."""
+"""Longest long poll at a follower: the leader may be back."""
 RENEW_MS = 1_000
-"""Between two questions for the route while a follower is read because the leader is away."""
+"""Pause between two fetches of the route while a follower is read because the leader is unreachable."""
 LEADERLESS_MAX_MS = 500
-"""Longest pause before a broker group that fails is asked again: another copy answers for it within seconds."""
+"""Longest pause before a failed broker group is called again: another copy leads it within seconds."""
 
 
-class Pulling:
-    """One queue's loop. `run` returns when the queue was dropped."""
+class PullLoop:
+    """The pull loop of one queue. `run` returns when the queue was dropped."""
 
     def __init__(
         self,
         process: ProcessQueue,
+        read_plan: ReadPlan,
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
         leaders: LeaderWatch,
         clock: Clock,
         rng: random.Random,
-        group: str,
-        options: PushOptions,
-        expression: FilterExpression,
-        generation: Callable[[], Generation],
-        limits: Callable[[], Thresholds],
-        committed: Callable[[], int],
+        generation: Callable[[str], Generation],
+        limits: Callable[[str], Thresholds],
+        committed: Callable[[MessageQueue], int],
         arrived: Callable[[ProcessQueue], None],
-        fenced: Callable[[], None],
-        replaced: Callable[[], None],
-        owner: bool,
+        fenced: Callable[[str], None],
+        replaced: Callable[[MessageQueue], None],
         troubles: Troubles,
-        any_copy: bool = False,
     ) -> None:
-        """`owner`: the queue is read by the holder of its lock, and by no other. `any_copy`: it is read from any
-        copy of its broker's log.
-        """
+        """`fenced` is called with the broker of a rejected pull, `replaced` with a queue whose topic was recreated."""
         self.process = process
+        self._group, self._options, self._owner = read_plan.group, read_plan.options, read_plan.clustering
+        self._expression = read_plan.subscriptions[process.queue.topic]
         self._calls = calls
         self._routes = routes
         self._leaders = leaders
         self._clock = clock
         self._backoff = Backoff(rng)
-        self._group = group
-        self._options = options
-        self._expression = expression
         self._generation = generation
         self._limits = limits
         self._committed = committed
         self._arrived = arrived
         self._fenced, self._replaced = fenced, replaced
-        self._owner = owner
         self._troubles = troubles
-        self._places = ReadPlaces() if any_copy else None
+        self._places = ReadPlaces() if read_plan.any_copy else None
         self._renewed_ms = 0
         self._room = asyncio.Event()
         self.quiet = asyncio.Event()
-        """Set whenever a chunk ended; `ownership` waits for it while it drains."""
+        """Set whenever a chunk ended; `loops.hand_over` waits for it."""
 
     def settled(self) -> None:
-        """A chunk of the queue ended: there may be room, or nothing in hand any more."""
+        """Notes that a chunk of the queue ended, so that pulls may continue and a drain may be complete."""
         self._room.set()
         self.quiet.set()
 
     async def run(self) -> None:
-        """Pull until dropped."""
         if self._options.first_pull_delay_ms:
             await self._clock.sleep_ms(self._options.first_pull_delay_ms)
         while not self.process.dropped:
-            while self.process.full(self._limits()):
-                # No await between the look and this: a chunk that ended in between would not be noticed.
+            while self.process.full(self._limits(self.process.queue.topic)):
+                # No await between the check and `clear`: the end of a chunk in between would be missed.
                 self._room.clear()
                 await self._room.wait()
             pause_ms = await self._once()
@@ -109,7 +98,7 @@ class Pulling:
                 await self._clock.sleep_ms(pause_ms)
 
     async def _once(self) -> int:
-        """One pull; returns the pause after it, ms."""
+        """Pulls once; returns the pause after it, ms."""
         process, queue = self.process, self.process.queue
         started_ms = self._clock.monotonic_ms()
         try:
@@ -117,13 +106,12 @@ class Pulling:
         except IllegalOffset as error:
             return self._moved(error)
         except QueueReplaced:
-            self._replaced()  # which ends this loop
+            self._replaced(queue)  # which ends this loop
             return PAUSE_MS
         except PreconditionFailed as error:
             log.info("group %s: broker %s refused a pull of %s: %s", self._group, queue.broker_name, queue, error)
-            # The broker no longer counts us as the owner; whether that is so is asked there, and not decided from one
-            # refusal.
-            self._fenced()
+            # One rejection does not decide about the ownership: the locks are requested again.
+            self._fenced(queue.broker_name)
             return self._backoff.next_ms()
         except LeaderMoved as moved:
             log.info("group %s: queue %s is read from the next leader: %s", self._group, queue, moved)
@@ -137,7 +125,7 @@ class Pulling:
         self._backoff.reset()
         if self._places is None or not self._places.leader_is_away:
             self._troubles.well_at(queue.topic, queue.broker_name)
-        if process.paused:  # while this pull was parked; it is asked again after the pause
+        if process.paused:  # paused meanwhile: the same offset is pulled again later
             return 0
         before = process.next
         now_ms = self._clock.monotonic_ms()
@@ -146,8 +134,7 @@ class Pulling:
         idle = not pulled.messages and process.next == before
         if idle:
             self._leaders.found_nothing(queue, self._routes.leader(queue.broker_name))
-        # An empty long poll that returns at once is a server that does not wait: without a pause this would be a busy
-        # loop.
+        # The server did not wait: without a pause this would be a busy loop.
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
 
     async def _pull_leader(self) -> Pulled:
@@ -166,16 +153,16 @@ class Pulling:
             bytes_max=self._options.pull_bytes,
             wait_ms=wait_ms,
             expression=self._expression,
-            generation=self._generation(),
-            committed=self._committed(),
+            generation=self._generation(self.process.queue.topic),
+            committed=self._committed(self.process.queue),
             owner=self._owner,
             any_copy=self._places is not None,
             uid=self.process.uid,
         )
 
     async def _pull_any(self, places: ReadPlaces) -> Pulled:
-        """From whom it is best to read now. Raises what the leader raises, or ConnectionFailed if no broker answers: a
-        follower's error only sends us on, as it knows less than its leader.
+        """Pulls from the best copy. Raises the leader's error, or ConnectionFailed if no copy answers. A follower's
+        error only leads to the next copy, because its state is older than the leader's.
         """
         queue = self.process.queue
         while True:
@@ -197,7 +184,7 @@ class Pulling:
                 if not place.leads:
                     log.debug("queue %s is not read from follower %s now: %s", queue, place.address, error.message)
                     continue
-                # No follower can be read: the leader's error is what the caller must see.
+                # No follower can be read: the caller must get the leader's error.
                 if places.next(leader, followers, self._clock.monotonic_ms()) == place:
                     raise
                 self._routes.renew(queue.topic)
@@ -215,7 +202,7 @@ class Pulling:
         return min(pause_ms, LEADERLESS_MAX_MS) if has_copies else pause_ms
 
     def _moved(self, error: IllegalOffset) -> int:
-        """RB-48: the offset lies outside the log; go on at the nearest end."""
+        """Continues at the nearest end of the log if the offset lies outside (RB-48)."""
         process = self.process
         if process.next < error.min_offset:
             process.move(QueueOffset(error.min_offset), now_ms=self._clock.monotonic_ms())

@@ -1,4 +1,4 @@
-"""How one member reads the queues that are its own; made by `loops.membership`, for `loops.ownership` and its rooms."""
+"""The way in which one member reads its queues; made by `loops.membership` for `loops.ownership` and its parts."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.options import PushOptions
 from evenq.model import FilterExpression, StartFrom
 
-__all__ = ["Finish", "ReadPlan"]
-
 Finish = Callable[[ProcessQueue], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """How a member reads what is its own."""
-
     group: str
     options: PushOptions
     subscriptions: dict[str, FilterExpression]
-    """Its user's to change."""
+    """The user may change it at any time."""
     clustering: bool
-    """True: queues have one owner, who holds their lock."""
+    """True: each queue has one owner, which holds its lock."""
     start_policy: Callable[[], StartFrom]
     start_timestamp_ms: int
     ordered: bool | None
     """None: the type of each topic decides."""
     attempts_max: Callable[[], int] | None
-    """Deliveries that a message may have; None: its user does not say what fails, and nothing is counted."""
+    """Deliveries that a message may have; None: the user reports no failures, and nothing is counted."""
     auto_commit: bool
-    """False: progress moves only where the user commits."""
+    """False: only the user's commits move progress."""
     any_copy: bool = False
-    """True: committed messages are taken from followers, too; only without owners of queues."""
+    """True: committed messages are also read from followers; only for queues without owners."""
     finish: Finish | None = None
-    """Awaited when a queue that is still ours leaves, before its progress is stored and its lock let go: for a user
-    that works on it elsewhere. It sets no bound; the broker does (`revoke_ms`)."""
+    """Awaited when an owned queue leaves, before its progress is stored and its lock released: for a user that
+    processes it elsewhere. It sets no limit; the broker does (`revoke_ms`).
+    """

@@ -1,17 +1,40 @@
-"""What becomes of messages that a listener did or did not finish (CC-5 to CC-7, OC-14 to OC-17, RD-1).
+"""Settles messages after listener calls (CC-5 to CC-7, OC-14 to OC-17, RD-1).
 
-Called by `loops.listening` after each chunk, and by its scan for overdue messages. Concurrent: a failed message is
-given back to the broker, which brings it again through the retry topic; if that fails, or retries are local, it stays
-in hand and runs here again. Ordered: the failed message and all behind it wait, and after the last attempt it is given
-back for the dead letters. Broadcasting has no retries.
+**Problem.** Each message of a finished call is done, or must be delivered again, or belongs to the dead letters. A
+message may also end the process in which its listener runs. Then no result arrives, and without a count at the broker
+it would be delivered for ever.
 
-Attempts: what begins a delivery that is not the first is counted at the broker before the listener is called (`begin`),
-so neither a hand-over nor the death of this process gives a message more deliveries than it may have.
+**Idea.** A failed message is settled by the kind of its consumer:
+
+    concurrent            given back to its broker, which redelivers it through the retry topic to any member;
+                          if that fails, kept and run here again after 1 s (CC-6)
+    concurrent, "local"   kept and run here again after 1 s, 2 s, 4 s ... (`retry_first_ms`, `retry_max_ms`)
+    ordered               it and all messages behind it wait for `suspend_ms` (OC-15); after the last attempt it is
+                          given back for the dead letters (OC-16)
+    broadcasting          skipped, because there are no retries
+
+A delivery that repeats one of the same queue, or is the message's last, is counted at the broker before the call
+(decision 22). So neither a hand-over nor the end of the process gives a message more deliveries than it may have.
+
+**Invariants.**
+- A message is finished only after its listener succeeded or its broker took it back; in broadcasting also after a
+  failure.
+- A result sends a message to the dead letters only if it is about that message alone: the only one of its chunk, or
+  named in a `Retry`. Otherwise it runs once more alone, because a neighbour may have failed.
+- Before a counted delivery begins, the finished ones among the counted messages of its queue are reported to the
+  broker. Otherwise the next owner would take them for victims of a crash.
+
+**Example.** A concurrent chunk holds the first deliveries of offsets 10, 11 and 12; the result is a `Retry` of 11.
+10 and 12 are finished. 11 is given back, and 13 can be committed. If giving back fails, 11 stays, only 11 can be
+committed, and 11 runs here again after 1 s as delivery 2, which is counted first.
+
+Called by `loops.listening` after each chunk and by its scan for overdue messages (CC-12).
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from evenq.client.core.calls import FINISHED
@@ -22,24 +45,18 @@ from evenq.errors import Error
 from evenq.model import QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
-__all__ = ["Count", "SendBack", "Settler"]
-
 log = logging.getLogger(__name__)
 
 SendBack = Callable[[ProcessQueue, ReceivedMessage, int, int], Awaitable[None]]
-"""Give a queue's message back after this number of attempts, with a delay level; -1 is the dead-letter topic. Raises
-Error.
-"""
+"""Gives a message back after a number of attempts, with a delay level; -1 is the dead-letter topic. Raises Error."""
 Count = Callable[[ProcessQueue, Mapping[int, int]], Awaitable[None]]
-"""Note deliveries of a queue's messages, by offset, at its broker. Raises Error."""
+"""Counts deliveries of a queue's messages, by offset, at its broker. Raises Error."""
 DEAD = -1
 COUNTED_MAX = 1_000
-"""In one call; brokers take more."""
+"""Most counts of one call; brokers accept more."""
 
 
 class Settler:
-    """One consumer's rules."""
-
     def __init__(
         self,
         *,
@@ -50,30 +67,31 @@ class Settler:
         count: Count,
         again: Callable[[ProcessQueue, int], None],
     ) -> None:
-        """`send_back` None: there are no retries. `again(queue, delay_ms)`: the queue has something to do later."""
+        """`send_back` None: there are no retries. `again(queue, delay_ms)` schedules the queue later."""
         self._clock = clock
         self._options = options
         self._max_attempts = max_attempts
         self._send_back = send_back
         self._count = count
         self._finished: dict[ProcessQueue, list[int]] = {}
-        """Counted messages that are done, which their brokers do not know yet."""
+        """By queue: offsets of counted messages that are finished, not yet reported to the broker."""
         self._again = again
 
     async def begin(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage]) -> bool:
-        """Count what must be counted before a listener has the chunk. False: it must not have it now."""
-        if self._send_back is None:
+        """Counts deliveries before a listener gets the chunk. False: it must not get it now."""
+        if self._send_back is None:  # broadcasting counts nothing
             return True
         most = self._max_attempts()
         deliveries = queue.to_count(chunk, attempts_max=most)
         if not deliveries:
             return True
         first = chunk[0]
+        # All deliveries are used: to the dead letters without a listener call.
         if len(chunk) == 1 and queue.used_up(first, attempts_max=most):
             if await self._sent_back(queue, first, first.delivery_attempt - 1, DEAD):
                 self._finish(queue, first.queue_offset)
                 return False
-        # In this order: counted but not finished is what a dead process leaves behind, so what is done must be said
+        # In this order: counted and not finished is the mark of a dead process, so finished messages are reported
         # first.
         elif await self._report_finished(queue) and await self._counted(queue, deliveries):
             queue.begun(deliveries)
@@ -84,16 +102,16 @@ class Settler:
         return False
 
     async def settle(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage], result: object) -> None:
-        """The listener had the chunk and said `result`."""
+        """Settles a chunk by the listener's `result`."""
         failed, level = failures(result, chunk)
-        # The listener speaks for the whole chunk, unless it names the failed ones: then a message may be at its last
-        # attempt only because of a neighbour, so it runs once more alone before it goes to the dead letters.
+        # A result that names no messages is about the whole chunk: a message may have failed only because of a
+        # neighbour, so it runs once more alone before it goes to the dead letters.
         sure = len(chunk) == 1 or (isinstance(result, Retry) and result.messages is not None)
         if self._send_back is None:
-            self._let_go(queue, failed)
+            self._let_go(queue, failed)  # broadcasting
             failed = []
         if queue.ordered and failed:
-            await self._ordered_failed(queue, chunk, failed[0], level, sure=sure)
+            await self._ordered_failed(queue, chunk, failed, level, sure=sure)
             return
         bad = {message.queue_offset for message in failed}
         finish = self._finish if queue.counted else ProcessQueue.finish
@@ -103,10 +121,10 @@ class Settler:
         for message in failed:
             await self._failed(queue, message, level, sure=sure)
         if queue in self._finished and chunk[0].delivery_attempt >= self._max_attempts():
-            await self._report_finished(queue)  # a neighbour may end this process at any time, with no further delivery
+            await self._report_finished(queue)  # a neighbour may end this process before the next report
 
     def outlook(self, queue: ProcessQueue, message: ReceivedMessage) -> str:
-        """For the log: what happens next to a message that failed alone."""
+        """Returns the next step for a message that failed alone, as a text for the log."""
         attempts = message.delivery_attempt
         if self._send_back is None:
             return "broadcasting has no retries, it is skipped"
@@ -119,24 +137,27 @@ class Settler:
         return "it is delivered again after the group's retry pause"
 
     async def overdue(self, queue: ProcessQueue, message: ReceivedMessage) -> None:
-        """A listener has had the message for too long: send it back, then take it out of the snapshot (CC-12)."""
+        """Sends a message back that a listener has had for too long, then removes it (CC-12)."""
         attempts = message.delivery_attempt
         level = DEAD if attempts >= self._max_attempts() else 0
         if await self._sent_back(queue, message, attempts, level):
             log.warning(
                 "a listener has worked on message %s (%s, offset %d, attempt %d) for too long, it will be retried",
-                message.message_id, queue.queue, message.queue_offset, attempts,
-            )  # fmt: skip
+                message.message_id,
+                queue.queue,
+                message.queue_offset,
+                attempts,
+            )
             queue.expire(message.queue_offset)
 
     async def _failed(self, queue: ProcessQueue, message: ReceivedMessage, level: int, *, sure: bool) -> None:
         attempts = message.delivery_attempt
         over = level < 0 or attempts >= self._max_attempts()
-        if (over and not sure) or (not over and self._options.retry == "local"):
+        if (over and not sure) or (not over and self._options.retry == "local"):  # alone; or by option
             await self._later(queue, message, self._delay_ms(attempts))
         elif await self._sent_back(queue, message, attempts, DEAD if over else level):
             self._finish(queue, message.queue_offset)
-        else:  # CC-6
+        else:  # giving back failed: kept (CC-6)
             await self._later(queue, message, self._delay_ms(1))
 
     async def _later(self, queue: ProcessQueue, message: ReceivedMessage, delay_ms: int) -> None:
@@ -148,22 +169,26 @@ class Settler:
         self,
         queue: ProcessQueue,
         chunk: Sequence[ReceivedMessage],
-        first: ReceivedMessage,
+        failed: Sequence[ReceivedMessage],
         level: int,
         *,
         sure: bool,
     ) -> None:
-        """What lies before the first failed message is done; it and all behind it wait (OC-15)."""
-        rest = [message for message in chunk if message.queue_offset >= first.queue_offset]
-        for message in chunk[: len(chunk) - len(rest)]:
+        """Settles the chunk in order, up to the first message that must be delivered again: it and all behind it wait
+        (OC-15). A message that goes to the dead letters blocks nothing.
+        """
+        bad = {message.queue_offset for message in failed}
+        rest = deque(chunk)
+        for message in chunk:
+            attempts = message.delivery_attempt
+            if message.queue_offset in bad:
+                over = sure and (level < 0 or attempts >= self._max_attempts())  # the last attempt, or given up
+                if not over or not await self._sent_back(queue, message, attempts, DEAD):  # OC-16
+                    break
             self._finish(queue, message.queue_offset)
-        attempts = first.delivery_attempt
-        if sure and (level < 0 or attempts >= self._max_attempts()):
-            if await self._sent_back(queue, first, attempts, DEAD):  # OC-16
-                self._finish(queue, first.queue_offset)
-                rest = rest[1:]
-            if not rest:
-                return
+            rest.popleft()
+        else:
+            return
         await self._counted(queue, {message.queue_offset: message.delivery_attempt for message in rest})
         pause_ms = self._options.suspend_ms
         queue.suspend(rest, resume_ms=self._clock.monotonic_ms() + pause_ms)
@@ -176,8 +201,11 @@ class Settler:
         except Error as error:
             log.warning(
                 "message %s (%s, offset %d) could not be sent back for a retry, it is retried in this process: %s",
-                message.message_id, queue.queue, message.queue_offset, error,
-            )  # fmt: skip
+                message.message_id,
+                queue.queue,
+                message.queue_offset,
+                error,
+            )
             return False
         return True
 
@@ -187,8 +215,9 @@ class Settler:
         queue.finish(offset)
 
     async def _report_finished(self, mine: ProcessQueue) -> bool:
-        """Say what is finished before something begins that may end this process: what was counted and is not said to
-        be finished would be taken for its victim, also if only the next commit is missing.
+        """Reports finished messages before a delivery begins that may end this process. True: none of `mine` is left.
+
+        Otherwise the next owner would take counted messages for victims of the crash, even if only a commit is missing.
         """
         finished, self._finished = self._finished, {}
         reported = True
@@ -202,7 +231,7 @@ class Settler:
         return reported
 
     async def _counted(self, queue: ProcessQueue, deliveries: Mapping[int, int]) -> bool:
-        """False: they begin later. The error is reported where the call is made."""
+        """Counts deliveries. False: it failed, and they must begin later; the call has reported the error."""
         try:
             await self._count(queue, deliveries)
         except Error:
@@ -213,8 +242,10 @@ class Settler:
         for message in failed:
             log.warning(
                 "the listener failed for message %s (%s, offset %d); broadcasting has no retries: skipped (RD-1)",
-                message.message_id, queue.queue, message.queue_offset,
-            )  # fmt: skip
+                message.message_id,
+                queue.queue,
+                message.queue_offset,
+            )
 
     def _delay_ms(self, attempts: int) -> int:
         return min(self._options.retry_max_ms, self._options.retry_first_ms << min(max(attempts, 1) - 1, 30))

@@ -1,11 +1,10 @@
-"""Where the reading of a queue begins that has no committed offset: the stored one, or what the group's policy says.
+"""The start of a queue without a committed offset: the stored offset, or the offset by the group's policy.
 
-Called by `loops.ownership` once for each queue that it was given (RB-30, RB-41 to RB-46). The policy holds once per
-group and topic: a queue that comes later, or belongs to a topic that was deleted and created again, is read from its
-first message. In clustering the brokers decide and keep the start (`ConsumerCalls.begin`), because they know what the
-group has read; in broadcasting the file decides. An older broker does not decide: then the policy is applied here, and
-the start is committed before anybody learns that the queue is owned. Should the member die before its first report,
-the next one must not start later.
+Called by `loops.ownership` once for each new queue (RB-30, RB-41 to RB-46). The policy applies once per group and
+topic: a queue that is added later, or of a topic that was deleted and created again, is read from its first message. In
+clustering the brokers decide and store the start (`ConsumerCalls.begin`), because they have the group's progress; in
+broadcasting the file decides. An older broker does not decide: then the policy is applied here, and the start is
+committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
 """
 
 from __future__ import annotations
@@ -25,19 +24,15 @@ from evenq.errors import Error, IllegalOffset
 from evenq.model import Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
 from evenq.runtime.clock import Clock
 
-__all__ = ["Starting"]
-
 log = logging.getLogger(__name__)
 
 TOGETHER_MS = 2_000
-"""What a broadcasting member finds within this time begins with its first queue of the topic."""
+"""Queues that a broadcasting member finds within this time start like its first queue of the topic."""
 CLOCKS_MS = 60_000
-"""How far clocks of machines are apart at most: a queue found later is read from the member's start on, less this."""
+"""Largest difference of clocks: a queue that is found later is read from the member's start, less this."""
 
 
-class Starting:
-    """The start offsets of one consumer."""
-
+class StartOffsets:
     def __init__(
         self,
         read_plan: ReadPlan,
@@ -59,17 +54,16 @@ class Starting:
         self._generation = generation
         self._clock = clock
         self._begun_ms: dict[str, int] = {}
-        """Broadcasting: when the policy was applied to a topic, ms since the epoch."""
+        """Broadcasting, by topic: when the policy was applied, ms since the epoch."""
         self._known_ms: dict[str, dict[str, int]] = {}
-        """Clustering, by topic and broker: when this member saw the group begin there, monotonic ms; -1: it came later.
-        """
+        """Clustering, by topic and broker: when this member saw the group start there, monotonic ms; -1: it did not."""
 
     def has_begun(self, queue: MessageQueue) -> None:
-        """The queue came with the group's offset."""
+        """Notes that the group has an offset of the queue."""
         self._known_ms.setdefault(queue.topic, {}).setdefault(queue.broker_name, -1)
 
     async def find(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
-        """The offset, None if it could not be found or kept, and whether it must still be stored."""
+        """Returns the offset, None if it was not found or not kept, and whether it must still be stored."""
         try:
             return await (self._at_broker(queue) if self._progress.store.at_brokers else self._by_file(queue))
         except Error as error:  # RB-30, RB-42: not added in this round
@@ -80,7 +74,7 @@ class Starting:
         asked_ms, known_ms = self._clock.monotonic_ms(), self._known_ms.setdefault(queue.topic, {})
         offsets = await self._ask(queue)
         if stored_start(offsets.committed) is StoredOffset.NEVER:
-            if queue.broker_name in known_ms:  # the group or the topic was deleted since, so it begins anew
+            if queue.broker_name in known_ms:  # the group or the topic was deleted since: it starts anew
                 known_ms.clear()
             offsets = await self._begun(queue, offsets.uid)
             known_ms[queue.broker_name] = asked_ms
@@ -93,24 +87,35 @@ class Starting:
                 log.warning(
                     "group %s: queue %s is not read, its stored offset %d is not valid; reset it with `evenq "
                     "offset reset %s --topic %s --to earliest`",
-                    self._read_plan.group, queue, offsets.committed, self._read_plan.group, queue.topic,
-                )  # fmt: skip
+                    self._read_plan.group,
+                    queue,
+                    offsets.committed,
+                    self._read_plan.group,
+                    queue.topic,
+                )
                 return None, True
             case StoredOffset.NEVER:  # an older broker does not decide
                 offset = self._by_policy(queue, offsets)
                 if self._read_plan.clustering:
                     await self._calls.commit(
-                        await self._address(queue), self._read_plan.group, {queue: offset},
-                        generation=self._generation(queue.topic), uids={queue: offsets.uid},
-                    )  # fmt: skip
+                        await self._address(queue),
+                        self._read_plan.group,
+                        {queue: offset},
+                        generation=self._generation(queue.topic),
+                        uids={queue: offsets.uid},
+                    )
                 return offset, not self._read_plan.clustering
 
     async def _begun(self, queue: MessageQueue, uid: str) -> QueueRange:
         with suppress(IllegalOffset):
             await self._calls.begin(
-                await self._address(queue), self._read_plan.group, queue, self._policy(queue.topic),
-                generation=self._generation(queue.topic), uid=uid,
-            )  # fmt: skip
+                await self._address(queue),
+                self._read_plan.group,
+                queue,
+                self._policy(queue.topic),
+                generation=self._generation(queue.topic),
+                uid=uid,
+            )
         return await self._ask(queue, self._timestamp_ms(queue.topic))
 
     async def _by_file(self, queue: MessageQueue) -> tuple[QueueOffset | None, bool]:
@@ -119,7 +124,7 @@ class Starting:
         kept = await self._progress.store.kept(queue)
         if kept is not None and _is_of(kept, offsets):
             return kept.offset, False
-        if kept is not None and kept.uid and offsets.uid:  # a topic of this name was read before, and deleted
+        if kept is not None and kept.uid and offsets.uid:  # another topic of this name was read before, and deleted
             return QueueOffset(0), True
         if topic not in self._begun_ms:
             if await self._progress.store.has_begun(topic):  # in an earlier run
@@ -141,7 +146,7 @@ class Starting:
 
     def _policy(self, topic: str) -> StartPolicy:
         if self._routes.was_missing(topic):
-            return StartPolicy(StartFrom.FIRST)  # a topic that came after us: all that is in it did, too
+            return StartPolicy(StartFrom.FIRST)  # created after this member: so are all its messages
         plan, known_ms, ago_ms = self._read_plan, self._known_ms.get(topic), 0
         if known_ms:
             begun_ms = min(known_ms.values())
@@ -162,7 +167,7 @@ class Starting:
 
 
 def _is_of(kept: KeptOffset, offsets: QueueRange) -> bool:
-    """False: the row of the file is of a topic that was deleted. One without a uid shows it by its offset at best."""
+    """False: the file's row is of a deleted topic. Without uids, only an offset beyond the end reveals that."""
     if kept.uid and offsets.uid:
         return kept.uid == offsets.uid
     return 0 <= kept.offset <= offsets.maximum

@@ -1,1 +1,1 @@
-"""Routes that a client knows, and the search for the leader of a broker group."""
+"""The cached routes of a client, and the search for the leader of a broker group."""

@@ -1,12 +1,12 @@
-"""Finds out where a broker group is led from, while a client waits for that.
+"""Detects a new leader of a broker group while a client waits for one.
 
-A group that changes its leader answers at another address once a route says so, and no client is notified. So
-while a message waits for its group, or a call to a group takes unusually long, the route is asked for again and again:
-once for all who wait, and more and more seldom. A call to a leader that was deposed is given up: its machine may be
-gone without a word, and the next leader knows by the message id whether the message was stored.
+A new leader has another address, which only routes name; clients are not notified. So while a message waits for its
+group, or a call to a group is slow, the route is fetched repeatedly: once for all waiters, and with growing pauses. A
+call to a deposed leader is given up. Its machine may be lost, and the next leader recognizes a stored message by its
+id.
 
-A call that waits for messages is long without any fault. It asks for the route a few times a minute only, and is given
-up when that, or anything else that the client asked for, names another leader.
+A long poll is slow without any fault. It fetches the route only a few times a minute, and is given up when a route
+names another leader.
 """
 
 from __future__ import annotations
@@ -24,45 +24,38 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["LOOK_MAX_MS", "PARKED_MS", "LeaderMoved", "LeaderWatch"]
-
 SLOW_MS = 250
-"""A call to a leader that takes longer may have no leader at its end any more."""
+"""A call to a leader is slow after this time: the leader may have changed."""
 LOOK_FIRST_MS = 40
 LOOK_MAX_MS = 400
-"""Pause between two questions for a topic's route: from the first to this, and anew after `QUIET_MS` without any.
-Between them lies the time by which a producer is later than its route.
-"""
+"""First and longest pause between two fetches of a topic's route; the first again after `QUIET_MS` without any."""
 LOOK_GROWTH = 1.3
 QUIET_MS = 2_000
 PARKED_MS = 2_000
-"""A call that waits for messages asks for the route this often at most."""
+"""Shortest pause between two fetches of a topic's route for long polls."""
 PARTING_MS = 300
-"""A leader that hands over ends such a call itself, maybe with messages: it gets this time before the call is given up.
-"""
+"""Time for an old leader to end a long poll itself, maybe with messages, before the call is given up."""
 ResultT = TypeVar("ResultT")
 
 
 class LeaderMoved(ConnectionFailed):
-    """The broker is led by another copy than the one that was called."""
+    """Another copy leads the broker than the one that was called."""
 
 
 class LeaderWatch:
-    """Belongs to one client and its loop."""
-
     def __init__(
         self, routes: RouteBook, clock: Clock, rng: random.Random, *, parked_ms: Callable[[], int] = lambda: PARKED_MS
     ) -> None:
-        """`parked_ms`: as `PARKED_MS`, where it is more."""
+        """`parked_ms`: a longer pause than `PARKED_MS`."""
         self._routes, self._clock, self._rng = routes, clock, rng
         self._parked_ms = parked_ms
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, Backoff] = {}
-        """By topic: the producer's own, so there are as many as routes."""
+        """By topic, so there are at most as many as routes."""
         self._looked_ms: dict[str, int] = {}
 
     async def moved(self, queue: MessageQueue, leader: RouteLeader, *, within_ms: int) -> bool:
-        """Wait until a route names another leader of the queue's broker than this one. False: none did in time."""
+        """Waits until a route names another leader of the queue's broker. False: none did in time."""
         until_ms = self._clock.monotonic_ms() + within_ms
         while not self._is_over(queue, leader):
             left_ms = until_ms - self._clock.monotonic_ms()
@@ -72,19 +65,17 @@ class LeaderWatch:
         return True
 
     async def call(self, queue: MessageQueue, leader: RouteLeader, calling: Coroutine[None, None, ResultT]) -> ResultT:
-        """The answer of a call to this leader. Raises LeaderMoved once another one leads: what became of the call is
-        not known then.
-        """
+        """Returns the answer of this leader. Raises LeaderMoved once another one leads: the effect is unknown."""
         return await self._watched(queue, leader, calling, self._soon, after_ms=SLOW_MS)
 
     async def long_poll(
         self, queue: MessageQueue, leader: RouteLeader, calling: Coroutine[None, None, ResultT]
     ) -> ResultT:
-        """The same for a call that waits for messages."""
+        """Returns the answer of a long poll to this leader; otherwise as `call`."""
         return await self._watched(queue, leader, calling, self._seldom, after_ms=PARKED_MS)
 
     def found_nothing(self, queue: MessageQueue, leader: RouteLeader) -> None:
-        """A call for messages came back without any. Calls shorter than `PARKED_MS` ask for the route here."""
+        """Fetches the route if it is due after an empty poll; polls shorter than `PARKED_MS` do not fetch it."""
         if leader.epoch and self._routes.age_ms(queue.topic) >= self._pause_ms():
             self._routes.renew(queue.topic)
 
@@ -106,21 +97,21 @@ class LeaderWatch:
 
         async def end() -> None:
             await moved(queue, leader)
-            # This ends the call: what waits inside of `scope` is cancelled, and we see a TimeoutError.
+            # Cancels the call inside of `scope`, which raises TimeoutError.
             scope.reschedule(asyncio.get_running_loop().time())
 
         def watch() -> None:
             nonlocal watching
             watching = spawn(end(), name=f"evenq-slow-call-{queue}")
 
-        # A timer and not yet a task: nearly every call is answered before it is slow.
+        # A timer and not a task: nearly every call is answered before it is slow.
         timer = asyncio.get_running_loop().call_later(after_ms / 1_000, watch)
         try:
             async with asyncio.timeout(None) as scope:
                 return await calling
         except TimeoutError as error:
             raise LeaderMoved(
-                f"broker {queue.broker_name} is led by another copy, {leader.address} did not answer any more"
+                f"broker {queue.broker_name} has another leader, and {leader.address} did not answer any more"
             ) from error
         finally:
             timer.cancel()
@@ -128,7 +119,6 @@ class LeaderWatch:
                 watching.cancel()
 
     async def close(self) -> None:
-        """End what runs."""
         looks = list(self._looks.values())
         for look in looks:
             look.cancel()
@@ -142,7 +132,7 @@ class LeaderWatch:
         while not self._is_over(queue, leader):
             pause_ms = self._pause_ms()
             left_ms = pause_ms - self._routes.age_ms(queue.topic)
-            if left_ms <= 0:  # all queues of a topic wait at the same time, and one question serves them all
+            if left_ms <= 0:  # one fetch serves all queues of the topic
                 await self._routes.look(queue.topic, elsewhere=True)
             else:
                 await self._routes.leader_moved(within_ms=left_ms + self._rng.randrange(1 + pause_ms // 8))

@@ -1,6 +1,28 @@
-"""The routes a client knows: fetched on first use, again when they are old or an error says so.
+"""The routes of one client: fetched at first use, and again when they are old or an error requires it (RT-5, RT-7).
 
-A cached route survives failed refreshes (wire contract 3.4). One fetch per topic runs at a time; all who wait share it.
+**Problem.** Every call needs the address of a broker. Leaders of broker groups change, topics get queues, and access
+points learn of that at different times: an answer may be older than what the client has. Thousands of calls may need
+the same route at the same moment.
+
+**Idea.** One route is cached for each topic, and one fetch per topic runs at a time, which all callers share. All
+topics of a broker have one leader: when the route of one topic names a newer leader, all cached routes get it, and
+waiting calls are notified. An answer with an older leader keeps the known leader for 10 s. A partial answer keeps the
+known brokers that it lacks, and their leaders.
+
+**Invariants.**
+- A failed fetch never removes or changes a cached route (wire contract 3.4).
+- The cancellation of a caller does not end the fetch for the others (`shield`).
+- An older epoch replaces the cached one only if no answer for the topic named the cached leaders for 10 s. Then the
+  broker group was made anew.
+- The last known address of a broker is kept after it leaves the routes: progress and released locks must reach it.
+- All methods run in the client's loop, except `fresh_one`, which only reads.
+
+**Example.** Broker a leads at 10.0.0.1:8081 in epoch 4, in the routes of `orders` and `bills`. A fetch of `orders`
+returns 10.0.0.2:8081 in epoch 5: both routes are changed, and `leader_moved` returns. 3 s later another access point
+answers a fetch of `bills` with epoch 4: the route keeps epoch 5. If all answers for `bills` name epoch 4 for 10 s,
+the next one is accepted.
+
+References: decisions 66 (a send outlives its leader), 104 (isolated leaders) and 130 (partial routes).
 """
 
 from __future__ import annotations
@@ -18,87 +40,84 @@ from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["RouteBook"]
-
 log = logging.getLogger(__name__)
 
 MISSING_MS = 20_000
 OLD_MS = 10_000
-"""How long a route with an older leader than the known one is ignored: access points hear of a new one at different
-times. If it goes on, the broker group was made anew.
-"""
+"""Time for which an older leader than the known one is ignored, after the last answer that named the known one."""
 LATE_MAX = 10_000
 NO_LEADER = RouteLeader("", 0)
 
 
 class RouteBook:
-    """Belongs to one client and its loop."""
-
     def __init__(
         self, calls: RouteCalls, clock: Clock, *, refresh_ms: int, on_moved: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_moved` is called in the loop when a route named another leader of a broker that has copies."""
+        """`on_moved` is called in the loop when a route named another leader of a broker with copies."""
         self._calls = calls
         self._on_moved = on_moved
         self._moved = asyncio.Event()
-        """Set, and replaced, with each new leader."""
+        """Set and replaced with each new leader, so a waiter sees only later ones."""
         self._clock = clock
         self._refresh_ms = refresh_ms
         self._routes: dict[str, Route] = {}
+        """By topic; replaced by answers and by `_follow`, never removed."""
         self._fetched_ms: dict[str, int] = {}
+        """End of the last fetch of each cached topic, also of a failed one."""
         self._missing: dict[str, tuple[TopicNotFound, int]] = {}
-        """Retry topics that are not made yet, and when we heard so: members are notified when they are."""
+        """Retry topics that do not exist yet, and when they were queried; members are notified when they exist."""
         self._late: dict[str, None] = {}
-        """Topics that did not exist when we wanted them first."""
+        """Topics that did not exist at their first fetch, `LATE_MAX` at most."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}
+        """At most one running fetch of each topic."""
         self._led_ms: dict[str, int] = {}
-        """When a topic's route last named the newest leaders that we know."""
+        """By topic: when its route last named the newest known leaders."""
         self._followers: dict[str, tuple[str, ...]] = {}
-        """By broker, as the last route that named it says: a route may lose a broker whose leader is gone."""
+        """By broker, from the last route that named it: a route may lack a broker without a leader."""
         self._leaders: dict[str, RouteLeader] = {}
-        """By broker that has copies, in the same way."""
-        self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
+        """The same for leaders of brokers with copies."""
+        self._met: dict[str, str] = {}  # last address of every broker that any route named
 
     def peek(self, topic: str) -> Route | None:
-        """The cached route; an old one is refreshed behind the caller's back."""
+        """Returns the cached route; an old one is refreshed in the background."""
         route = self._routes.get(topic)
         if route is not None and self._clock.monotonic_ms() - self._fetched_ms[topic] > self._refresh_ms:
             self._fetch(topic)
         return route
 
     def fresh_one(self, topic: str) -> Route | None:
-        """The cached route unless it is old; callable in any thread."""
+        """Returns the cached route unless it is old; callable in any thread."""
         route, fetched_ms = self._routes.get(topic), self._fetched_ms.get(topic)
         if route is None or fetched_ms is None or self._clock.monotonic_ms() - fetched_ms > self._refresh_ms:
             return None
         return route
 
     def age_ms(self, topic: str) -> int:
-        """How long ago the topic's route was asked for last, whatever came of it."""
+        """Returns the time since the last fetch of the topic's route ended, successful or not."""
         return self._clock.monotonic_ms() - self._fetched_ms.get(topic, 0)
 
     def known(self, topic: str) -> bool:
-        """True if there is a route for it, however old."""
+        """True if there is a route of the topic, however old."""
         return topic in self._routes
 
     def was_missing(self, topic: str) -> bool:
-        """True if the topic was made after we wanted to read it."""
+        """True if the topic did not exist at its first fetch."""
         return topic in self._late
 
     async def get(self, topic: str) -> Route:
-        """The cached route, or the first answer. Raises TopicNotFound, ConnectionFailed ..."""
+        """Returns the cached route, or fetches it. Raises TopicNotFound, ConnectionFailed ..."""
         route = self.peek(topic)
         missing = self._missing.get(topic)
         if route is None and missing is not None and self._clock.monotonic_ms() - missing[1] < MISSING_MS:
-            # A retry topic is made with the group's first retry; without this memory each round of each member asked
-            # for it.
+            # Created with the group's first retry; without this, each round of each member would query it.
             raise missing[0]
-        # Shielded: one fetch serves all who wait, so a caller that is cancelled must not end it for the others.
+        # Shielded: a cancelled caller must not end the fetch for the others.
         return route if route is not None else await asyncio.shield(self._fetch(topic))
 
     async def address(self, topic: str, broker_name: str) -> str:
-        """Where the topic's broker is. One that left the route is where it was last: it may have left because the
-        nameservers forgot it, and it must hear of progress and of queues that are let go. Raises ConnectionFailed.
+        """Returns the address of the topic's broker, or its last one if it left the route. Raises ConnectionFailed.
+
+        A broker may leave because the nameservers restarted, and it must still get progress and released locks.
         """
         address = (await self.get(topic)).addresses.get(broker_name) or self._met.get(broker_name)
         if address is None:
@@ -106,31 +125,31 @@ class RouteBook:
         return address
 
     def names(self, topic: str, queues: Iterable[MessageQueue]) -> bool:
-        """True if the cached route names the brokers of all these queues."""
+        """True if the cached route has the brokers of all these queues."""
         route = self._routes.get(topic)
         return route is not None and all(queue.broker_name in route.addresses for queue in queues)
 
     def met(self, broker_name: str) -> str:
-        """Where a broker is or was last, by any route; empty if none ever named it."""
+        """Returns the last known address of a broker; empty if no route ever named it."""
         return self._met.get(broker_name, "")
 
     def followers(self, broker_name: str) -> tuple[str, ...]:
-        """Where the other copies of a broker's log answer, by the last route that named it; none: it has no copies."""
+        """Returns the addresses of a broker's followers, by the last route that named it; empty: it has no copies."""
         return self._followers.get(broker_name, ())
 
     def leader(self, broker_name: str) -> RouteLeader:
-        """Who leads a broker that has copies, by the last route that named it; epoch 0: it has none."""
+        """Returns the leader of a broker, by the last route that named it; epoch 0: the broker has no copies."""
         return self._leaders.get(broker_name, NO_LEADER)
 
     async def leader_moved(self, *, within_ms: int) -> None:
-        """Wait until a route names another leader of any broker, or this time has passed."""
+        """Waits until a route names another leader of any broker, for at most `within_ms`."""
         moved = self._moved
         with suppress(TimeoutError):
             async with asyncio.timeout(within_ms / 1_000):
                 await moved.wait()
 
     async def fresh(self, topic: str) -> Route:
-        """Ask now. A failure gives the cached route, if there is one."""
+        """Fetches the route now. After a failure, returns the cached route, if there is one."""
         try:
             return await asyncio.shield(self._fetch(topic))
         except Error as error:
@@ -141,17 +160,18 @@ class RouteBook:
             return known
 
     async def look(self, topic: str, *, elsewhere: bool) -> None:
-        """Ask now, for callers that ask repeatedly; a failure changes nothing. `elsewhere`: at another access point, if
-        there are several. A leader that is cut off from the other copies goes on saying that it leads.
+        """Fetches the route now; a failure changes nothing. `elsewhere`: at another access point, if there are several.
+
+        An isolated leader still names itself as the leader.
         """
-        # One turn for all waiters: of two access points, an even number of turns gives the same one.
+        # One turn for all waiters: with two access points, an even number of turns would return to the same one.
         if elsewhere and self._under_way(topic) is None:
             self._calls.turn_away()
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
 
     def renew(self, topic: str, then: Callable[[], None] | None = None) -> None:
-        """Ask in the background because a call failed, as `look` does `elsewhere`; `then` is called behind it."""
+        """Fetches the route in the background after a failed call, at another access point; then calls `then`."""
         if self._under_way(topic) is None:
             self._calls.turn_away()
         if then is None:
@@ -160,9 +180,7 @@ class RouteBook:
             self.changed(topic, then)
 
     def changed(self, topic: str, then: Callable[[], None]) -> None:
-        """Somebody says that the route is another one: ask again, also behind a question that is under way, whose
-        answer may be from before; `then` is called after the answer.
-        """
+        """Fetches the route after a notice of a change, then calls `then`; a running fetch may be too old."""
 
         def ask(before: asyncio.Task[Route] | None = None) -> None:
             if before is None or not before.cancelled():
@@ -175,14 +193,13 @@ class RouteBook:
             running.add_done_callback(ask)
 
     async def close(self) -> None:
-        """End running fetches."""
         for task in list(self._fetches.values()):
             task.cancel()
 
     def _under_way(self, topic: str) -> asyncio.Task[Route] | None:
-        """The fetch that runs now. The callbacks of a task run one turn of the loop after its end: a caller that
-        fetches until the route is young enough (`LeaderWatch`) would get the ended task until then, never wait, and so
-        keep the loop from that turn.
+        """Returns the running fetch. An ended task stays in `_fetches` until its callbacks run, one turn of the loop
+        later. A caller that fetches in a loop (`LeaderWatch`) would await it without ever yielding, and so prevent that
+        turn.
         """
         task = self._fetches.get(topic)
         return None if task is None or task.done() else task
@@ -201,18 +218,17 @@ class RouteBook:
         if self._fetches.get(topic) is task:
             del self._fetches[topic]
         if topic in self._routes:
-            self._fetched_ms[topic] = (
-                self._clock.monotonic_ms()
-            )  # a failed refresh is tried again after the period, not at once
+            # A failed refresh is repeated after the period, not immediately.
+            self._fetched_ms[topic] = self._clock.monotonic_ms()
         self._missing.pop(topic, None)
-        if task.cancelled():
+        if task.cancelled():  # by `close`
             return
         if (problem := task.exception()) is not None:
             if isinstance(problem, TopicNotFound) and topic not in self._routes and len(self._late) < LATE_MAX:
                 self._late[topic] = None
             if isinstance(problem, TopicNotFound) and topic.startswith(RETRY_PREFIX):
                 self._missing[topic] = (problem, self._clock.monotonic_ms())
-            return
+            return  # the cached route stays
         route = self._routes[topic] = task.result()
         self._met.update(route.addresses)
         self._followers.update(route.followers)
@@ -224,7 +240,7 @@ class RouteBook:
             self._follow(moved)
 
     def _follow(self, moved: Mapping[str, RouteLeader]) -> None:
-        """A broker is led by the same copy for all its topics."""
+        """Applies new leaders to all cached routes, because a broker has one leader for all topics."""
         for topic, route in self._routes.items():
             newer = {name: to for name, to in moved.items() if 0 < route.epochs.get(name, 0) < to.epoch}
             if newer:
@@ -235,14 +251,12 @@ class RouteBook:
         self._on_moved()
 
     def _newer(self, route: Route) -> Route:
-        """The answered route; with the known leaders where it names older ones, and with the known brokers that a
-        partial one lacks.
-        """
+        """Returns an answer, completed if it is partial, with the known leaders in place of older ones."""
         known, now_ms = self._routes.get(route.topic), self._clock.monotonic_ms()
         if known is not None and route.partial:
             route = route.completed_by(known)
-        # Two access points hear of an election at different times: an older answer must not send us back to the old
-        # leader. A partial answer never does.
+        # Access points learn of an election at different times: an older answer must not restore the old leader. A
+        # partial answer never does.
         if known is not None and (route.partial or now_ms - self._led_ms.get(route.topic, 0) < OLD_MS):
             kept = {name for name, epoch in route.epochs.items() if epoch < known.epochs.get(name, 0)}
             if kept:

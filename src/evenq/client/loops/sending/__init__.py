@@ -1,1 +1,1 @@
-"""The producer's loop, what it holds of each message, and the limits of what waits."""
+"""The producer's loop, its unacknowledged messages, and their limits."""

@@ -1,13 +1,13 @@
-"""How `send_batch` cuts what it is given into blocks: both faces walk over `Blocks.of` and hand over what it yields, as
-soon as it yields it, so that brokers work while the next block is encoded.
+"""The division of `send_batch` into blocks. Both faces submit each block as soon as `Blocks.of` yields it, so that
+brokers work while the next block is encoded.
 
-Messages that follow each other, of one topic and free to go to any queue, make a run. A run is spread over the queues
-as if each message took its turn (PR-2, PR-6), but neighbours share a queue: so its first block is full early, and no
-call is smaller than it must be. Anything else is yielded as the message that it is, in its place between the blocks:
-what has an order or a time, and everything while the topic's route is unknown or old.
+Adjacent messages of one topic that may go to any queue form a run. A run is spread over the queues as if each message
+took its turn (PR-2, PR-6), but neighbours share a queue: so the first block is full early, and calls are large. Every
+other message is yielded by itself between the blocks: one with an order or a time, and all while the topic's route is
+unknown or old.
 
-Always true: what was drawn from the user's iterable before it, or a message of it, fails, is yielded before the error
-is raised, in the order it was given.
+Invariant: if the user's iterable or a message fails, all messages before it are yielded before the error is raised, in
+the order in which they were given.
 """
 
 from __future__ import annotations
@@ -19,24 +19,21 @@ from evenq.client.options import ProducerOptions
 from evenq.model import Message, MessageQueue
 from evenq.runtime.clock import Clock
 
-__all__ = ["Blocks", "results_of"]
-
 BLOCK_MAX = 128
-"""Messages of a block. Brokers take thousands, but they begin when the first block is there."""
+"""Most messages of a block. Brokers accept thousands, but they start when the first block arrives."""
 FULL_FROM = 16
-"""A block of fewer messages waits for company in its queue's batch until the flush."""
+"""A block of fewer messages waits in its queue's batch until the flush."""
 DRAWN_BYTES = 4 << 20
-"""Bodies that are drawn from the user's iterable before the first of them is encoded."""
+"""Bytes of bodies that are taken from the user's iterable before the first one is encoded."""
 DRAWN_MS = 20
-"""Longest that a slow iterable keeps back what it gave before."""
+"""Longest time for which a slow iterable delays its earlier messages, ms."""
 
 Spread = Callable[[str, int], tuple[Sequence[MessageQueue], int] | None]
-"""The queues of a topic and the first turn, for this number of messages; None: not known now. See `Sending.spread`.
-"""
+"""Returns the queues of a topic and the first of a number of turns, as `Sending.spread`; None: not known."""
 
 
 class Blocks:
-    """Cuts for one producer; in whatever thread calls, for any number at a time."""
+    """The division for one producer; thread-safe."""
 
     def __init__(
         self,
@@ -49,12 +46,12 @@ class Blocks:
         self._encode = encode
         self._spread = spread
         self._clock = clock
-        # a block enters the gate as a whole, and half of the gate is free each time that it lets a sender in
+        # A block enters the gate as a whole, and the gate wakes a sender only once it is half empty.
         self._messages_max = min(BLOCK_MAX, options.batch_messages, max(1, options.pending_messages // 2))
         self._bytes_max = min(options.batch_bytes, options.pending_bytes // 2)
 
     def of(self, messages: Iterable[Message]) -> Iterator[SendBlock | Message]:
-        """What to hand over. Raises what `messages` raises, and as `encode` does."""
+        """Yields blocks and single messages. Raises errors of `messages` and `encode`."""
         for run in self._runs(messages):
             spread = self._spread(run[0].topic, len(run)) if goes_anywhere(run[0]) else None
             if spread is None:
@@ -94,12 +91,12 @@ class Blocks:
             yield run
 
     def _room(self, message: Message) -> int:
-        """Of the run that begins with it: one block for each queue."""
+        """Returns the largest run that begins with the message: one block for each queue."""
         spread = self._spread(message.topic, 0) if goes_anywhere(message) else None
         return 1 if spread is None else len(spread[0]) * self._messages_max
 
     def _cut(self, messages: Sequence[Message], queue: MessageQueue) -> Iterator[SendBlock]:
-        """One block, or several if there are too many bytes."""
+        """Yields one block, or several if there are too many bytes."""
         block = SendBlock(messages[0].topic, queue)
         try:
             for message in messages:
@@ -121,7 +118,7 @@ class Blocks:
 
 
 def results_of(outcomes: Iterable[Outcomes | SendResult | BaseException]) -> list[SendResult]:
-    """Of blocks and single messages, in order. Raises the first error after all of them were looked at."""
+    """Returns the results of blocks and single messages, in order. Raises the first error after all are complete."""
     results: list[SendResult] = []
     failure: BaseException | None = None
     for outcome in outcomes:

@@ -1,8 +1,8 @@
-"""The first route of a topic, which a producer needs before it can send anything.
+"""The first route of a topic, which a producer needs before it can send.
 
-Called by `loops.sending`. A producer with several access points may start while none of them answers: they are copies
-of a broker, and another one will lead within seconds. So no attempts are counted then, as for a producer that knows
-its group (decisions 66 and 74). With one access point a few attempts are all: a wrong address is reported at once.
+A producer with several access points may start while none of them answers: they are copies of a broker, and another one
+will lead within seconds. So no attempts are counted then, as for a producer that knows its group (decisions 66 and 74).
+With one access point there are few attempts: a wrong address is reported early.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ from evenq.errors import ConnectionFailed, Error, RequestTimeout, TlsFailed
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 
-__all__ = ["FirstRoute"]
-
 
 class FirstRoute:
-    """Belongs to one producer and its loop."""
+    """The search for first routes of one producer, in its loop."""
 
     def __init__(
         self, routes: RouteBook, clock: Clock, rng: random.Random, options: ProducerOptions, *, several: bool
     ) -> None:
-        """`several`: there are several access points."""
         self._routes, self._clock, self._rng, self._options = routes, clock, rng, options
         self._several = several
         self._silence: dict[str, Error] = {}
-        """By topic that is waited for: why no access point answered last."""
+        """The last failure to reach an access point, by topic."""
 
     async def get(self, topic: str, *, is_wanted: Callable[[], bool]) -> Route:
-        """The route, after `max_attempts` at most; while no access point answers, as long as `is_wanted` says so.
-        Raises TopicNotFound, ConnectionFailed, RequestTimeout ...
+        """Returns the route, after at most `max_attempts`; attempts without an access point do not count.
+
+        They are repeated as long as `is_wanted` is true. Raises TopicNotFound, ConnectionFailed, RequestTimeout ...
         """
         backoff = Backoff(self._rng, first_ms=self._options.retry_first_ms, max_ms=self._options.retry_max_ms)
         attempts = 0
@@ -56,7 +54,7 @@ class FirstRoute:
             self._silence.pop(topic, None)
 
     def late(self, topic: str) -> RequestTimeout:
-        """What the sender of a message gets that waited for the route until its time was over."""
+        """Returns the error for a message whose route did not arrive in time."""
         why = self._silence.get(topic)
         return RequestTimeout(
             f"no route for topic {topic} within {self._options.send_timeout_ms} ms (send_timeout_ms); the message was "
@@ -65,5 +63,5 @@ class FirstRoute:
 
 
 def _is_silence(error: Error) -> bool:
-    # A server that does not agree on TLS is there: waiting does not change that.
+    # A server with which TLS fails is reachable: waiting does not help.
     return isinstance(error, (ConnectionFailed, RequestTimeout)) and not isinstance(error, TlsFailed)

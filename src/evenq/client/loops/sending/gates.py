@@ -1,7 +1,7 @@
-"""How much a producer may hold unanswered, and waiting for room: once for threads, once for tasks.
+"""Limits of a producer's unacknowledged messages, for threads and for tasks.
 
-Both count messages and bytes. Room is given back from the loop, in batches. A message larger than the whole limit goes
-when nothing else is pending.
+Both classes count messages and bytes. The loop calls `leave` for a batch at a time. A message that exceeds a whole
+limit enters when nothing else is pending.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections import deque
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["TaskGate", "ThreadGate"]
-
 BLOCK_MS = 60_000
 
 
 class ThreadGate:
-    """For the sync face: `enter` in the users' threads, `leave` in the loop's thread."""
+    """The gate of the sync face: `enter` is called in the users' threads, `leave` in the loop's thread."""
 
     def __init__(self, *, messages_max: int, bytes_max: int, block_ms: int = BLOCK_MS) -> None:
         self._messages_max = messages_max
@@ -30,7 +28,7 @@ class ThreadGate:
         self._bytes = 0
 
     def enter(self, size: int, messages: int = 1) -> None:
-        """Wait for room. Raises TooManyRequests after `block_ms`."""
+        """Waits for capacity. Raises TooManyRequests after `block_ms`."""
         with self._changed:
             if self.messages and not self._room(size, messages):
                 self._waiting += 1
@@ -43,22 +41,23 @@ class ThreadGate:
             self._bytes += size
 
     def _room(self, size: int, messages: int) -> bool:
-        # Whatever its size, one message may pass alone: it could never be sent otherwise.
+        # One message of any size may enter alone: otherwise it could never be sent.
         return not self.messages or (
             self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
         )
 
     def leave(self, messages: int, size: int) -> None:
-        """Some were answered."""
+        """Returns the capacity of settled messages."""
         with self._changed:
             self.messages -= messages
             self._bytes -= size
-            # waking a sender for each batch makes two threads fight for the interpreter; half empty is soon enough
+            # Waking a sender for each batch would make two threads compete for the interpreter; half empty is early
+            # enough.
             if self._waiting and (self.messages <= self._messages_max // 2 or self._bytes <= self._bytes_max // 2):
                 self._changed.notify_all()
 
     def wait_empty(self, timeout_ms: int | None = None) -> bool:
-        """Wait until nothing is pending; False if `timeout_ms` passed before."""
+        """Waits until nothing is pending; False if `timeout_ms` passed before."""
         with self._changed:
             self._waiting += 1
             try:
@@ -70,7 +69,7 @@ class ThreadGate:
 
 
 class TaskGate:
-    """For the asyncio face; all calls in one loop."""
+    """The gate of the asyncio face; all calls are made in one loop."""
 
     def __init__(self, *, messages_max: int, bytes_max: int, block_ms: int = BLOCK_MS) -> None:
         self._messages_max = messages_max
@@ -81,7 +80,6 @@ class TaskGate:
         self._bytes = 0
 
     async def enter(self, size: int, messages: int = 1) -> None:
-        """Wait for room, first come first served. Raises TooManyRequests after `block_ms`."""
         if not self._room(size, messages):
             try:
                 async with asyncio.timeout(self._block_ms / 1000):
@@ -93,23 +91,20 @@ class TaskGate:
         self._bytes += size
 
     def _room(self, size: int, messages: int) -> bool:
-        # As above: one message of any size may pass alone.
         return not self.messages or (
             self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
         )
 
     def leave(self, messages: int, size: int) -> None:
-        """Some were answered."""
         self.messages -= messages
         self._bytes -= size
-        # All are woken and look again: which of them fits depends on their sizes.
+        # Wakes all: which of them fits depends on their sizes.
         while self._line:
             waiter = self._line.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait_empty(self) -> None:
-        """Wait until nothing is pending."""
         while self.messages:
             await self._changed()
 
@@ -120,7 +115,6 @@ class TaskGate:
 
 
 def no_room(messages: int, size: int, waited_ms: int) -> TooManyRequests:
-    """The error of a sender that found no room."""
     return TooManyRequests(
         f"{messages} messages of {size} bytes are not acknowledged yet and {waited_ms} ms have passed (block_ms): send "
         "more slowly, or raise pending_messages and pending_bytes"

@@ -1,5 +1,6 @@
-"""What the producer's loop sends, with the future of its sender, and what became of it: one message each, or a
-block of them for one queue, which becomes single messages when it is not simply stored.
+"""Entries of the producer's loop, each with the future of its sender: a message, or a block of messages for one queue.
+
+A block that is not stored by its first call becomes single messages.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evenq.client.core.calls import StoredBatch
+from evenq.client.core.clients.observer import SendObservation
 from evenq.client.core.sending.queue_choice import queue_of_group
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.errors import (
@@ -23,60 +25,38 @@ from evenq.errors import (
 )
 from evenq.model import Message, MessageQueue, QueueOffset
 
-__all__ = [
-    "BlockFuture",
-    "Encoded",
-    "Entry",
-    "Item",
-    "OnewayResult",
-    "Outcomes",
-    "Selector",
-    "SendBlock",
-    "SendResult",
-    "Settle",
-    "goes_anywhere",
-    "result_of",
-    "singles_of",
-]
-
 log = logging.getLogger(__name__)
 
 CLOSED_MS = 3_000
-"""A queue was closed, and the route does not say so yet: refusals within this time, ms, are not counted as tries."""
+"""Time after the first rejection by a closed queue in which rejections are not counted: the route may be old."""
 LEADERLESS_MS = 10_000
-"""A broker group takes nothing while another copy becomes its leader: as with CLOSED_MS. Within ten seconds it does, or
-too few copies are left.
-"""
+"""Time in which failures of a group without a leader are not counted; later it has too few copies."""
 LOST = (ConnectionFailed, RequestTimeout, PersistenceTimeout)
-"""What becomes of a try when the leader of a broker group dies, or is deposed, meanwhile."""
+"""Errors of a try during which the leader of a broker group dies or is deposed."""
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
-nothing.
-"""
+"""Chooses one of a topic's queues, sorted by broker and id, in the SDK's loop: it must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A message ready to travel."""
-
     message_id: str
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where an acknowledged message is."""
+    """The place of an acknowledged message."""
 
     message_id: str
     queue: MessageQueue
-    """Queue id -1: the server chose the queue and did not say (a server without evenq.v1)."""
+    """Queue id -1: the server chose the queue and did not report it (a server without evenq.v1)."""
     offset: QueueOffset
     recall_handle: str = ""
-    """Of a delayed message: cancels it before it is due, with `recall` of the producer or `Admin.recall_message`."""
+    """Handle of a delayed message; cancels it with `recall` of the producer or `Admin.recall_message`."""
 
 
 class Settle(Protocol):
-    """A future of either kind."""
+    """A future of asyncio or of threads."""
 
     def set_result(self, result: SendResult, /) -> None: ...
 
@@ -84,39 +64,41 @@ class Settle(Protocol):
 
 
 Outcomes = list[SendResult | BaseException]
-"""One for each message of a block, in its order."""
+"""One outcome for each message of a block, in order."""
 
 
 class BlockFuture(Protocol):
-    """A block's future, of either kind. It never gets an exception: errors are outcomes."""
+    """The future of a block. It never gets an exception: errors are outcomes."""
 
     def set_result(self, result: Outcomes, /) -> None: ...
 
 
 class OnewayResult:
-    """Stands where a future would, for a message whose sender does not ask what became of it."""
+    """Replaces the future of a one-way message."""
 
-    __slots__ = ("message_id", "topic", "troubles")
+    __slots__ = ("message_id", "observation", "topic", "troubles")
 
-    def __init__(self, message_id: str, topic: str, troubles: Troubles) -> None:
+    def __init__(self, message_id: str, topic: str, troubles: Troubles, observation: SendObservation | None) -> None:
         self.message_id = message_id
         self.topic = topic
         self.troubles = troubles
+        self.observation = observation
 
-    def set_result(self, _result: SendResult, /) -> None:
-        """It is stored."""
+    def set_result(self, result: SendResult, /) -> None:
+        if self.observation is not None:
+            self.observation.stored(result.message_id, result.queue)
         self.troubles.well(f"sending one-way to topic {self.topic}")
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It may be lost. Said once, not for each message."""
+        """Reports that a message may be lost: once, not for each message."""
+        if self.observation is not None:
+            self.observation.failed(exception)
         if isinstance(exception, Error):
             self.troubles.failed(f"sending one-way to topic {self.topic}", exception)
         log.debug("one-way message %s to topic %s was not acknowledged: %s", self.message_id, self.topic, exception)
 
 
 class Item:
-    """One message on its way."""
-
     __slots__ = (
         "apart",
         "attempts",
@@ -154,7 +136,7 @@ class Item:
         selector: Selector | None = None,
         tries_max: int = 0,
     ) -> None:
-        """`tries_max` 0: as many as the options say."""
+        """`tries_max` 0: `max_attempts` of the options."""
         self.topic = message.topic
         self.key = message.message_group if message.message_group is not None else sharding_key
         self.selector = selector
@@ -162,48 +144,46 @@ class Item:
         self.lite_topic = message.lite_topic
         delayed = message.delivery_ms is not None or message.delay is not None or message.delay_level > 0
         self.apart = delayed or message.lite_topic is not None
-        """True: the server places it, by another call."""
+        """True: the server chooses its queue, and it needs a call of its own kind."""
         self.message_id = message_id
         self.encoded = encoded
         self.future = future
         self.urgent = urgent
         self.tries_max = tries_max
         self.attempts = 0
-        """Tries that failed and count."""
+        """Failed tries that count."""
         self.tries = 0
-        """All that failed."""
+        """All failed tries."""
         self.error: Error | None = None
-        """Of the last one."""
         self.refused_ms = 0
-        """When a closed queue first refused it; 0: never."""
+        """When a closed queue first rejected it; 0: never."""
         self.leaderless_ms = 0
         """When its broker group first had no leader, or too few copies; 0: never."""
         self.unready_ms = 0
-        """Since when the group answers that it takes nothing; 0: the last try had another end."""
+        """Begin of the current series of HaNotAvailable; 0: the last try did not end so."""
         self.failed: MessageQueue | None = None
-        """The queue of the last try."""
         self.queue: MessageQueue | None = None
         self.until_ms = 0
-        """By the loop's clock."""
+        """Deadline of the send, monotonic ms."""
         self.counted = False
-        """True from when it is pending in the loop."""
+        """True once it is pending in the loop."""
         self.done = False
 
     def count_failure(self, error: Error, queue: MessageQueue, *, closed: bool, group: bool, now_ms: int) -> bool:
-        """An attempt at the queue failed, which is `closed`, or of a broker `group` with copies. True: it is closed, or
-        has no leader, and that is news.
+        """Counts a failed try at a queue that is `closed`, or of a broker `group` with copies. True: for the first time
+        the item met a closed queue, or a group without a leader.
         """
         self.failed, self.error = queue, error
         self.tries += 1
         refused = isinstance(error, HaNotAvailable)
-        lost = group and isinstance(error, LOST) and not self.tries_max  # a single attempt is one
+        lost = group and isinstance(error, LOST) and not self.tries_max  # `tries_max`: each try counts
         news = (closed and not self.refused_ms) or ((refused or lost) and not self.leaderless_ms)
         if closed:
             self.refused_ms = self.refused_ms or now_ms
         if refused or lost:
             self.leaderless_ms = self.leaderless_ms or now_ms
         self.unready_ms = (self.unready_ms or now_ms) if refused else 0
-        # A move of a queue or a change of its leader costs no attempts, but only for some seconds (decisions 63 and
+        # The move of a queue or a change of its leader uses no attempts, but only for some seconds (decisions 63 and
         # 66).
         if isinstance(error, QueueClosed):
             free = now_ms - self.refused_ms <= CLOSED_MS
@@ -216,20 +196,20 @@ class Item:
         return news
 
     def leaderless_for(self, now_ms: int) -> int:
-        """How long its broker group has been without a leader, ms."""
+        """Returns the time since its broker group first had no leader, ms."""
         return now_ms - self.leaderless_ms if self.leaderless_ms else 0
 
     def finds_no_leader(self, error: Error) -> bool:
-        """True if its broker group changes its leader."""
+        """True if its broker group is changing its leader."""
         return isinstance(error, (HaNotAvailable, *LOST)) and self.leaderless_ms > 0
 
     @property
     def pinned(self) -> bool:
-        """True: it keeps its queue."""
+        """True: retries use the same queue."""
         return self.key is not None or self.selector is not None
 
     def pinned_to(self, queues: Sequence[MessageQueue]) -> MessageQueue:
-        """The queue of a message that keeps it, chosen by its key or its selector. Raises BadRequest."""
+        """Returns the queue of a pinned message, by its key or its selector. Raises BadRequest."""
         if self.selector is None:
             assert self.key is not None, "it is pinned"
             return queue_of_group(self.key, queues)
@@ -238,22 +218,20 @@ class Item:
         except Exception as error:  # a user's function
             raise BadRequest(f"the selector failed for a message of {self.topic}: {error!r}") from error
         if queue not in queues:
-            raise BadRequest(f"the selector chose {queue}, which is none of the {len(queues)} queues of {self.topic}")
+            raise BadRequest(f"the selector chose {queue}, not one of the {len(queues)} queues of {self.topic}")
         return queue
 
     @property
     def count(self) -> int:
-        """One message."""
         return 1
 
     @property
     def size(self) -> int:
-        """Its bytes on the wire."""
         return len(self.encoded)
 
 
 class SendBlock:
-    """Messages of one `send_batch` for one queue, none of them pinned or apart: one entry, one future, one step."""
+    """Messages of one `send_batch` for one queue, none of them pinned or apart: one entry with one future."""
 
     __slots__ = (
         "attempts",
@@ -270,52 +248,48 @@ class SendBlock:
     )
 
     future: BlockFuture
-    """Set by the caller that hands the block over."""
+    """Set by the caller before it submits the block."""
 
     def __init__(self, topic: str, queue: MessageQueue) -> None:
         self.topic = topic
         self.queue = queue
         self.message_ids: list[str] = []
         self.contents: list[bytes] = []
-        """The encoded messages."""
         self.size = 0
         self.urgent = False
         self.attempts = 0
         self.until_ms = 0
-        """By the loop's clock."""
+        """Deadline of the send, monotonic ms."""
         self.counted = False
-        """True from when it is pending in the loop."""
+        """True once it is pending in the loop."""
         self.done = False
-        """True when it is settled, or its messages go on one by one."""
+        """True once it is settled, or was split into single messages."""
 
     @property
     def count(self) -> int:
-        """Its messages."""
         return len(self.contents)
 
     def add(self, message_id: str, content: bytes) -> None:
-        """One message more."""
         self.message_ids.append(message_id)
         self.contents.append(content)
         self.size += len(content)
 
     def singles(self) -> list[Item]:
-        """Its messages, each by itself; the block's future is done when all of them are settled."""
+        """Splits it into single messages; the block's future is done when all of them are settled."""
         self.done = True
         parts = _Parts(self.future, self.count)
         items = []
         for at, (message_id, content) in enumerate(zip(self.message_ids, self.contents, strict=True)):
-            item = Item(  # of the message it looks only at what blocks do not have: a group, a time and the like
-                Message(topic=self.topic, body=b"", message_id=message_id), message_id, content, _BlockPart(parts, at),
-                urgent=False,
-            )  # fmt: skip
+            # `Item` reads only properties that messages of blocks lack: message group, delivery time and the like.
+            message = Message(topic=self.topic, body=b"", message_id=message_id)
+            item = Item(message, message_id, content, _BlockPart(parts, at), urgent=False)
             item.until_ms, item.counted, item.queue = self.until_ms, self.counted, self.queue
             items.append(item)
         return items
 
 
 class _Parts:
-    """The outcomes of a block whose messages go on one by one."""
+    """The outcomes of a block that was split."""
 
     __slots__ = ("future", "left", "outcomes")
 
@@ -325,7 +299,7 @@ class _Parts:
         self.outcomes: list[SendResult | BaseException | None] = [None] * count
 
     def settled(self, at: int, outcome: SendResult | BaseException) -> None:
-        """One more; after the last one the future is done. Raises what a future that is done raises."""
+        """Sets the outcome of a message; the last one completes the future. Raises errors of the future."""
         self.outcomes[at] = outcome
         self.left -= 1
         if not self.left:
@@ -333,7 +307,7 @@ class _Parts:
 
 
 class _BlockPart:
-    """Stands where the future of one message would."""
+    """Replaces the future of one message of a split block."""
 
     __slots__ = ("at", "parts")
 
@@ -342,11 +316,9 @@ class _BlockPart:
         self.at = at
 
     def set_result(self, result: SendResult, /) -> None:
-        """It is stored."""
         self.parts.settled(self.at, result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It is not, or it is not known."""
         self.parts.settled(self.at, exception)
 
 
@@ -354,7 +326,7 @@ Entry = Item | SendBlock
 
 
 def singles_of(entries: Iterable[Entry]) -> list[Item]:
-    """What is not settled of them, message for message."""
+    """Returns the unsettled messages of the entries; blocks are split."""
     singles: list[Item] = []
     for entry in entries:
         if isinstance(entry, Item):
@@ -365,7 +337,7 @@ def singles_of(entries: Iterable[Entry]) -> list[Item]:
 
 
 def goes_anywhere(message: Message) -> bool:
-    """True if any queue will do; others keep their order, or are placed by the server."""
+    """True if any queue is allowed: the message has no order, and the server does not choose its queue."""
     return (
         message.message_group is None
         and message.delivery_ms is None
@@ -377,7 +349,7 @@ def goes_anywhere(message: Message) -> bool:
 
 
 def result_of(message_id: str, stored: StoredBatch, number: int) -> SendResult:
-    """Where a message is: the one with this number in what was stored."""
+    """Returns the result of the message with this number in a stored batch."""
     queue = stored.queue
     if stored.queue_ids:
         queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[number])

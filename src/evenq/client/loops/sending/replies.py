@@ -1,8 +1,8 @@
-"""Requests that wait for their replies, and the reading of the reply topic.
+"""Requests that wait for replies, and the readers of the reply topic.
 
-A producer that asks has a tag of its own; from its first request on it reads all queues of the reply topic by that tag,
-from their ends, without a group. So a reply reaches it through any broker and from any SDK. The table of waiting
-requests is bounded; a reply that no caller waits for any more is dropped. All of it runs in one event loop.
+Each producer has a reply tag of its own. From its first request on it reads all queues of the reply topic by that tag,
+from their ends, without a group. So a reply arrives through any broker and from any SDK. The number of waiting requests
+is bounded; a reply without a waiting request is dropped. All of it runs in one event loop.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["PendingRequest", "Replies"]
-
 log = logging.getLogger(__name__)
 
 BATCH = 256
 BATCH_BYTES = 4 << 20
 WAIT_MS = 15_000
 LOOK_BACK_MS = 60_000
-"""Where reading begins at a queue that could not be asked at first."""
+"""A queue whose end could not be queried is read from this time before now."""
 
 
 class DoneFuture(Protocol):
-    """A future of either kind, done."""
+    """A completed future of asyncio or of threads."""
 
     def cancelled(self) -> bool: ...
 
@@ -44,7 +42,7 @@ class DoneFuture(Protocol):
 
 
 class PendingRequest:
-    """One request: the message to send, and its reply to come."""
+    """One request: the message to send, and the future of its reply."""
 
     def __init__(self, message: Message, correlation: str, timeout_ms: int, future: asyncio.Future[ReceivedMessage]):
         self.message = message
@@ -54,15 +52,13 @@ class PendingRequest:
         self.until = asyncio.get_running_loop().time() + timeout_ms / 1_000
 
     def sent(self, done: DoneFuture) -> None:
-        """The sending of the request ended; called in the loop."""
+        """Handles the end of the request's send; called in the loop."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not self.future.done():
             self.future.set_exception(error)
 
 
 class Replies:
-    """All requests of one producer."""
-
     def __init__(
         self,
         calls: ReadingCalls,
@@ -87,12 +83,10 @@ class Replies:
         self._looking: asyncio.Task[None] | None = None
 
     async def ask(self, message: Message, timeout_ms: int) -> PendingRequest:
-        """Make it a request, to be sent now; `wait` for its reply, and `end` it. Raises TooManyRequests, RequestTimeout
-        and what a route raises.
-        """
+        """Prepares a request, to be sent by the caller; then `wait`, `end`. Raises TooManyRequests, RequestTimeout."""
         if len(self._waiting) >= self._options.pending_requests:
             raise TooManyRequests(
-                f"{len(self._waiting)} requests wait for their replies, the limit is pending_requests: ask more slowly"
+                f"{len(self._waiting)} requests wait for replies, the limit is pending_requests: send them more slowly"
             )
         correlation = f"{self._tag}-{next(self._numbers)}"
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
@@ -110,7 +104,7 @@ class Replies:
         return pending
 
     async def wait(self, pending: PendingRequest) -> ReceivedMessage:
-        """The reply. Raises RequestTimeout, and why the request was not sent."""
+        """Returns the reply. Raises RequestTimeout, or the error of the request's send."""
         try:
             async with asyncio.timeout_at(pending.until):
                 return await pending.future
@@ -118,12 +112,12 @@ class Replies:
             raise _no_reply(pending) from None
 
     def end(self, pending: PendingRequest) -> None:
-        """Its caller does not wait for it any more."""
+        """Removes a request whose caller does not wait any more."""
         self._waiting.pop(pending.correlation, None)
         pending.future.cancel()
 
     async def close(self) -> None:
-        """End the reading; requests that wait fail."""
+        """Stops the readers; waiting requests fail."""
         tasks = [task for task in (self._starting, self._looking, *self._readers.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -136,12 +130,12 @@ class Replies:
         starting = self._starting
         if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
             starting = self._starting = spawn(self._start(), name="evenq-replies-start")
-        # Shared by all requests that came meanwhile: one that is cancelled must not end it for the others.
+        # All waiting requests share it: the cancellation of one must not end it for the others.
         await asyncio.shield(starting)
 
     async def _start(self) -> None:
         route = await self._route(self._options.reply_topic)
-        # The ends are read before the request is sent, so its reply is behind them.
+        # The ends are queried before the request is sent, so its reply is stored after them.
         ends = await asyncio.gather(*(self._end_of(route, queue) for queue in route.readable))
         for queue, end in zip(route.readable, ends, strict=True):
             self._read(queue, end)
@@ -156,7 +150,7 @@ class Replies:
         return offsets.maximum
 
     async def _look(self) -> None:
-        """Read queues that come later, too."""
+        """Starts readers of queues that are added later."""
         while True:
             await self._clock.sleep_ms(self._options.route_refresh_ms)
             try:

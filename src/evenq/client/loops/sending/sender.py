@@ -1,10 +1,31 @@
-"""The producer's loop: chooses queues, gathers batches, sends, retries.
+"""The send loop of one producer: it chooses queues, forms batches, sends them and retries.
 
-All of it runs in one event loop; the sync face hands items over with `call_soon`. Always true: every submitted item
-is settled exactly once, by its result or an error, and then leaves the gate. Retries carry the same encoded
-message, so the same message id; they go to another broker at once (PR-2), or as the table of faults says (PR-4).
-Messages with a key or a selector keep their queue (PR-10); those of a lite topic go where its owner is. A block is one
-entry until something goes wrong with it; then its messages go on as single items.
+**Problem.** Brokers restart, broker groups change their leaders, queues are closed, and answers are lost. Messages
+must be stored nevertheless, those of one queue in the order in which they were given. Each sender needs one result.
+
+**Idea.** Each queue has a lane: a batch of waiting entries, and at most one call. A message whose call failed either
+fails for good, or moves to another broker immediately, or returns to the front of its lane, which then pauses.
+Retries send the same bytes, so the same message id. A block of `send_batch` is one entry until a call fails; then it
+is split into single messages.
+
+**Invariants.**
+- No entry is settled twice. With its result or error it releases its capacity in the gate (`left`).
+- A lane has one call at a time, and failed messages return to its front in their old order (PR-7).
+- A message with a key or a selector keeps its queue until that queue is closed (PR-10). A message of a lite topic goes
+  to a broker that owns the lite topic by the route.
+- A waiting entry fails at the first sweep after its `send_timeout_ms`; sweeps are at most 1 s apart.
+
+**Example.** A topic has one queue at broker a and one at broker b, without copies; `max_attempts` is 3.
+
+     0 ms  the call to a fails: 1 attempt. b had no try yet: the message moves there immediately (PR-2).
+     2 ms  the call to b fails: 2 attempts. Both brokers had a try: the message stays, and its lane pauses for 20 ms.
+    22 ms  After the pause the message moves to a, because b failed last.
+    24 ms  The call to a fails: 3 attempts, so the sender gets the error.
+
+If only a serves the topic, and it has copies, a lost connection counts no attempt (decision 66). The lane pauses
+until a route names another leader, about 1 s at most.
+
+References: PR-2 to PR-10, RT-8, TQ-14, wire contract 3.7; decisions 29, 63, 66, 74 and 104.
 """
 
 from __future__ import annotations
@@ -13,7 +34,8 @@ import asyncio
 import concurrent.futures
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from evenq.client.core.calls import ProducerCalls, StoredBatch
@@ -39,40 +61,41 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Sending"]
-
 log = logging.getLogger(__name__)
 
 STEPS = 2
-"""Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
+"""Turns of the loop from a submitted block to its call: the lane's task, then the task of the call."""
 NO_LEADER = RouteLeader("", 0)
 REFUSED_MS = 100
-"""A route that names another leader is followed after the usual pause, and after this at the latest: leaders that name
-each other must not be called in a circle without any.
-"""
+"""Shortest pause at a group without a leader: copies that name each other must not be called in a loop."""
 SWEEP_SHARE = 20
+"""Sweeps for late entries within one `send_timeout_ms`."""
 SWEEP_MAX_MS = 1_000
 
 
 class _Lane:
-    """One queue's batch and what of it is on its way."""
+    """The batch of one queue, and the entries of its running call."""
 
     __slots__ = ("apart", "backoff", "batch", "flying", "leader", "lingers", "queue", "running")
 
     def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, apart: bool) -> None:
         self.queue = queue
         self.apart = apart
+        """True: for messages whose queue the server chooses (delivery time, lite topic), by a call of their own."""
         self.flying: list[Entry] = []
+        """Entries of the running attempt, with its pause; those that stay are then in the batch, too."""
         self.leader = NO_LEADER
-        """Of the broker, at the last try."""
+        """Leader that the last call was sent to. A newer one ends a pause."""
         self.batch: QueueBatch[Entry] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         self.running = False
+        """True while a `_drive` task owns the lane, so there is never a second call."""
         self.lingers = False
+        """True while a `_linger` task will make the batch due."""
 
 
-class Sending:
-    """The engine of one producer. `left(messages, bytes)` is called whenever items were settled."""
+class SendLoop:
+    """The send loop of one producer. `left(messages, bytes)` is called whenever entries were settled."""
 
     def __init__(
         self,
@@ -84,33 +107,40 @@ class Sending:
         left: Callable[[int, int], None],
         several_access_points: bool = False,
     ) -> None:
-        """`several_access_points`: as `FirstRoute` has it."""
+        """`several_access_points`: as in `FirstRoute`."""
         self._calls, self._clock, self._rng = calls, clock, rng
         self._options, self._left = options, left
         self.rejected = 0
-        """Messages that failed for good so far."""
+        """Number of messages that failed for good."""
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._leaders = LeaderWatch(self._routes, clock, rng)
         self._first_route = FirstRoute(self._routes, clock, rng, options, several=several_access_points)
         self._counters: dict[str, QueueCounter] = {}
+        """By topic; also used by callers of `spread` in other threads."""
         self._fixed: dict[str, FixedQueues] = {}
+        """By topic: the queues among which keys are divided. Unused with `ordered_moves`."""
         self._faults = FaultTable() if options.latency_faults else None
         self._lanes: dict[tuple[MessageQueue, bool], _Lane] = {}
-        """Messages that the server places, those with delivery times or lite topics, travel by themselves."""
+        """By queue and `apart`. Never removed, so a lane keeps its backoff."""
         self._pending = 0
+        """Counted messages that are not settled."""
         self._sweeping = False
+        """True while a `_sweep` task runs, which it does while messages are pending."""
         self._homeless: dict[str, list[Entry]] = {}
+        """Waiting entries of topics without a route, in order. Each topic has a `_find_route` task, until `close`."""
+        self._held: set[Entry] = set()
+        """Failed entries that are in no batch while their next queue is chosen; those that `close` leaves here fail."""
         self._tasks: set[asyncio.Task[object]] = set()
 
     def submit(self, items: Iterable[Entry]) -> None:
-        """Take messages and blocks; their room in the gate is already theirs."""
+        """Takes messages and blocks that have entered the gate."""
         touched: dict[_Lane, None] = {}
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         for item in items:
             self._count(item, until_ms)
             route = self._routes.peek(item.topic)
-            # Behind those that wait already, or it would overtake them.
-            if route is None or item.topic in self._homeless:
+            # Entries that wait for the route come first, or this one would overtake them.
+            if route is None or item.topic in self._homeless:  # no route yet
                 self._wait_for_route(item)
                 continue
             lane = self._place(item, route)
@@ -121,8 +151,9 @@ class Sending:
         self._watch_late()
 
     def resume(self, item: Item, queue: MessageQueue, error: Error) -> None:
-        """Take a message whose first try, in its sender's thread, failed; `item.until_ms` is set."""
+        """Takes a message whose first try failed in its sender's thread (decision 29); `item.until_ms` is set."""
         self._count(item, item.until_ms)
+        self._held.add(item)
         lane = self._lane(queue, apart=item.apart)
         self._spawn(self._go_on(lane, item, error), f"evenq-resume-{queue}")
         self._watch_late()
@@ -135,12 +166,12 @@ class Sending:
         self._consider(lane)
 
     def fresh_route(self, topic: str) -> Route | None:
-        """The topic's route unless it is unknown or old; callable in any thread."""
+        """Returns the topic's route unless it is unknown or old; callable in any thread."""
         return self._routes.fresh_one(topic)
 
     def spread(self, topic: str, count: int) -> tuple[Sequence[MessageQueue], int] | None:
-        """The queues of the topic and the number of the first turn, where that number of turns over them is the
-        caller's now; None unless the route is known and fresh. Callable in any thread.
+        """Returns the topic's queues and the first of `count` turns over them, which the caller reserves. None unless
+        the route is known and fresh. Callable in any thread.
         """
         route = self._routes.fresh_one(topic)
         if route is None or not route.writable or self._faults is not None:
@@ -150,7 +181,7 @@ class Sending:
     def _count(self, item: Entry, until_ms: int) -> None:
         if not item.counted:
             item.counted = True
-            # Kept when it moves to another queue: the time runs from its `send`.
+            # Kept when the entry moves to another queue: the time runs from its `send`.
             item.until_ms = item.until_ms or until_ms
             self._pending += item.count
 
@@ -160,40 +191,42 @@ class Sending:
             self._spawn(self._sweep(), "evenq-late-messages")
 
     async def begun(self) -> None:
-        """Return when calls for what was just submitted are made, as far as their queues have none on its way."""
+        """Returns once calls for the last submitted entries have started, in lanes without a running call."""
         for _ in range(STEPS):
             await self._clock.sleep_ms(0)
 
     def flush(self) -> None:
-        """Let nothing linger."""
+        """Makes all batches due."""
         for lane in self._lanes.values():
             lane.batch.due = True
             self._consider(lane)
 
     async def route(self, topic: str) -> Route:
-        """The topic's route, for callers that want to know."""
+        """Returns the topic's route, within `send_timeout_ms`."""
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         return await self._first_route.get(topic, is_wanted=lambda: self._clock.monotonic_ms() < until_ms)
 
     def route_changed(self, topic: str, then: Callable[[], None]) -> None:
-        """A call failed: ask for the topic's route; `then` is called after the answer."""
+        """Fetches the topic's route after a failed call; `then` is called after the answer."""
         self._routes.renew(topic, then)
 
     async def close(self) -> None:
-        """End what runs; unsettled messages fail."""
-        # Tasks first: then no message is on its way, and all that are left are in batches or without a route.
+        """Stops all tasks; entries that wait fail."""
+        # Tasks first: afterwards no call runs, and the remaining entries are in batches or without a route.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._leaders.close()
         await self._routes.close()
-        rest = [item for items in self._homeless.values() for item in items if not item.done]
+        rest = dict.fromkeys(item for items in self._homeless.values() for item in items)
         for lane in self._lanes.values():
             while len(lane.batch):
-                rest += lane.batch.take()
+                rest.update(dict.fromkeys(lane.batch.take()))
+        rest.update(dict.fromkeys(self._held))  # some of them are in a batch, too
         self._homeless.clear()
-        self._reject(rest, ConnectionFailed("the producer was closed before the message was acknowledged"))
+        self._held.clear()
+        self._reject(list(rest), ConnectionFailed("the producer was closed before the message was acknowledged"))
 
     def _wait_for_route(self, item: Entry) -> None:
         waiting = self._homeless.get(item.topic)
@@ -249,7 +282,7 @@ class Sending:
         failed = item.failed
         if self._faults is None:
             return counter.choose(queues, failed_broker=failed.broker_name if failed is not None else "")
-        near = item.attempts == 1  # PR-5: one more try at the same broker, not more
+        near = item.attempts == 1  # PR-5: only one more try at the same broker
         return counter.choose_by_faults(
             queues, self._faults, now_ms=self._clock.monotonic_ms(), failed=failed, near=near
         )
@@ -266,7 +299,7 @@ class Sending:
             fixed = self._fixed.setdefault(topic, FixedQueues())
             if fixed.changed(queues, route.addresses):
                 log.warning(
-                    "the queues of topic %s changed: ordered messages of some keys go to another queue from now on",
+                    "the queues of topic %s changed: ordered messages of some keys now go to another queue",
                     topic,
                 )
             queues = fixed.queues
@@ -275,7 +308,7 @@ class Sending:
         return queues
 
     async def _sweep(self) -> None:
-        """Fail what is too late, while anything is pending."""
+        """Fails late entries, while any are pending."""
         step_ms = min(SWEEP_MAX_MS, max(1, self._options.send_timeout_ms // SWEEP_SHARE))
         try:
             while self._pending:
@@ -338,17 +371,18 @@ class Sending:
         except Error as error:
             hopeless = not error.retryable and not is_closed(error, lane.queue)
             singles = singles_of(items)
-            if hopeless and len(singles) > 1:  # one bad message must not take the others with it
-                for item in singles:
-                    await self._attempt(lane, [item])
+            if hopeless and len(singles) > 1:  # permanent: one invalid message must not fail the others
+                with self._holding(singles):
+                    for item in singles:
+                        await self._attempt(lane, [item])
                 return
             await self._failed(lane, singles, error)
         except asyncio.CancelledError:
-            self._homeless.setdefault(lane.queue.topic, []).extend(items)  # `close` rejects them; else they are pending
+            self._held.update(items)
             raise
-        except Exception as error:  # an encoder or a wire that fails in an unforeseen way must not leave futures open
+        except Exception as error:  # an unexpected error must not leave futures open
             log.exception("a batch of %d messages for %s failed with an unexpected error", len(items), lane.queue)
-            self._reject(items, InternalError(f"sending failed in an unforeseen way: {error!r}"))
+            self._reject(items, InternalError(f"sending failed with an unexpected error: {error!r}"))
         else:
             lane.backoff.reset()
             if self._faults is not None:
@@ -373,9 +407,20 @@ class Sending:
             raise InternalError(f"{address} answered {len(contents)} messages with {len(stored.offsets)} offsets")
         return stored
 
+    @contextmanager
+    def _holding(self, items: Iterable[Entry]) -> Iterator[None]:
+        """Entries that a task works on outside of a batch. A cancelled task leaves them to `close`."""
+        self._held.update(items)
+        yield
+        self._held.difference_update(items)
+
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
+        with self._holding(items):
+            await self._try_again(lane, items, error)
+
+    async def _try_again(self, lane: _Lane, items: list[Item], error: Error) -> None:
         closed, leader = is_closed(error, lane.queue), lane.leader
-        if closed:
+        if closed:  # the broker rejects the queue: the route must be fresh before a new queue is chosen
             await self._left_out(lane)
         elif error.refresh_route:
             self._routes.renew(lane.queue.topic)
@@ -391,53 +436,53 @@ class Sending:
             if item.done:
                 continue
             if not (error.retryable or closed) or item.attempts >= (item.tries_max or self._options.max_attempts):
-                self._reject([item], error)
-            elif item.until_ms <= now_ms:
+                self._reject([item], error)  # permanent, or the attempts are used up
+            elif item.until_ms <= now_ms:  # retryable, but too late
                 self._reject_late([item])
             else:
                 again.append(item)
         if not again:
             return
         route = self._routes.peek(lane.queue.topic)
-        if closed and route is not None and lane.queue not in route.writable:
+        if closed and route is not None and lane.queue not in route.writable:  # the route confirms that it is closed
             self._move_all(lane, again)
             return
         brokers = len({queue.broker_name for queue in route.writable}) if route is not None else 1
         moving: list[Item] = []
         staying: list[Item] = []
-        full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
-        for item in again:  # else at once at another broker, until all had a try
+        full = isinstance(error, TooManyRequests)  # wire contract 3.7: the next try needs a pause
+        for item in again:  # all others move to another broker immediately, until each broker had a try
             uncounted = closed or item.finds_no_leader(error)
             tired = item not in moved if uncounted else item.attempts % brokers == 0
             stays = full or item.pinned or item.lite_topic is not None or brokers < 2 or tired
             (staying if stays else moving).append(item)
         self.submit(moving)
-        lane.batch.put_back(staying)
+        lane.batch.put_back(staying)  # before the pause, so that `close` and sweeps find them
         if staying:
             await self._pause(lane, staying, leader, now_ms)
-            self._move_if_possible(lane)  # another broker may serve the topic by now
+            self._move_if_possible(lane)  # another broker may have a queue of the topic by now
 
     async def _pause(self, lane: _Lane, staying: Sequence[Item], leader: RouteLeader, now_ms: int) -> None:
-        """Before the next try at the same broker. Where that has no leader it ends once a route names another one."""
+        """Waits before the next try at the same broker; a route that names a new leader ends the wait of a group."""
         pause_ms = lane.backoff.next_ms()
         without_ms = max(item.leaderless_for(now_ms) for item in staying)
-        if not without_ms and not any(item.leaderless_ms for item in staying):
+        if not without_ms and not any(item.leaderless_ms for item in staying):  # an ordinary failure
             await self._clock.sleep_ms(pause_ms)
             return
         least_ms = min(pause_ms, REFUSED_MS)
         await self._clock.sleep_ms(least_ms)
-        pause_ms = max(pause_ms, min(self._options.retry_max_ms, without_ms // 2))  # whichever broker it goes to
+        pause_ms = max(pause_ms, min(self._options.retry_max_ms, without_ms // 2))  # half the time without a leader
         await self._leaders.moved(lane.queue, leader, within_ms=pause_ms - least_ms)
 
     async def _left_out(self, lane: _Lane) -> None:
-        """The broker says that the queue takes no messages (RT-8, TQ-14): the route should say so, too."""
+        """Fetches the route after a broker rejected the queue (RT-8, TQ-14)."""
         try:
             await self._routes.fresh(lane.queue.topic)
         except Error as error:
             log.info("topic %s: no fresh route: %s", lane.queue.topic, error)
 
     def _move_all(self, lane: _Lane, items: list[Item]) -> None:
-        """The queue is closed: everything of it goes elsewhere, ordered messages too, in the order they came."""
+        """Moves all messages of a closed queue to other queues, in order; also the pinned ones."""
         while len(lane.batch):
             items += singles_of(lane.batch.take())
         for item in items:
@@ -445,7 +490,7 @@ class Sending:
         self.submit(item for item in items if not item.done)
 
     def _move_if_possible(self, lane: _Lane) -> None:
-        """After a pause: ordered messages stay, others go where the newest route says."""
+        """Chooses queues again after a pause, if other brokers serve the topic; pinned messages stay."""
         route = self._routes.peek(lane.queue.topic)
         if route is None or all(q.broker_name == lane.queue.broker_name for q in route.writable):
             return

@@ -1,9 +1,9 @@
-"""The producer's transactions: half messages out, decisions after them, and answers to brokers that ask.
+"""The transactions of one producer: it sends half messages and decisions, and answers the checks of brokers.
 
-One connection to each broker of the topics' routes is kept open for the questions (checks); a connection that breaks is
-opened again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know
-whether it is stored, and if it is, the checker decides. But the route is asked for again, so the next one goes to where
-the broker is by then, and so do the connections. All of it runs in one event loop.
+A connection to each broker of the topics' routes stays open for checks; a broken one is reopened with growing pauses. A
+half message is sent only once: after a failure the caller does not know whether it is stored, and if it is, the checker
+decides. The failure refreshes the route, so the next half message and the connections use the new address. All of it
+runs in one event loop.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["RunChecker", "Transacting"]
-
 log = logging.getLogger(__name__)
 
 CHECKS_AT_A_TIME = 16
@@ -37,9 +35,7 @@ END_PAUSE_MS = 250
 RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
 
 
-class Transacting:
-    """The transactions of one producer."""
-
+class TransactionLoop:
     def __init__(
         self,
         calls: TransactionCalls,
@@ -69,7 +65,7 @@ class Transacting:
         self._turn = rng.randrange(1 << 16)
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Answer for transactions of these topics from now on."""
+        """Answers checks of transactions of these topics from now on."""
         fresh = set(topics) - self._topics
         if not fresh:
             return
@@ -79,11 +75,11 @@ class Transacting:
         self._look_now()
 
     async def begin(self, topic: str, message_id: str, encoded: bytes) -> HalfMessage:
-        """Store a half message. Raises what a send raises; it is not tried twice."""
+        """Stores a half message, in a single try. Raises errors as a send does."""
         self.watch([topic])
         route = await self._route(topic)
         if not route.writable:
-            raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
+            raise Forbidden(f"topic {topic} has no writable queue now; check its permissions")
         self._turn += 1
         queue = route.writable[self._turn % len(route.writable)]
         try:
@@ -94,13 +90,13 @@ class Transacting:
             raise
 
     async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
-        twice does no harm. Raises the last error.
+        """Sends the decision to the broker, then to the access point, in up to `max_attempts` rounds. A repetition is
+        harmless.
         """
         backoff = Backoff(self._rng, first_ms=END_PAUSE_MS, max_ms=self._options.retry_max_ms)
         for attempt in range(2 * self._options.max_attempts):
             if attempt and attempt % 2 == 0:
-                await self._clock.sleep_ms(backoff.next_ms())  # a restarted broker is connected to within this time
+                await self._clock.sleep_ms(backoff.next_ms())  # time for the connection to a restarted broker
             try:
                 if attempt % 2 == 0:
                     await self._calls.end_transaction(half, resolution, checked=False)
@@ -113,7 +109,7 @@ class Transacting:
                 return
 
     async def close(self) -> None:
-        """End the connections; questions that are being answered have a little time."""
+        """Closes the connections; running answers to checks get up to `CLOSE_MS`."""
         self._closed = True
         tasks = [connection.task for connection in self._connections.values()]
         tasks += [self._looking] if self._looking is not None else []
@@ -132,7 +128,7 @@ class Transacting:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _renew(self, topic: str) -> None:
-        """Ask for the topic's route, once for all half messages that fail meanwhile, and connect to where it leads."""
+        """Fetches the topic's route, once for all half messages that fail meanwhile, then updates the connections."""
         if topic not in self._renewing:
             self._renewing.add(topic)
             self._route_changed(topic, partial(self._renewed, topic))
@@ -142,14 +138,13 @@ class Transacting:
         self._look_now()
 
     def _look_now(self) -> None:
-        # At once, not after the refresh: a check may come as soon as the first half message is stored.
+        # Now, not at the next refresh: a check may follow as soon as the first half message is stored.
         if self._looking is not None:
             self._looking.cancel()
         if not self._closed:
             self._looking = spawn(self._look(), name="evenq-transaction-routes")
 
     async def _look(self) -> None:
-        """Keep a connection to every broker of the topics."""
         while True:
             addresses: set[str] = set()
             whole = True
@@ -172,8 +167,8 @@ class Transacting:
                     what=f"the connection for transaction checks to {address}",
                     troubles=self._troubles,
                 )
-            # Only if every route is known: else a broker that still asks would lose its connection to an outage
-            # elsewhere.
+            # Only if every route is known: an outage elsewhere must not close the connection of a broker with open
+            # checks.
             for address in sorted(self._connections.keys() - addresses) if whole else ():
                 self._connections.pop(address).task.cancel()
             await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
@@ -187,17 +182,19 @@ class Transacting:
     async def _answer(self, check: Check) -> None:
         try:
             resolution = await self._run_checker(check.message)
-            # No answer is an answer: the broker asks again after its interval.
+            # UNKNOWN is not sent: the broker repeats its check after an interval.
             if resolution is not TransactionResolution.UNKNOWN:
                 await self._calls.end_transaction(check.half, resolution, checked=True)
         except NotCalled:
             log.info("the checker of message %s was not called, as this process ends", check.half.message_id)
         except Error as error:
             log.warning(
-                "the check of transaction message %s (topic %s) was not answered, the broker asks again: %s",
-                check.half.message_id, check.message.topic, error,
-            )  # fmt: skip
+                "the check of transaction message %s (topic %s) was not answered, the broker will repeat it: %s",
+                check.half.message_id,
+                check.message.topic,
+                error,
+            )
         except Exception:
-            log.exception("the checker failed for message %s; the broker asks again", check.half.message_id)
+            log.exception("the checker failed for message %s; the broker will repeat the check", check.half.message_id)
         finally:
             self._room.release()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import evenq
-from evenq import aio
+from evenq import aio, errors
 from evenq.client.rpc.admin import AdminCalls
 from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
 from evenq.model import MessageQueue, Permission
@@ -35,6 +35,33 @@ class Net:
 
 def admin(net: Net) -> AdminCalls:
     return AdminCalls(net, endpoint="ap:1", client_id="c", timeout_ms=3_000)  # type: ignore[arg-type]  # a part of Net
+
+
+async def test_a_skip_is_never_sent_twice() -> None:
+    """A second one, at the next access point, would pass over messages that nobody named."""
+    applied: list[str] = []
+
+    class Slow(Net):
+        async def unary(self, address: str, method: str, request: bytes, **_: Any) -> bytes:
+            if address == "dead:1":
+                raise errors.ConnectionFailed("no server answers")
+            if admin_pb2.ResetOffsetsRequest.FromString(request).dry_run:
+                return admin_pb2.ResetOffsetsResponse(status=OK).SerializeToString()
+            applied.append(address)
+            raise errors.RequestTimeout("no answer within 3000 ms")
+
+    net: Any = Slow()
+    calls = AdminCalls(net, endpoint="dead:1;slow:2;other:3", client_id="c", timeout_ms=3_000)
+
+    async def reset(to: str) -> None:
+        await calls.reset_offsets("g", topic="t", to=to, value=1, source_group="", dry_run=False)
+
+    with pytest.raises(errors.RequestTimeout, match="may have been made or not: see `evenq offset show`"):
+        await reset("SKIP")
+    assert applied == ["slow:2"]
+    with pytest.raises(errors.ConnectionFailed):
+        await reset("OFFSET")
+    assert applied == ["slow:2", "slow:2", "other:3"], "an absolute target may be set again"
 
 
 def explained() -> assignment_pb2.ExplainResponse:
@@ -110,7 +137,7 @@ def test_without_a_rebalancers_word_locks_explain(error: evenq.errors.Error) -> 
     assert [(row.queue.topic, row.owner, row.state, row.owner_zone) for row in view.queues] == [
         ("t", "m1", "OWNED", "z")
     ]
-    assert view.idle == {"m2": "it takes what others leave: it needs no lock"}
+    assert view.idle == {"m2": "it receives single messages and needs no lock"}
     assert ("no rebalancer" in view.decides) == isinstance(error, NotImplementedYet)
 
 
@@ -146,5 +173,5 @@ def test_a_number_that_no_copy_can_have_is_refused_before_anything_is_asked(numb
 
 @pytest.mark.parametrize("copies", [0, 10, 1 << 63])
 def test_no_more_copies_can_be_needed_than_a_group_can_have(copies: int) -> None:
-    with pytest.raises(BadRequest, match=f"{copies} copies cannot be needed: a broker group has 1 to 9"):
+    with pytest.raises(BadRequest, match=f"{copies} copies cannot be required: a broker group has 1 to 9"):
         asyncio.run(admin(Net()).set_in_sync_min("b", copies))

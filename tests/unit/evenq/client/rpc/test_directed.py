@@ -49,7 +49,7 @@ async def test_a_client_may_turn_away_from_an_access_point_that_answers() -> Non
     assert only.access_point == "one:1"
 
 
-def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
+async def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
     """Each passes over the silent one for itself: two of them do not move each other back to it."""
 
     class Slow(Net):
@@ -61,24 +61,21 @@ def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
             await asyncio.sleep(0)
             yield await super().unary(address, "/m", b"", timeout_ms=1, metadata=more["metadata"])
 
-    async def story() -> None:
-        calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
-        assert await asyncio.gather(*(calls.at_access_point("/m", b"") for _ in range(4))) == [b""] * 4
+    calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
+    assert await asyncio.gather(*(calls.at_access_point("/m", b"") for _ in range(4))) == [b""] * 4
 
-        async def frames(calls: Calls) -> list[bytes]:
-            return [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
+    async def frames(calls: Calls) -> list[bytes]:
+        return [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
 
-        calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
-        assert await asyncio.gather(*(frames(calls) for _ in range(4))) == [[b""]] * 4
-        calls = Calls(Slow(), endpoint="dead:1;alive:2?one-address", client_id="c")
-        await asyncio.gather(*(calls.unary("#b", "/m", b"") for _ in range(2)), return_exceptions=True)
-        await calls.unary("#b", "/m", b"")
-
-    asyncio.run(story())
+    calls = Calls(Slow(), endpoint="dead:1;alive:2", client_id="c")
+    assert await asyncio.gather(*(frames(calls) for _ in range(4))) == [[b""]] * 4
+    calls = Calls(Slow(), endpoint="dead:1;alive:2?one-address", client_id="c")
+    await asyncio.gather(*(calls.unary("#b", "/m", b"") for _ in range(2)), return_exceptions=True)
+    await calls.unary("#b", "/m", b"")
 
 
 @pytest.mark.parametrize("endpoint", ["untrusted:1;dead:1", "dead:1;untrusted:1", "dead:1;untrusted:1;dead:2"])
-def test_of_several_access_points_the_one_that_says_what_is_wrong_with_tls_is_told(endpoint: str) -> None:
+async def test_of_several_access_points_the_one_that_says_what_is_wrong_with_tls_is_told(endpoint: str) -> None:
     class Copies(Net):
         async def unary(self, address: str, *arguments: Any, **more: Any) -> bytes:
             if address.startswith("untrusted"):
@@ -88,13 +85,10 @@ def test_of_several_access_points_the_one_that_says_what_is_wrong_with_tls_is_to
         async def stream(self, address: str, *_: Any, **more: Any) -> Any:
             yield await self.unary(address)
 
-    async def story() -> None:
-        calls = Calls(Copies(), endpoint=endpoint, client_id="c")
-        with pytest.raises(TlsFailed):
-            await calls.at_access_point("/m", b"")
-        with pytest.raises(TlsFailed):
-            [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
-        with pytest.raises(TlsFailed):
-            await calls.query_route("t")
-
-    asyncio.run(story())
+    calls = Calls(Copies(), endpoint=endpoint, client_id="c")
+    with pytest.raises(TlsFailed):
+        await calls.at_access_point("/m", b"")
+    with pytest.raises(TlsFailed):
+        [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
+    with pytest.raises(TlsFailed):
+        await calls.query_route("t")

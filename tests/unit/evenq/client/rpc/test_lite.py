@@ -110,22 +110,18 @@ def test_the_line_says_what_the_client_is_and_hears_what_ended(push: bool, kind:
     assert [entry.topic.name for entry in result.settings.subscription.subscriptions] == ["p"]
 
 
-def test_whatever_settles_a_message_repeats_its_lite_topic() -> None:
+async def test_whatever_settles_a_message_repeats_its_lite_topic() -> None:
     """Wire contract 5.6."""
     ack = service_pb2.AckMessageResponse(status=OK)
     change = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle="next")
     net = Net(ack, change, change, service_pb2.ForwardMessageToDeadLetterQueueResponse(status=OK))
     message = received()
     assert message.lite_topic == "x"
-
-    async def story() -> None:
-        wire = calls(net)
-        await wire.ack("a:1", "g", message)
-        assert await wire.change_invisible("a:1", "g", message, 5, suspend=True) == "next"
-        await wire.change_invisible("a:1", "g", message, 5)
-        await wire.bury("a:1", "g", message)
-
-    asyncio.run(story())
+    wire = calls(net)
+    await wire.ack("a:1", "g", message)
+    assert await wire.change_invisible("a:1", "g", message, 5, suspend=True) == "next"
+    await wire.change_invisible("a:1", "g", message, 5)
+    await wire.bury("a:1", "g", message)
     requests = [request for _, _, request in net.calls]
     assert service_pb2.AckMessageRequest.FromString(requests[0]).entries[0].lite_topic == "x"
     suspended, changed = (service_pb2.ChangeInvisibleDurationRequest.FromString(one) for one in requests[1:3])

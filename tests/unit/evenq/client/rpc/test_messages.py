@@ -42,6 +42,27 @@ def test_what_is_sent_is_what_is_read(
     assert wire.system_properties.message_type == (v2.NORMAL if group is None else v2.FIFO)
 
 
+def encoded(**properties: str) -> v2.Message:
+    message = Message(topic="t", body=b"b", properties=properties)
+    return v2.Message.FromString(encode(message, message_id="id", born_ms=1, born_host="h"))
+
+
+def test_a_traceparent_is_the_trace_context_of_the_protocol_too() -> None:
+    context = f"00-{1:032x}-{2:016x}-01"
+    wire = encoded(traceparent=context, k="v")
+    assert wire.system_properties.trace_context == context
+    got = decode(wire, broker_name="b")
+    assert (got.trace_context, got.properties) == (context, {"traceparent": context, "k": "v"})
+
+
+@pytest.mark.parametrize("text", ["", "x", f"00-{1:032x}-{2:016x}-01\n", f"00-{1:032X}A-{2:016x}-01"])
+def test_what_is_no_traceparent_stays_a_property(text: str) -> None:
+    wire = encoded(traceparent=text)
+    assert not wire.system_properties.HasField("trace_context")
+    got = decode(wire, broker_name="b")
+    assert (got.trace_context, got.properties) == (None, {"traceparent": text})
+
+
 @given(st.lists(st.binary(max_size=300), max_size=4))
 def test_repeated_fields_are_written_as_protobuf_would(bodies: list[bytes]) -> None:
     request = service_pb2.SendMessageRequest(messages=[v2.Message(body=body) for body in bodies])

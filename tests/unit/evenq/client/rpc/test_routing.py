@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenq.client.rpc.routing import KEPT_MAX, Routing, route_of
+from evenq.client.rpc.routing import KEPT_MAX, RouteReader, route_of
 from evenq.errors import TopicNotFound
 from evenq.model import MessageQueue
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -40,14 +40,14 @@ def test_only_masters_count() -> None:
 
 
 def test_a_topic_without_a_queue_is_not_found() -> None:
-    with pytest.raises(TopicNotFound, match="create it first"):
+    with pytest.raises(TopicNotFound, match="create the topic first"):
         route_of("t", answer())
     with pytest.raises(TopicNotFound):
         route_of("t", answer(code=v2.TOPIC_NOT_FOUND))
 
 
 def test_the_same_bytes_give_the_same_object_and_others_another() -> None:
-    routing = Routing()
+    routing = RouteReader()
     first = routing.read("t", answer(("a", 0, v2.READ_WRITE)))
     assert routing.read("t", answer(("a", 0, v2.READ_WRITE))) is first
     grown = routing.read("t", answer(("a", 0, v2.READ_WRITE), ("a", 1, v2.READ_WRITE)))
@@ -56,7 +56,7 @@ def test_the_same_bytes_give_the_same_object_and_others_another() -> None:
 
 
 def test_no_more_answers_are_kept_than_the_limit() -> None:
-    routing, same = Routing(), answer(("a", 0, v2.READ_WRITE))
+    routing, same = RouteReader(), answer(("a", 0, v2.READ_WRITE))
     for number in range(KEPT_MAX):
         routing.read(f"t{number}", same)
     assert routing.read("one more", same) is not routing.read("one more", same)

@@ -15,30 +15,10 @@ from evenq.errors import InternalError, InvalidTransactionId
 from evenq.model import Message, MessageQueue, TransactionResolution
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from tests.unit.evenq.client.rpc.test_lite import Net
 
 QUEUE = MessageQueue("t", "a", 3)
 ENCODED = encode(Message(topic="t", body=b"b", tag="x"), message_id="id", born_ms=1, born_host="h")
-
-
-class Net:
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.calls: list[tuple[str, str, bytes]] = []
-        self.sent: list[Any] = []
-
-    async def unary(self, address: str, method: str, request: bytes, **_: Any) -> bytes:
-        self.calls.append((address, method.rpartition("/")[2], request))
-        answer: bytes = self.answers.pop(0).SerializeToString()
-        return answer
-
-    async def stream(self, address: str, method: str, requests: AsyncIterator[bytes], **_: Any) -> AsyncIterator[bytes]:
-        async for request in requests:
-            self.sent.append(service_pb2.TelemetryCommand.FromString(request))
-        for answer in self.answers:
-            yield answer.SerializeToString()
-
-    async def close(self) -> None:
-        pass
 
 
 def calls(*answers: Any) -> tuple[RpcTransactionCalls, Net]:
@@ -88,7 +68,7 @@ def test_a_refused_decision_raises_and_the_access_point_takes_it_too() -> None:
     assert net.calls[0][0] == "ap:8081"
 
 
-def test_the_line_tells_the_topics_and_gives_the_checks() -> None:
+async def test_the_line_tells_the_topics_and_gives_the_checks() -> None:
     check = service_pb2.TelemetryCommand()
     asked = check.recover_orphaned_transaction_command
     asked.transaction_id = "t1.a.00"
@@ -98,10 +78,7 @@ def test_the_line_tells_the_topics_and_gives_the_checks() -> None:
     async def tellings() -> AsyncIterator[Iterable[str]]:
         yield ["t", "u"]
 
-    async def story() -> list[Any]:
-        return [found async for found in made.checks("b:1", tellings())]
-
-    (found,) = asyncio.run(story())
+    (found,) = [found async for found in made.checks("b:1", tellings())]
     assert found.half == HalfMessage("t", "id", "t1.a.00", "b:1")
     assert (found.message.body, found.message.tag) == (b"b", "x")
     settings = net.sent[0].settings

@@ -8,18 +8,21 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from evenq_broker.rpc.access import ACCESS
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.errors import Error, Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
+from evenq.serving.auth.calls import CALLS
 from evenq.serving.auth.guard import Guard
-from evenq.serving.auth.names import NAMES
 from evenq.serving.auth.users import Users
 from evenq.serving.rpc import ACTS_FOR, Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
+
+ACCESS = {method: call.access for method, call in CALLS.items()}
+NAMES = {method: call.names for method, call in CALLS.items() if call.names is not None}
 
 FILE = """
 [users.evenq-internal]
@@ -84,13 +87,7 @@ async def _done(request: bytes, context: RpcContext) -> bytes:
 
 
 def rpc(method: str, access: Access | None = None) -> Rpc:
-    return Rpc(
-        method=method,
-        kind=CallKind.UNARY,
-        handler=_done,
-        response=service_pb2.SendMessageResponse,
-        access=access or ACCESS[method],
-    )
+    return fake_rpc(method, _done, service_pb2.SendMessageResponse, access=access or ACCESS[method])
 
 
 def call(guard: Guard, method: str, headers: Mapping[str, str], request: bytes = b"", access: Any = None) -> None:
@@ -170,6 +167,8 @@ def test_no_call_at_all_is_let_in_without_a_right_signature(method: str) -> None
 
 FETCH_ALL = "/evenq.v1.Backup/Fetch"
 """Names no topic and no group: it is for those who may operate all of them."""
+DESCRIBE_CALLER = "/evenq.v1.Admin/DescribeCaller"
+"""Returns nothing but the caller's own grants."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -192,6 +191,8 @@ def test_each_call_is_allowed_to_those_whose_grants_name_what_it_names(method: s
     }
     if method == TELEMETRY:
         return  # a stream; its frames are judged one by one
+    if method == DESCRIBE_CALLER:
+        wanted = dict.fromkeys(wanted, True)
     for user, allowed in wanted.items():
         assert verdict(GUARD, method, signed(user), request) == (20000 if allowed else 40300), user
 
@@ -461,7 +462,7 @@ def test_a_remembered_signature_grows_old_too() -> None:
     headers = signed("root", date="20260102T030405Z")
     call(guard, SEND, headers)
     clock.jump_wall(61_000)
-    with pytest.raises(Unauthorized, match=r"20260102T030405Z .* 20260102T030506Z .*: set the clock that is wrong"):
+    with pytest.raises(Unauthorized, match=r"20260102T030405Z .* 20260102T030506Z, .*: correct the wrong clock"):
         call(guard, SEND, headers)
 
 
@@ -551,7 +552,7 @@ def test_made_up_names_make_no_lines_and_what_is_left_out_is_counted(caplog: pyt
 
 
 def test_a_call_nobody_could_decide_on_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="no row says"):
+    with pytest.raises(SettingsError, match="no row lists"):
         GUARD.guarded(rpc("/new.Service/Call", Access(Resource.TOPIC, Action.PUBLISH)))
 
 
@@ -582,13 +583,7 @@ def watched_telemetry(
         finally:
             ended.set()
 
-    row = Rpc(
-        method=TELEMETRY,
-        kind=CallKind.BIDI,
-        handler=echo,
-        response=service_pb2.TelemetryCommand,
-        access=ACCESS[TELEMETRY],
-    )
+    row = fake_rpc(TELEMETRY, echo, service_pb2.TelemetryCommand, kind=CallKind.BIDI, access=ACCESS[TELEMETRY])
     handler: Any = guard.guarded(row).handler
     headers = {**signed(user, secret), **({"x-mq-client-id": client_id} if client_id else {})}
     return handler(requests(), context(headers, TELEMETRY)), ended, seen, refused
@@ -657,7 +652,7 @@ async def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_doe
         await opened.acquire()
     guard.change(users(FILE.replace('["secret-of-orders", "newer-of-orders"]', '"newer-of-orders"')))
     await asyncio.wait({tasks[0]}, timeout=60)
-    assert [str(error) for error in events] == ["user orders is not known any more, or has another secret key"]
+    assert [str(error) for error in events] == ["user orders is no longer known, or has another secret key"]
     assert not tasks[1].done()
     assert not tasks[2].done()
     for task in tasks[1:]:
@@ -686,7 +681,7 @@ async def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind
         await asyncio.gather(reading, return_exceptions=True)
         return
     name = removed.replace(":", " ")
-    with pytest.raises(Forbidden, match=f"user reader may not consume {name} any more"):
+    with pytest.raises(Forbidden, match=f"user reader may no longer consume {name}"):
         await reading
     assert ended.is_set()
 
@@ -727,12 +722,8 @@ async def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_
     async def frames(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
         yield b"frame"
 
-    row = Rpc(
-        method=RECEIVE,
-        kind=CallKind.SERVER_STREAM,
-        handler=frames,
-        response=service_pb2.ReceiveMessageResponse,
-        access=ACCESS[RECEIVE],
+    row = fake_rpc(
+        RECEIVE, frames, service_pb2.ReceiveMessageResponse, kind=CallKind.SERVER_STREAM, access=ACCESS[RECEIVE]
     )
     handler: Any = guard.guarded(row).handler
     right = handler(request_of(RECEIVE), context(signed("reader"), RECEIVE))

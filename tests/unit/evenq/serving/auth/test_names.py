@@ -6,15 +6,18 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.access import ACCESS
 
 from evenq.errors import BadRequest
-from evenq.serving.auth.names import NAMES, Named
+from evenq.serving.auth.calls import CALLS
+from evenq.serving.auth.names import Named
 from evenq.serving.auth.users import UserResource
 from evenq.serving.rpc import Action, Resource
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_letters_pb2, groups_pb2
+
+ACCESS = {method: call.access for method, call in CALLS.items()}
+NAMES = {method: call.names for method, call in CALLS.items() if call.names is not None}
 
 MODULES: tuple[ModuleType, ...] = (
     service_pb2,

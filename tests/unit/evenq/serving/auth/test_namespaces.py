@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 from google.protobuf.message_factory import GetMessageClass
 
 from evenq.errors import BadRequest
@@ -64,7 +65,7 @@ def context(header: str, method: str = V2 + "SendMessage") -> RpcContext:
 
 def rpc(method: str, handler: Any, kind: CallKind = CallKind.UNARY) -> Rpc:
     access = Access(Resource.NONE, Action.DESCRIBE)
-    return resolved(Rpc(method=method, kind=kind, handler=handler, response=definition_pb2.Status, access=access))
+    return resolved(fake_rpc(method, handler, definition_pb2.Status, kind=kind, access=access))
 
 
 def seen_by_handler(method: str, request: bytes, header: str) -> tuple[bytes, RpcContext]:
@@ -167,9 +168,7 @@ def test_only_requests_that_name_a_topic_in_full_are_read_without_protobuf(heade
 
     plain = Read() if read or header else None  # a reader takes none that holds a namespace
     access = Access(Resource.NONE, Action.DESCRIBE)
-    row = Rpc(
-        method=V2 + "SendMessage", kind=CallKind.UNARY, handler=handler, response=definition_pb2.Status, access=access
-    )
+    row = fake_rpc(V2 + "SendMessage", handler, definition_pb2.Status, access=access)
     call: Any = resolved(replace(row, plain=lambda _: plain)).handler
     asyncio.run(call(asked.SerializeToString(), context(header)))
     assert (seen[0].plain is not None) == read
@@ -189,10 +188,7 @@ def test_a_call_of_evenq_v1_is_read_without_protobuf_whatever_the_header_says(he
         return request
 
     plain = Read() if read else None
-    row = Rpc(
-        method="/evenq.v1.Data/Publish", kind=CallKind.UNARY, handler=handler, response=definition_pb2.Status,
-        access=Access(Resource.NONE, Action.DESCRIBE), plain=lambda _: plain,
-    )  # fmt: skip
+    row = fake_rpc("/evenq.v1.Data/Publish", handler, definition_pb2.Status, plain=lambda _: plain)
     call: Any = resolved(row).handler
     assert asyncio.run(call(b"never decoded: \xff", context(header))) == b"never decoded: \xff"
     assert seen[0].plain is plain
@@ -209,18 +205,14 @@ def test_names_of_evenq_v1_are_full_and_the_header_says_nothing_about_them() -> 
     async def handler(request: bytes, context: RpcContext) -> bytes:
         return request
 
-    row = Rpc(
-        method="/evenq.v1.Data/Publish",
-        kind=CallKind.UNARY,
-        handler=handler,
-        response=definition_pb2.Status,
-        access=Access(Resource.TOPIC, Action.PUBLISH),
+    row = fake_rpc(
+        "/evenq.v1.Data/Publish", handler, definition_pb2.Status, access=Access(Resource.TOPIC, Action.PUBLISH)
     )
     assert resolved(row) is row
 
 
 @pytest.mark.parametrize(("own", "header"), [("X", "X"), ("", "X"), ("X", ""), ("X", "Y"), ("", "")])
-def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
+async def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
     """Wire contract 2.4: C++ and Java compare the Resources of routes, Java those of assignments."""
     given = definition_pb2.Resource(resource_namespace=own, name="orders")
 
@@ -231,19 +223,18 @@ def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
         response.message_queues.add(id=2).topic.name = "stranger"
         return response.SerializeToString()
 
-    async def run() -> None:
-        handler: Any = rpc(V2 + "QueryRoute", route).handler
-        request = service_pb2.QueryRouteRequest(topic=given).SerializeToString()
-        response = service_pb2.QueryRouteResponse.FromString(await handler(request, context(header)))
-        assert [one.topic for one in response.message_queues] == [given, definition_pb2.Resource(name="stranger")]
-        assert [one.id for one in response.message_queues] == [1, 2]
-
-    asyncio.run(run())
+    handler: Any = rpc(V2 + "QueryRoute", route).handler
+    request = service_pb2.QueryRouteRequest(topic=given).SerializeToString()
+    response = service_pb2.QueryRouteResponse.FromString(await handler(request, context(header)))
+    assert [one.topic for one in response.message_queues] == [given, definition_pb2.Resource(name="stranger")]
+    assert [one.id for one in response.message_queues] == [1, 2]
 
 
 @pytest.mark.parametrize(("own", "header"), [("X", "X"), ("", "X"), ("X", ""), ("", "")])
 @pytest.mark.parametrize("stored", [("", "X%orders"), ("X", "orders")])
-def test_delivered_messages_name_the_topic_as_the_receive_did(own: str, header: str, stored: tuple[str, str]) -> None:
+async def test_delivered_messages_name_the_topic_as_the_receive_did(
+    own: str, header: str, stored: tuple[str, str]
+) -> None:
     """Java sends what it received: an ack under another name would be lost."""
     name = "orders" if own or header else "X%orders"
     given = definition_pb2.Resource(resource_namespace=own, name=name)
@@ -258,23 +249,20 @@ def test_delivered_messages_name_the_topic_as_the_receive_did(own: str, header: 
         for frame in frames:
             yield frame.SerializeToString()
 
-    async def run() -> None:
-        handler: Any = rpc(V2 + "ReceiveMessage", receive, CallKind.SERVER_STREAM).handler
-        request = service_pb2.ReceiveMessageRequest()
-        request.message_queue.topic.CopyFrom(given)
-        answer = [frame async for frame in handler(request.SerializeToString(), context(header))]
-        assert answer[0] == frames[0].SerializeToString()
-        message = service_pb2.ReceiveMessageResponse.FromString(answer[1]).message
-        if own or header:
-            assert message.topic == given
-        message.topic.CopyFrom(frames[1].message.topic)
-        assert message == frames[1].message
-
-    asyncio.run(run())
+    handler: Any = rpc(V2 + "ReceiveMessage", receive, CallKind.SERVER_STREAM).handler
+    request = service_pb2.ReceiveMessageRequest()
+    request.message_queue.topic.CopyFrom(given)
+    answer = [frame async for frame in handler(request.SerializeToString(), context(header))]
+    assert answer[0] == frames[0].SerializeToString()
+    message = service_pb2.ReceiveMessageResponse.FromString(answer[1]).message
+    if own or header:
+        assert message.topic == given
+    message.topic.CopyFrom(frames[1].message.topic)
+    assert message == frames[1].message
 
 
 @pytest.mark.parametrize(("own", "header"), [("X", "X"), ("", "X"), ("X", "")])
-def test_a_stream_speaks_its_clients_words_also_unasked(own: str, header: str) -> None:
+async def test_a_stream_speaks_its_clients_words_also_unasked(own: str, header: str) -> None:
     """Settings come back as they were; a half message to be checked is of the topic that EndTransaction will name."""
     settings = service_pb2.TelemetryCommand()
     settings.settings.publishing.topics.add(resource_namespace=own, name="orders")
@@ -293,17 +281,14 @@ def test_a_stream_speaks_its_clients_words_also_unasked(own: str, header: str) -
     async def once() -> AsyncIterator[bytes]:
         yield settings.SerializeToString()
 
-    async def run() -> None:
-        handler: Any = rpc(V2 + "Telemetry", telemetry, CallKind.BIDI).handler
-        response = [service_pb2.TelemetryCommand.FromString(one) async for one in handler(once(), context(header))]
-        assert response[0] == settings
-        topics = [one.recover_orphaned_transaction_command.message.topic for one in response[1:]]
-        assert [(one.resource_namespace, one.name) for one in topics] == [("X", "payments"), ("", "Y%payments")]
-
-    asyncio.run(run())
+    handler: Any = rpc(V2 + "Telemetry", telemetry, CallKind.BIDI).handler
+    response = [service_pb2.TelemetryCommand.FromString(one) async for one in handler(once(), context(header))]
+    assert response[0] == settings
+    topics = [one.recover_orphaned_transaction_command.message.topic for one in response[1:]]
+    assert [(one.resource_namespace, one.name) for one in topics] == [("X", "payments"), ("", "Y%payments")]
 
 
-def test_a_stream_that_ends_early_ends_its_handler() -> None:
+async def test_a_stream_that_ends_early_ends_its_handler() -> None:
     ended: list[str] = []
 
     async def stream(request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
@@ -313,14 +298,11 @@ def test_a_stream_that_ends_early_ends_its_handler() -> None:
         finally:
             ended.append("stream")
 
-    async def run() -> None:
-        handler: Any = rpc(V2 + "ReceiveMessage", stream, CallKind.SERVER_STREAM).handler
-        frames = handler(b"", context("X"))
-        await anext(frames)
-        await frames.aclose()
-        assert ended == ["stream"]
-
-    asyncio.run(run())
+    handler: Any = rpc(V2 + "ReceiveMessage", stream, CallKind.SERVER_STREAM).handler
+    frames = handler(b"", context("X"))
+    await anext(frames)
+    await frames.aclose()
+    assert ended == ["stream"]
 
 
 def test_no_other_module_of_a_server_knows_a_namespace() -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.rpcs import fake_rpc
 from pydantic import ValidationError
 
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 from evenq.serving.auth.server_auth import CLOCK_SKEW_MS, Auth, AuthSettings
 from evenq.serving.auth.users import UserResource
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, Resource, Rpc, RpcContext
 from evenq.wire.signature import Secret
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -27,9 +28,7 @@ async def answer(request: bytes, context: RpcContext) -> bytes:
 
 def rpc() -> Rpc:
     access = Access(Resource.CLUSTER, Action.INTERNAL)
-    return Rpc(
-        method=CALL, kind=CallKind.UNARY, handler=answer, response=service_pb2.EndTransactionResponse, access=access
-    )
+    return fake_rpc(CALL, answer, service_pb2.EndTransactionResponse, access=access)
 
 
 async def test_switched_off_it_hands_back_what_it_is_given() -> None:
@@ -79,28 +78,25 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"clock_skew_ms": 5_000}, False, 6_000, False),
     ],
 )
-def test_a_signature_that_was_listened_to_is_of_use_for_a_minute_unless_nobody_can_listen(
+async def test_a_signature_that_was_listened_to_is_of_use_for_a_minute_unless_nobody_can_listen(
     tmp_path: Path, given: dict[str, int], plain: bool, late_ms: int, taken: bool
 ) -> None:
-    async def test() -> None:
-        clock, file = FakeClock(), tmp_path / "users.toml"
-        file.write_text(FILE.format(secret="first-secret"))
-        settings = AuthSettings.model_validate({"enabled": True, "users": file, **given})
-        below = LoopNet(clock)
-        below.serve("server:1", Auth(settings, clock=clock, plain=plain).rpcs([rpc()]))
-        caught = Signer("evenq-internal", Secret("first-secret"), clock=clock).headers()
-        clock.jump_wall(late_ms)
-        raw = await below.unary("server:1", CALL, b"", timeout_ms=1_000, metadata=caught)
-        code = service_pb2.EndTransactionResponse.FromString(raw).status.code
-        assert code == (0 if taken else 40100)
-
-    asyncio.run(test())
+    clock, file = FakeClock(), tmp_path / "users.toml"
+    file.write_text(FILE.format(secret="first-secret"))
+    settings = AuthSettings.model_validate({"enabled": True, "users": file, **given})
+    below = LoopNet(clock)
+    below.serve("server:1", Auth(settings, clock=clock, plain=plain).rpcs([rpc()]))
+    caught = Signer("evenq-internal", Secret("first-secret"), clock=clock).headers()
+    clock.jump_wall(late_ms)
+    raw = await below.unary("server:1", CALL, b"", timeout_ms=1_000, metadata=caught)
+    code = service_pb2.EndTransactionResponse.FromString(raw).status.code
+    assert code == (0 if taken else 40100)
 
 
-def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_interval(
+async def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_interval(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
+    async with asyncio.timeout(60):
         caplog.set_level(logging.INFO)
         clock, file = FakeClock(), tmp_path / "users.toml"
         file.write_text(FILE.format(secret="first-secret"))
@@ -139,5 +135,3 @@ def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_inte
             await clock.advance(1_000)
         await client.close()
         await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))

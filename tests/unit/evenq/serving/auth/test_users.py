@@ -119,9 +119,9 @@ def test_a_user_may_have_several_secrets_while_they_change() -> None:
         ('[users.u]\nsecret = "12345678"\nadmin = "yes"\n', "true or false"),
         ('[users.u]\nsecret = "12345678"\nadmin = true\nallow = [1]\n', "give one of"),
         ('[users.u]\nsecret = "12345678"\nallow = ["topic:x"]\n', "a grant is"),
-        ('[users.u]\nsecret = "12345678"\nallow = [{resource="queue:x",actions=["consume"]}]\n', "is none of"),
-        ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:a*b",actions=["consume"]}]\n', "is none of"),
-        ('[users.u]\nsecret = "12345678"\nallow = [{resource="cluster:x",actions=["describe"]}]\n', "is none of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="queue:x",actions=["consume"]}]\n', "is not one of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:a*b",actions=["consume"]}]\n', "is not one of"),
+        ('[users.u]\nsecret = "12345678"\nallow = [{resource="cluster:x",actions=["describe"]}]\n', "is not one of"),
         ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:x",actions=["internal"]}]\n', "give a list out of"),
         ('[users.u]\nsecret = "12345678"\nallow = [{resource="group:x",actions=["publish"]}]\n', "give a list out of"),
         ('[users.u]\nsecret = "12345678"\nallow = [{resource="topic:x",actions=[]}]\n', "give a list out of"),
@@ -141,3 +141,20 @@ def test_a_file_that_makes_no_sense_is_refused_by_name_and_without_its_secrets(t
 def test_a_file_without_the_servers_own_user_is_refused() -> None:
     with pytest.raises(SettingsError, match="0 users with internal = true"):
         Users.parse(b'[users.u]\nsecret = "12345678"\n')
+
+
+def test_grants_are_listed_by_resource_without_secrets() -> None:
+    content = '[users.u]\nsecret = "12345678"\nallow = [\n'
+    for resource, action in (
+        ("topic:eu-*", "publish"),
+        ("topic:eu-*", "consume"),
+        ("group:*", "*"),
+        ("cluster", "describe"),
+    ):
+        content += f'{{ resource = "{resource}", actions = ["{action}"] }},\n'
+    assert user(content + "]\n").grants() == [
+        ("cluster", ("describe",)),
+        ("group:*", ("consume", "create", "delete", "describe", "operate")),
+        ("topic:eu-*", ("consume", "describe", "publish")),
+    ]
+    assert user('[users.u]\nsecret = "12345678"\nadmin = true\n').grants() == []

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 from evenq_proofs.waiting import until_async
 
 from evenq import errors
@@ -73,34 +75,12 @@ class Service:
 
     def rpcs(self) -> list[Rpc]:
         return [
-            Rpc(
-                method=UNARY,
-                kind=CallKind.UNARY,
-                handler=self.on_unary,
-                response=service_pb2.AckMessageResponse,
-                access=ACCESS,
+            fake_rpc(UNARY, self.on_unary, service_pb2.AckMessageResponse, access=ACCESS),
+            fake_rpc(
+                STREAM, self.on_stream, service_pb2.ReceiveMessageResponse, kind=CallKind.SERVER_STREAM, access=ACCESS
             ),
-            Rpc(
-                method=STREAM,
-                kind=CallKind.SERVER_STREAM,
-                handler=self.on_stream,
-                response=service_pb2.ReceiveMessageResponse,
-                access=ACCESS,
-            ),
-            Rpc(
-                method=BARE,
-                kind=CallKind.SERVER_STREAM,
-                handler=self.on_stream,
-                response=registry_pb2.RouteEvent,
-                access=ACCESS,
-            ),
-            Rpc(
-                method=BIDI,
-                kind=CallKind.BIDI,
-                handler=self.on_bidi,
-                response=service_pb2.AckMessageResponse,
-                access=ACCESS,
-            ),
+            fake_rpc(BARE, self.on_stream, registry_pb2.RouteEvent, kind=CallKind.SERVER_STREAM, access=ACCESS),
+            fake_rpc(BIDI, self.on_bidi, service_pb2.AckMessageResponse, kind=CallKind.BIDI, access=ACCESS),
         ]
 
 
@@ -117,26 +97,22 @@ async def failing(error: Exception) -> bytes:
     raise error
 
 
-def run(
-    test: Callable[[Service, GrpcServer, GrpcNet, str], Awaitable[None]], options: GrpcServerOptions | None = None
-) -> None:
-    async def main() -> None:
-        service = Service()
-        chosen = replace(options or GrpcServerOptions(), front=FRONT)
-        door = await open_grpc_server(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=chosen)
-        net = GrpcNet()
-        try:
-            async with asyncio.timeout(60):
-                await test(service, door, net, f"127.0.0.1:{door.port}")
-        finally:
-            await net.close()
-            await door.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def a_server(options: GrpcServerOptions | None = None) -> AsyncIterator[tuple[Service, GrpcServer, GrpcNet, str]]:
+    service = Service()
+    chosen = replace(options or GrpcServerOptions(), front=FRONT)
+    door = await open_grpc_server(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=chosen)
+    net = GrpcNet()
+    try:
+        async with asyncio.timeout(60):
+            yield service, door, net, f"127.0.0.1:{door.port}"
+    finally:
+        await net.close()
+        await door.stop()
 
 
-def test_bytes_pass_as_they_are_and_the_context_knows_the_caller() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_bytes_pass_as_they_are_and_the_context_knows_the_caller() -> None:
+    async with a_server() as (service, door, net, address):
         metadata = {"x-mq-client-id": "c1", "x-mq-language": "java"}
         assert await net.unary(address, UNARY, b"\x00\xff", timeout_ms=3_000, metadata=metadata) == b"\x00\xff"
         context = service.contexts[0]
@@ -147,13 +123,10 @@ def test_bytes_pass_as_they_are_and_the_context_knows_the_caller() -> None:
         assert door.stats[UNARY].finished == 1
         assert door.running == 0
 
-    run(test)
 
-
-def test_a_client_id_that_is_too_long_reaches_no_handler() -> None:
+async def test_a_client_id_that_is_too_long_reaches_no_handler() -> None:
     """104,000 ids of 11.5 KB each were kept for good."""
-
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+    async with a_server() as (service, _door, net, address):
         metadata = {"x-mq-client-id": "c" * 11_500}
         reply = await net.unary(address, UNARY, b"", timeout_ms=3_000, metadata=metadata)
         status = service_pb2.AckMessageResponse.FromString(reply).status
@@ -162,11 +135,9 @@ def test_a_client_id_that_is_too_long_reaches_no_handler() -> None:
         assert service_pb2.ReceiveMessageResponse.FromString(frames[0]).status.code == 40000
         assert service.contexts == []
 
-    run(test)
 
-
-def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
+    async with a_server() as (service, door, net, address):
         service.unary = lambda _: failing(errors.IllegalTopic("topic 'a b' holds a blank"))
         response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
         assert (response.status.code, response.status.message) == (40002, "topic 'a b' holds a blank")
@@ -175,11 +146,9 @@ def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
         assert service_pb2.ReceiveMessageResponse.FromString(frames[1]).status.code == 40002
         assert door.stats[UNARY].errors == {40002: 1}
 
-    run(test)
 
-
-def test_a_mistake_of_ours_is_an_id_that_is_also_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_mistake_of_ours_is_an_id_that_is_also_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_server() as (service, _door, net, address):
         service.unary = lambda _: failing(KeyError("/secret/path"))
         response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
         assert response.status.code == 50001
@@ -187,11 +156,10 @@ def test_a_mistake_of_ours_is_an_id_that_is_also_in_the_log(caplog: pytest.LogCa
         incident = response.status.message.split()[2].rstrip(";")
         assert [record for record in caplog.records if getattr(record, "incident", "") == incident]
 
-    run(test)
 
+async def test_a_request_that_does_not_decode_is_the_callers_mistake() -> None:
+    async with a_server() as (service, _door, net, address):
 
-def test_a_request_that_does_not_decode_is_the_callers_mistake() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         async def decode(request: bytes) -> bytes:
             return service_pb2.AckMessageRequest.FromString(request).SerializeToString()
 
@@ -199,45 +167,37 @@ def test_a_request_that_does_not_decode_is_the_callers_mistake() -> None:
         sent = await net.unary(address, UNARY, b"\xff\xff\xff", timeout_ms=3_000)
         assert service_pb2.AckMessageResponse.FromString(sent).status.code == 40000
 
-    run(test)
 
-
-def test_errors_that_name_files_do_not_travel() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_errors_that_name_files_do_not_travel() -> None:
+    async with a_server() as (service, _door, net, address):
         service.unary = lambda _: failing(errors.StoreCorrupted("/data/0000.log at 77"))
         response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
         assert response.status.code == 50001
         assert "/data" not in response.status.message
 
-    run(test)
 
-
-def test_a_disk_that_fails_under_a_call_leaves_its_outcome_open(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_fails_under_a_call_leaves_its_outcome_open(caplog: pytest.LogCaptureFixture) -> None:
     """As many calls may wait then as a broker takes: the cause is said once, by the process that ends."""
-
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+    async with a_server() as (service, _door, net, address):
         service.unary = lambda _: failing(errors.StorePoisoned("writing /data/0000.log failed"))
         answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
         assert answer.status.code == 50401
-        assert "whether this was stored is not known" in answer.status.message
+        assert "it is unknown whether this was stored" in answer.status.message
         assert "/data" not in answer.status.message
-
-    run(test)
     assert not caplog.records
 
 
-def test_a_stream_without_status_ends_with_the_error_itself() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_stream_without_status_ends_with_the_error_itself() -> None:
+    async with a_server() as (service, _door, net, address):
         service.unary = lambda _: failing(errors.TooManyRequests("the watcher is 1000 events behind"))
         with pytest.raises(errors.TooManyRequests, match="1000 events behind"):
             async for _ in net.stream(address, BARE, b"", timeout_ms=3_000):
                 pass
 
-    run(test)
 
+async def test_messages_that_leave_in_one_piece_are_messages_of_the_stream() -> None:
+    async with a_server() as (service, _door, net, _address):
 
-def test_messages_that_leave_in_one_piece_are_messages_of_the_stream() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         async def pieces(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             yield [b"one", b"", b"x" * 70_000]
             yield b"last"
@@ -251,19 +211,15 @@ def test_messages_that_leave_in_one_piece_are_messages_of_the_stream() -> None:
         await other.stop()
         assert result == [b"one", b"", b"x" * 70_000, b"last"]
 
-    run(test)
 
-
-def test_an_unknown_method_is_unimplemented() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_an_unknown_method_is_unimplemented() -> None:
+    async with a_server() as (_service, _door, net, address):
         with pytest.raises(errors.Unsupported, match=r"/no\.Such/Method"):
             await net.unary(address, "/no.Such/Method", b"", timeout_ms=3_000)
 
-    run(test)
 
-
-def test_one_call_more_than_the_maximum_is_answered_and_not_run() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_one_call_more_than_the_maximum_is_answered_and_not_run() -> None:
+    async with a_server(GrpcServerOptions(running_max=1)) as (service, _door, net, address):
         service.unary = service.park
         parked = asyncio.ensure_future(net.unary(address, UNARY, b"", timeout_ms=10_000))
         await service.parked.wait()
@@ -273,11 +229,9 @@ def test_one_call_more_than_the_maximum_is_answered_and_not_run() -> None:
         parked.cancel()
         await service.ended.wait()
 
-    run(test, GrpcServerOptions(running_max=1))
 
-
-def test_a_caller_that_goes_away_cancels_its_handler() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_caller_that_goes_away_cancels_its_handler() -> None:
+    async with a_server() as (service, door, net, address):
         service.unary = service.park
         frames = net.stream(address, STREAM, b"", timeout_ms=10_000)
         assert await anext(frames) == b"first"
@@ -286,12 +240,10 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
         await service.ended.wait()
         await until_async(lambda: door.running == 0)
 
-    run(test)
-
 
 @pytest.mark.slow
-def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
+    async with a_server() as (service, door, net, address):
         service.unary = service.park
         polls = [net.stream(address, STREAM, b"", timeout_ms=60_000) for _ in range(2_000)]
         # The connection first: 2,000 calls beside it leave a busy machine no turn to make it before gRPC gives it up.
@@ -302,11 +254,9 @@ def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
         ended = await asyncio.gather(*(anext(poll) for poll in polls), return_exceptions=True)
         assert {type(error) for error in ended} == {errors.ConnectionFailed}
 
-    run(test)
 
-
-def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> None:
+    async with a_server() as (_service, _door, _net, address):
         channel: Any
         async with grpc.aio.insecure_channel(address) as channel:
             call = channel.stream_stream(BIDI)()
@@ -315,14 +265,11 @@ def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> 
             assert await call.read() == b"a"
             call.cancel()
 
-    run(test)
-
 
 @pytest.mark.parametrize("grace_ms", [0, 10_000])
-def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
+async def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
     """Decision 25: an error would make Rust's SDK spin for ever."""
-
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+    async with a_server() as (service, door, _net, address):
         channel: Any
         async with grpc.aio.insecure_channel(address) as channel:
             call = channel.stream_stream(BIDI)()
@@ -335,11 +282,9 @@ def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> N
             assert SystemClock().monotonic_ms() - before < 5_000
         assert service.ended.is_set()
 
-    run(test)
 
-
-def test_clients_that_are_turned_away_connect_anew_and_their_calls_go_on() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_clients_that_are_turned_away_connect_anew_and_their_calls_go_on() -> None:
+    async with a_server() as (service, door, _net, address):
         release = asyncio.Event()
 
         async def waiting(request: bytes) -> bytes:
@@ -367,11 +312,9 @@ def test_clients_that_are_turned_away_connect_anew_and_their_calls_go_on() -> No
             assert len({context.peer for context in service.contexts}) == 1 + turns
             session.cancel()
 
-    run(test)
 
-
-def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
+    async with a_server() as (_service, door, net, address):
         states = net.stream(address, "/grpc.health.v1.Health/Watch", b"", timeout_ms=None)
         assert await anext(states) == SERVING
         before = SystemClock().monotonic_ms()
@@ -379,11 +322,9 @@ def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
         assert [state async for state in states] == [NOT_SERVING]
         assert SystemClock().monotonic_ms() - before < 5_000
 
-    run(test)
 
-
-def test_stop_lets_a_running_call_finish() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_stop_lets_a_running_call_finish() -> None:
+    async with a_server() as (service, door, net, address):
         release = asyncio.Event()
 
         async def wait(request: bytes) -> bytes:
@@ -400,11 +341,9 @@ def test_stop_lets_a_running_call_finish() -> None:
         assert await call == b"x"
         await stopping
 
-    run(test)
 
-
-def test_a_port_in_use_is_named() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_port_in_use_is_named() -> None:
+    async with a_server() as (_service, door, _net, _address):
         with pytest.raises(errors.PortInUse, match=rf"port {door.port} .* --port"):
             await open_grpc_server(
                 [], host="127.0.0.1", port=door.port, clock=SystemClock(), options=GrpcServerOptions(front=FRONT)
@@ -414,11 +353,9 @@ def test_a_port_in_use_is_named() -> None:
                 [], host="no.such.host.invalid", port=0, clock=SystemClock(), options=GrpcServerOptions(front=FRONT)
             )
 
-    run(test)
 
-
-def test_a_call_knows_the_door_it_came_through() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_call_knows_the_door_it_came_through() -> None:
+    async with a_server() as (service, _door, net, address):
         options = GrpcServerOptions(front=FRONT, listener=Listener("external"))
         other = await open_grpc_server(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=options)
         try:
@@ -428,31 +365,25 @@ def test_a_call_knows_the_door_it_came_through() -> None:
             await other.stop()
         assert [context.listener.name for context in service.contexts] == ["default", "external"]
 
-    run(test)
 
-
-def test_garbage_on_the_port_hurts_nobody() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_garbage_on_the_port_hurts_nobody() -> None:
+    async with a_server() as (_service, door, net, address):
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 50, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff"):
             with socket.create_connection(("127.0.0.1", door.port)) as connection:
                 connection.sendall(garbage)
         assert await net.unary(address, UNARY, b"fine", timeout_ms=3_000) == b"fine"
 
-    run(test)
 
-
-def test_a_body_of_4_mib_fits_and_one_over_the_limit_is_refused() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_body_of_4_mib_fits_and_one_over_the_limit_is_refused() -> None:
+    async with a_server() as (_service, _door, net, address):
         body = bytes((4 << 20) + (128 << 10))
         assert await net.unary(address, UNARY, body, timeout_ms=10_000) == body
         with pytest.raises(errors.PayloadTooLarge):
             await net.unary(address, UNARY, bytes((8 << 20) + 1), timeout_ms=10_000)
 
-    run(test)
 
-
-def test_health_is_checked_and_watched() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_health_is_checked_and_watched() -> None:
+    async with a_server() as (_service, door, net, address):
         check, watch = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
         assert await net.unary(address, check, b"", timeout_ms=3_000) == b"\x08\x01"
         with pytest.raises(errors.NotFound):
@@ -463,11 +394,9 @@ def test_health_is_checked_and_watched() -> None:
         assert await anext(states) == b"\x08\x02"
         await states.aclose()
 
-    run(test)
 
-
-def test_all_status_codes_of_errors_survive_the_trip() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_all_status_codes_of_errors_survive_the_trip() -> None:
+    async with a_server() as (service, _door, net, address):
         for code in (40000, 40100, 40300, 40404, 40800, 41301, 42800, 50002, 50100, 50400, 50500):
             service.unary = lambda _, code=code: failing(error_of(code, "text"))  # type: ignore[misc]  # default argument
             with pytest.raises(errors.Error, match="text") as caught:
@@ -475,11 +404,9 @@ def test_all_status_codes_of_errors_survive_the_trip() -> None:
                     pass
             assert caught.value.code == code
 
-    run(test)
 
-
-def test_a_full_server_still_says_that_it_is_alive() -> None:
-    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+async def test_a_full_server_still_says_that_it_is_alive() -> None:
+    async with a_server(GrpcServerOptions(running_max=1)) as (service, _door, net, address):
         service.unary = service.park
         parked = asyncio.ensure_future(net.unary(address, UNARY, b"", timeout_ms=60_000))
         await service.parked.wait()
@@ -488,5 +415,3 @@ def test_a_full_server_still_says_that_it_is_alive() -> None:
         assert await net.unary(address, "/grpc.health.v1.Health/Check", b"", timeout_ms=3_000) == SERVING
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
-
-    run(test, GrpcServerOptions(running_max=1))

@@ -26,7 +26,7 @@ async def test_a_check_answers_the_state_of_the_server_and_of_named_services():
     assert not health.serving
     health.set_serving(serving=True, service="evenq.v1.Data")
     assert await check(write_bytes(1, b"evenq.v1.Data"), CONTEXT) == SERVING
-    with pytest.raises(NotFound, match="'nothing'; ask with the empty name"):
+    with pytest.raises(NotFound, match="'nothing' has no health state; use the empty name"):
         await check(write_bytes(1, b"nothing"), CONTEXT)
 
 

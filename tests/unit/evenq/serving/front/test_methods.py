@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.serving.front.health import Health
 from evenq.serving.front.methods import all_served
-from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc
+from evenq.serving.rpc import Access, Action, Resource
 
 ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
 
@@ -16,7 +17,7 @@ async def answer(request, context):
 
 
 def rpc(method):
-    return Rpc(method=method, kind=CallKind.UNARY, handler=answer, response=bytes, access=ACCESS)
+    return fake_rpc(method, answer, bytes, access=ACCESS)
 
 
 def test_health_and_reflection_are_served_beside_a_programs_calls() -> None:

@@ -108,7 +108,7 @@ IDLE_BYTES_MAX = 2_300
 """CPython 3.11 takes 1,950."""
 
 
-def test_a_stream_that_asks_nothing_costs_little() -> None:
+async def test_a_stream_that_asks_nothing_costs_little() -> None:
     """Anybody may open thousands of them, and they are not ended."""
     block = encode([
         (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"h"),
@@ -116,36 +116,32 @@ def test_a_stream_that_asks_nothing_costs_little() -> None:
         (b"content-type", b"application/grpc"), (b"te", b"trailers"),
     ])  # fmt: skip
     count = 2_000
+    server = Http2GrpcServer([], clock=SystemClock(), options=GrpcServerOptions())
+    await server.start("127.0.0.1", 0)
+    protocol = Http2Protocol(server._server)
+    loop = asyncio.get_running_loop()
 
-    async def story() -> None:
-        server = Http2GrpcServer([], clock=SystemClock(), options=GrpcServerOptions())
-        await server.start("127.0.0.1", 0)
-        protocol = Http2Protocol(server._server)
-        loop = asyncio.get_running_loop()
+    def begin() -> None:  # as a loop calls protocols, in no task
+        protocol.connection_made(Transport())  # type: ignore[arg-type]
+        protocol.data_received(f.PREFACE + f.settings({}))
 
-        def begin() -> None:  # as a loop calls protocols, in no task
-            protocol.connection_made(Transport())  # type: ignore[arg-type]
-            protocol.data_received(f.PREFACE + f.settings({}))
+    def fill() -> None:
+        for number in range(1, 2 * count, 2):
+            protocol.data_received(f.frame(f.HEADERS, f.END_HEADERS, number, block))
 
-        def fill() -> None:
-            for number in range(1, 2 * count, 2):
-                protocol.data_received(f.frame(f.HEADERS, f.END_HEADERS, number, block))
-
-        loop.call_soon(begin)
-        await SystemClock().sleep_ms(0)
-        gc.collect()
-        tracemalloc.start()
-        try:
-            loop.call_soon(fill)
-            async with asyncio.timeout(60):
-                while server.running < count:
-                    await SystemClock().sleep_ms(1)
-            each = tracemalloc.get_traced_memory()[0] / count
-        finally:
-            tracemalloc.stop()
-        assert len(protocol.core.streams) == count
-        protocol.connection_lost(None)
-        await server.stop()
-        assert each < IDLE_BYTES_MAX
-
-    asyncio.run(story())
+    loop.call_soon(begin)
+    await SystemClock().sleep_ms(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        loop.call_soon(fill)
+        async with asyncio.timeout(60):
+            while server.running < count:
+                await SystemClock().sleep_ms(1)
+        each = tracemalloc.get_traced_memory()[0] / count
+    finally:
+        tracemalloc.stop()
+    assert len(protocol.core.streams) == count
+    protocol.connection_lost(None)
+    await server.stop()
+    assert each < IDLE_BYTES_MAX

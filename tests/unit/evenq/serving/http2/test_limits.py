@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -115,65 +116,56 @@ PEERS = {
 
 
 @pytest.mark.parametrize("limit", PEERS)
-def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
+async def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
     peer = PEERS[limit]
-
-    async def story() -> None:
-        server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**peer.limits))
-        port = await server.start("127.0.0.1", 0)
-        made = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(peer.connections)]
-        try:
-            for one in made:
-                await asyncio.to_thread(one.sendall, peer.hello + peer.sends)
-            await until_async(lambda: limit in server.totals.reached, f"{limit} is not in {server.totals.reached}")
-        finally:
-            for one in made:
-                one.close()
-            await server.stop(0)
-
-    asyncio.run(story())
+    server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**peer.limits))
+    port = await server.start("127.0.0.1", 0)
+    made = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(peer.connections)]
+    try:
+        for one in made:
+            await asyncio.to_thread(one.sendall, peer.hello + peer.sends)
+        await until_async(lambda: limit in server.totals.reached, f"{limit} is not in {server.totals.reached}")
+    finally:
+        for one in made:
+            one.close()
+        await server.stop(0)
 
 
-def played(limits: dict[str, int], sends: bytes, check: Callable[[Http2Server], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def with_unread(limits: dict[str, int], sends: bytes) -> AsyncIterator[Http2Server]:
     """One peer whose windows stay shut."""
-
-    async def story() -> None:
-        server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**limits))
-        port = await server.start("127.0.0.1", 0)
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
-                await asyncio.to_thread(peer.sendall, CLOSED + sends)
-                await check(server)
-        finally:
-            await server.stop(0)
-        assert server.totals.unread_bytes == server.totals.streams == 0
-
-    asyncio.run(story())
+    server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**limits))
+    port = await server.start("127.0.0.1", 0)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+            await asyncio.to_thread(peer.sendall, CLOSED + sends)
+            yield server
+    finally:
+        await server.stop(0)
+    assert server.totals.unread_bytes == server.totals.streams == 0
 
 
-def test_an_address_that_leaves_its_answers_unread_is_refused_more_of_them() -> None:
-    async def check(server: Http2Server) -> None:
+async def test_an_address_that_leaves_its_answers_unread_is_refused_more_of_them() -> None:
+
+    sends = b"".join(call(one, "/s/Echo", 20_000) for one in range(1, 15, 2))
+    async with with_unread({"address_unread_bytes": 50000}, sends) as server:
         await until_async(lambda: server.totals.calls_refused, "no call is refused")
         assert server.totals.calls_refused == 2
         assert server.totals.reached == {"address_unread_bytes": 2}
         assert 100_000 <= server.totals.unread_bytes < 101_000
 
-    sends = b"".join(call(one, "/s/Echo", 20_000) for one in range(1, 15, 2))
-    played({"address_unread_bytes": 50_000}, sends, check)
 
-
-def test_an_unread_answer_counts_among_the_calls_of_its_address() -> None:
+async def test_an_unread_answer_counts_among_the_calls_of_its_address() -> None:
     """Its handler is over, but its stream is not: many small ones would pass every bound that counts bytes."""
-
-    async def check(server: Http2Server) -> None:
+    async with with_unread(
+        {"calls_per_address_max": 3}, b"".join(call(one, "/s/Echo", 1) for one in (1, 3, 5, 7, 9))
+    ) as server:
         await until_async(lambda: server.totals.calls_refused, "no call is refused")
         assert (server.totals.calls_refused, server.totals.streams) == (2, 3)
         assert server.totals.reached == {"calls_per_address_max": 2}
 
-    played({"calls_per_address_max": 3}, b"".join(call(one, "/s/Echo", 1) for one in (1, 3, 5, 7, 9)), check)
 
-
-def test_requests_are_not_read_while_the_answers_of_their_address_wait() -> None:
+async def test_requests_are_not_read_while_the_answers_of_their_address_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler of a bidirectional stream is given one message after the other, and none while its peer does not read
     what it asked for before, on whatever stream.
     """
@@ -184,20 +176,15 @@ def test_requests_are_not_read_while_the_answers_of_their_address_wait() -> None
             read.append(of.stream.id)
             await of.send(bytes(20_000))
 
-    async def check(server: Http2Server) -> None:
+    message = b"\0\0\0\0\x64" + bytes(100)
+    sends = b"".join(head(one, "/s/Each") + f.frame(f.DATA, 0, one, message * 100) for one in (1, 3))
+    monkeypatch.setitem(METHODS, "/s/Each", Method(CallKind.BIDI, answer_each))
+    async with with_unread({"address_unread_bytes": 50_000}, sends) as server:
         await until_async(lambda: "address_unread_bytes" in server.totals.reached, "nobody waits")
         await SystemClock().sleep_ms(50)
         assert read == [1, 1, 1]
         assert server.totals.request_bytes == 2 * 100 * 105 - 3 * 105
         assert server.totals.unread_bytes == 3 * 20_005
-
-    message = b"\0\0\0\0\x64" + bytes(100)
-    sends = b"".join(head(one, "/s/Each") + f.frame(f.DATA, 0, one, message * 100) for one in (1, 3))
-    METHODS["/s/Each"] = Method(CallKind.BIDI, answer_each)
-    try:
-        played({"address_unread_bytes": 50_000}, sends, check)
-    finally:
-        del METHODS["/s/Each"]
 
 
 def test_data_beyond_a_connections_window_counts_too() -> None:

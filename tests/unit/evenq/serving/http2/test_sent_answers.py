@@ -5,6 +5,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.runtime.clock import SystemClock
 from evenq.serving.front.http2_grpc_server import Http2GrpcServer
@@ -15,7 +16,7 @@ from evenq.serving.http2.events import AnswerRefused, StreamReset
 from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL
 from evenq.serving.http2.sent_answers import SentAnswers
-from evenq.serving.rpc import Access, Action, CallKind, Frames, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Frames, Resource, RpcContext
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.hpack import encode
@@ -237,7 +238,7 @@ def test_a_ping_says_nothing_of_an_answer_that_waits_for_a_window() -> None:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_handler_is_told_over_a_socket(asks: bool) -> None:
+async def test_a_handler_is_told_over_a_socket(asks: bool) -> None:
     told: list[str] = []
 
     async def handler(_: bytes, context: RpcContext) -> AsyncIterator[Frames]:
@@ -245,12 +246,9 @@ def test_a_handler_is_told_over_a_socket(asks: bool) -> None:
         if asks:
             context.untaken = lambda: told.append(context.method)
 
-    async def main() -> None:
+    async with asyncio.timeout(30):
         access = Access(resource=Resource.NONE, action=Action.CONSUME)
-        rpc = Rpc(
-            method=RECEIVE, kind=CallKind.SERVER_STREAM, handler=handler, access=access,
-            response=service_pb2.ReceiveMessageResponse,
-        )  # fmt: skip
+        rpc = fake_rpc(RECEIVE, handler, service_pb2.ReceiveMessageResponse, kind=CallKind.SERVER_STREAM, access=access)
         server = Http2GrpcServer([rpc], clock=SystemClock(), options=GrpcServerOptions())
         await server.start("127.0.0.1", 0)
         try:
@@ -269,8 +267,6 @@ def test_a_handler_is_told_over_a_socket(asks: bool) -> None:
             assert server.totals.sent_answers == 0
         finally:
             await server.stop(0)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 async def _until(reader: asyncio.StreamReader, complete: Callable[[bytes], bool]) -> bytes:

@@ -7,7 +7,8 @@ import ssl
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,38 +93,35 @@ class Forgetful(list[Call]):
 
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest) -> Any:
+def loop_factory(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def run(
-    loop: Any,
-    test: Callable[[Service, Http2Server, int], Awaitable[None]],
-    *,
-    host: str = "127.0.0.1",
-    tls: Callable[[], ssl.SSLContext] | None = None,
-    **limits: int,
-) -> None:
-    async def main() -> None:
-        service = Service()
-        server = Http2Server(service.methods, clock=SystemClock(), limits=Http2Limits(**limits), tls=tls)
-        port = await server.start(host, 0)
-        try:
-            async with asyncio.timeout(60):
-                await test(service, server, port)
-        finally:
-            await server.stop(0)
-        assert server.totals.connections == server.totals.streams == 0
-        assert server.totals.request_bytes == server.totals.unread_bytes == 0
-        assert len(server.deadlines) == 0
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
+@asynccontextmanager
+async def running(
+    *, host: str = "127.0.0.1", tls: Callable[[], ssl.SSLContext] | None = None, **limits: int
+) -> AsyncIterator[tuple[Service, Http2Server, int]]:
+    service = Service()
+    server = Http2Server(service.methods, clock=SystemClock(), limits=Http2Limits(**limits), tls=tls)
+    port = await server.start(host, 0)
+    try:
+        async with asyncio.timeout(60):
+            yield service, server, port
+    finally:
+        await server.stop(0)
+    assert server.totals.connections == server.totals.streams == 0
+    assert server.totals.request_bytes == server.totals.unread_bytes == 0
+    assert len(server.deadlines) == 0
 
 
 def called(address: str, method: str, request: bytes = b"x", *, credentials: Any = None, **options: Any) -> Any:
-    """The answer, or the error, of one call on its own channel."""
-    channel = grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
+    """The answer, or the error, of one call on its own connection: channels share those that are not closed yet, and
+    one to a server that has ended at the same address may be among them.
+    """
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    channel = (
+        grpc.insecure_channel(address, own) if credentials is None else grpc.secure_channel(address, credentials, own)
+    )
     with channel:
         try:
             return channel.unary_unary(method)(request, timeout=options.pop("timeout", 5), **options)
@@ -131,42 +129,35 @@ def called(address: str, method: str, request: bytes = b"x", *, credentials: Any
             return error
 
 
-def test_a_wildcard_serves_ipv4_and_ipv6_and_peers_are_told_apart(loop: Any) -> None:
-    async def test(service: Service, _: Http2Server, port: int) -> None:
+async def test_a_wildcard_serves_ipv4_and_ipv6_and_peers_are_told_apart(loop_factory: Any) -> None:
+    async with running(host="0.0.0.0") as (service, _, port):
         assert await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Echo") == b"x"
         assert service.calls[0].peer.startswith("127.0.0.1:")
         if socket.has_ipv6:
             assert await asyncio.to_thread(called, f"[::1]:{port}", "/s/Echo") == b"x"
             assert service.calls[1].peer.startswith("[::1]:")
 
-    run(loop, test, host="0.0.0.0")
 
-
-def test_a_unix_socket_serves_and_one_in_use_is_named(loop: Any, tmp_path: Path) -> None:
+async def test_a_unix_socket_serves_and_one_in_use_is_named(loop_factory: Any, tmp_path: Path) -> None:
     path = f"unix:{tmp_path}/s"
-
-    async def test(service: Service, _: Http2Server, port: int) -> None:
-        assert port == 0
-        assert await asyncio.to_thread(called, path, "/s/Echo") == b"x"
-        assert service.calls[0].peer == "unix:"
-        with pytest.raises(errors.SettingsError, match="another path"):
-            await Http2Server({}, clock=SystemClock()).start(path, 0)
-
-    run(loop, test, host=path)
-    run(loop, test, host=path)  # the file that is left is no obstacle
+    for _ in range(2):  # the file that is left is no obstacle
+        async with running(host=path) as (service, _, port):
+            assert port == 0
+            assert await asyncio.to_thread(called, path, "/s/Echo") == b"x"
+            assert service.calls[0].peer == "unix:"
+            with pytest.raises(errors.SettingsError, match="another path"):
+                await Http2Server({}, clock=SystemClock()).start(path, 0)
 
 
-def test_a_handlers_status_comes_with_its_words_and_trailers(loop: Any) -> None:
-    async def test(_: Service, __: Http2Server, port: int) -> None:
+async def test_a_handlers_status_comes_with_its_words_and_trailers(loop_factory: Any) -> None:
+    async with running() as (_, __, port):
         error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Refuse")
         assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "grün\n")
         assert set(error.trailing_metadata()) == {("a", "b"), ("why-bin", b"\xff")}
 
-    run(loop, test)
 
-
-def test_a_compressed_message_is_refused_with_what_would_be_read(loop: Any) -> None:
-    async def test(_: Service, __: Http2Server, port: int) -> None:
+async def test_a_compressed_message_is_refused_with_what_would_be_read(loop_factory: Any) -> None:
+    async with running() as (_, __, port):
         gzip = grpc.Compression.Gzip
         error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Echo", bytes(10_000), compression=gzip)
         assert error.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -175,44 +166,40 @@ def test_a_compressed_message_is_refused_with_what_would_be_read(loop: Any) -> N
             ("grpc-accept-encoding", "identity"),
         ]
 
-    run(loop, test)
-
 
 @pytest.mark.slow
-def test_what_is_over_is_freed_without_the_collector(loop: Any) -> None:
+async def test_what_is_over_is_freed_without_the_collector(loop_factory: Any) -> None:
     """10,000 clients that vanish would otherwise be held, with all their buffers, until it comes."""
-
-    async def test(service: Service, server: Http2Server, port: int) -> None:
-        def client() -> None:
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                for _ in range(3):
-                    assert channel.unary_unary("/s/Echo")(b"x", timeout=60) == b"x"
-                with pytest.raises(grpc.RpcError):
-                    channel.unary_unary("/s/Refuse")(b"x", timeout=60)
-                assert list(channel.stream_stream("/s/Chat")(iter([b"a"]), timeout=60)) == [b"a"]
-                # Both are kept: a call that is not held is cancelled, maybe before it leaves.
-                parked = channel.unary_unary("/s/Park").future(b"x", timeout=60)
-                chat = channel.stream_stream("/s/Chat")(iter(threading.Event().wait, True), timeout=60)
-                assert chat.initial_metadata() == ()
-                assert service.parked.wait(60)
-                assert not parked.done()
-
-        seen: list[weakref.ref[Any]] = []
-        service.calls = Forgetful(lambda call: seen.extend(map(weakref.ref, (call, call.connection))))
-        await asyncio.to_thread(client)
-        await until_async(lambda: service.ended.is_set() and len(seen) == 2 * 6)
-        await until_async(lambda: not any(ref() for ref in seen))
-
     gc.collect()
     gc.disable()
     try:
-        run(loop, test)
+        async with running() as (service, _, port):
+
+            def client() -> None:
+                with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    for _ in range(3):
+                        assert channel.unary_unary("/s/Echo")(b"x", timeout=60) == b"x"
+                    with pytest.raises(grpc.RpcError):
+                        channel.unary_unary("/s/Refuse")(b"x", timeout=60)
+                    assert list(channel.stream_stream("/s/Chat")(iter([b"a"]), timeout=60)) == [b"a"]
+                    # Both are kept: a call that is not held is cancelled, maybe before it leaves.
+                    parked = channel.unary_unary("/s/Park").future(b"x", timeout=60)
+                    chat = channel.stream_stream("/s/Chat")(iter(threading.Event().wait, True), timeout=60)
+                    assert chat.initial_metadata() == ()
+                    assert service.parked.wait(60)
+                    assert not parked.done()
+
+            seen: list[weakref.ref[Any]] = []
+            service.calls = Forgetful(lambda call: seen.extend(map(weakref.ref, (call, call.connection))))
+            await asyncio.to_thread(client)
+            await until_async(lambda: service.ended.is_set() and len(seen) == 2 * 6)
+            await until_async(lambda: not any(ref() for ref in seen))
     finally:
         gc.enable()
 
 
-def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
-    async def test(service: Service, server: Http2Server, port: int) -> None:
+async def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop_factory: Any) -> None:
+    async with running() as (service, server, port):
         error = await asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park", timeout=0.3)
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await until_async(service.ended.is_set)
@@ -229,11 +216,10 @@ def test_a_deadline_and_a_caller_that_leaves_end_the_handler(loop: Any) -> None:
         await until_async(service.ended.is_set)
         await until_async(lambda: not server.totals.streams)
 
-    run(loop, test)
 
+async def test_a_handler_waits_for_a_client_that_does_not_read(loop_factory: Any) -> None:
+    async with running() as (service, server, port):
 
-def test_a_handler_waits_for_a_client_that_does_not_read(loop: Any) -> None:
-    async def test(service: Service, server: Http2Server, port: int) -> None:
         def slowly() -> Iterator[int]:
             with grpc.insecure_channel(f"127.0.0.1:{port}", options=NO_GROWTH) as channel:
                 frames = channel.unary_stream("/s/Pour")(b"", timeout=60)
@@ -248,10 +234,8 @@ def test_a_handler_waits_for_a_client_that_does_not_read(loop: Any) -> None:
         assert await asyncio.to_thread(next, reader) == 99 * 100_000
         reader.close()
 
-    run(loop, test)
 
-
-def test_mtls_shows_the_callers_certificate_and_refuses_others(loop: Any, tmp_path: Path) -> None:
+async def test_mtls_shows_the_callers_certificate_and_refuses_others(loop_factory: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     pair, mine = authority.sign("server", hosts=["127.0.0.1"]), authority.sign("client")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -261,8 +245,7 @@ def test_mtls_shows_the_callers_certificate_and_refuses_others(loop: Any, tmp_pa
     context.set_alpn_protocols(["h2"])
     root = authority.ca.read_bytes()
     invited = grpc.ssl_channel_credentials(root, mine.key.read_bytes(), mine.certificate.read_bytes())
-
-    async def test(service: Service, server: Http2Server, port: int) -> None:
+    async with running(tls=lambda: context, preface_ms=1500) as (service, server, port):
         address = f"127.0.0.1:{port}"
         for _ in range(20):
             assert await asyncio.to_thread(called, address, "/s/Echo", credentials=invited) == b"x"
@@ -278,8 +261,6 @@ def test_mtls_shows_the_callers_certificate_and_refuses_others(loop: Any, tmp_pa
         assert not await asyncio.to_thread(silent.recv, 100)  # no handshake within preface_ms
         silent.close()
         await until_async(lambda: not server.totals.connections)
-
-    run(loop, test, tls=lambda: context, preface_ms=1_500)
 
 
 def raw(port: int) -> socket.socket:
@@ -302,19 +283,17 @@ def last_words(made: socket.socket) -> list[int]:
 
 
 @pytest.mark.slow
-def test_an_idle_connection_is_ended_politely_and_a_dead_one_without_a_word(loop: Any) -> None:
-    async def idle(_: Service, __: Http2Server, port: int) -> None:
+async def test_an_idle_connection_is_ended_politely_and_a_dead_one_without_a_word(loop_factory: Any) -> None:
+    async with running(idle_ms=300) as (_, _, port):
         assert (await asyncio.to_thread(last_words, raw(port)))[-3:] == [f.GOAWAY, f.PING, f.GOAWAY]
-
-    async def dead(_: Service, server: Http2Server, port: int) -> None:
+    async with running(keepalive_ms=300, keepalive_timeout_ms=300) as (_, server, port):
         assert (await asyncio.to_thread(last_words, raw(port)))[-1] == f.PING
         assert server.totals.keepalive_timeouts == 1
 
-    run(loop, idle, idle_ms=300)
-    run(loop, dead, keepalive_ms=300, keepalive_timeout_ms=300)
 
-
-def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_are_looked_at_in_shares_and_none_is_left_out(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[tuple[int, Http2Protocol]] = []
     first = Http2Protocol.tick
 
@@ -322,7 +301,7 @@ def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, mon
         looks.append((now_ms, self))
         first(self, now_ms)
 
-    async def test(_: Service, server: Http2Server, port: int) -> None:
+    async with running() as (_, server, port):
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         for _, writer in opened:
             writer.write(f.PREFACE + f.settings({}))
@@ -336,11 +315,9 @@ def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, mon
             writer.close()
         await until_async(lambda: not server.connections)
 
-    run(loop, test)
 
-
-def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None:
-    async def test(service: Service, server: Http2Server, port: int) -> None:
+async def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop_factory: Any) -> None:
+    async with running() as (service, server, port):
         call = asyncio.ensure_future(asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park"))
         await until_async(service.parked.is_set)
         watcher = asyncio.ensure_future(asyncio.to_thread(last_words, raw(port)))
@@ -348,8 +325,6 @@ def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None
         await server.stop(400)
         assert (await watcher).count(f.GOAWAY) == 2
         assert (await call).code() is grpc.StatusCode.UNAVAILABLE
-
-    run(loop, test)
 
 
 class FakeTransport:
@@ -431,8 +406,8 @@ async def in_a_turn(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("writes", ["taken", "stopped"])
-def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any, writes: str) -> None:
-    async def test(service: Service, server: Http2Server, _: int) -> None:
+async def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop_factory: Any, writes: str) -> None:
+    async with running() as (service, server, _):
         count_frames_alone(server)
         crowd, other = Http2Protocol(server), Http2Protocol(server)
         ends = [FakeTransport(1), FakeTransport(2)]
@@ -468,14 +443,11 @@ def test_thousands_of_calls_in_one_piece_leave_the_others_their_turns(loop: Any,
         for protocol in (crowd, other):
             protocol.connection_lost(None)
 
-    run(loop, test)
 
-
-def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
+async def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop_factory: Any) -> None:
     """However many connections have much to read, a turn of the loop is short, and each of them goes on."""
     crowd, each, frames = 200, 50, 16
-
-    async def test(service: Service, server: Http2Server, _: int) -> None:
+    async with running(frames_per_turn=frames) as (service, server, _):
         count_frames_alone(server)
         ends = [FakeTransport(number) for number in range(crowd + 1)]
         protocols = [Http2Protocol(server) for _ in ends]
@@ -508,15 +480,12 @@ def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
         for protocol in protocols:
             protocol.connection_lost(None)
 
-    run(loop, test, frames_per_turn=frames)
 
-
-def test_who_is_not_answered_when_the_peer_ends_is_cancelled_and_answers_leave_before(loop: Any) -> None:
+async def test_who_is_not_answered_when_the_peer_ends_is_cancelled_and_answers_leave_before(loop_factory: Any) -> None:
     """Nothing lies between: a receive that believes that its answer left would keep its messages for a client that never
     saw them.
     """
-
-    async def test(service: Service, server: Http2Server, _: int) -> None:
+    async with running() as (service, server, _):
         loop, gates, cancelled = asyncio.get_running_loop(), [asyncio.Event(), asyncio.Event()], []
 
         async def gated(_request: bytes, call: Call) -> bytes:
@@ -548,8 +517,6 @@ def test_who_is_not_answered_when_the_peer_ends_is_cancelled_and_answers_leave_b
         await until_async(lambda: protocol not in server.connections)
         assert cancelled == service.calls[1:]
         assert end.written.count(b"answer") == 1
-
-    run(loop, test)
 
 
 class FairClient:
@@ -593,10 +560,9 @@ class FairClient:
         return sent
 
 
-def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop: Any) -> None:
+async def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop_factory: Any) -> None:
     """None would ever be complete if all had to wait for room."""
-
-    async def test(service: Service, server: Http2Server, _: int) -> None:
+    async with running(connection_window_bytes=70000, connection_request_bytes_max=140000) as (service, server, _):
         protocol, end = Http2Protocol(server), FakeTransport(1)
         client = FairClient(protocol, end, size=20_000, count=20)
 
@@ -623,17 +589,15 @@ def test_large_requests_that_come_in_turns_are_not_stuck_half_way(loop: Any) -> 
         assert server.totals.calls_refused == 20 - len(service.calls)
         protocol.connection_lost(None)
 
-    run(loop, test, connection_window_bytes=70_000, connection_request_bytes_max=140_000)
-
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, writes: bool) -> None:
+async def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop_factory: Any, writes: bool) -> None:
     """Python's client of gRPC loses the status of a stream that ends before it has written."""
 
     async def refuse(_requests: AsyncIterator[bytes], _call: Call) -> None:
         raise GrpcFault(Status.PERMISSION_DENIED, "not you")
 
-    async def test(_: Service, server: Http2Server, __: int) -> None:
+    async with running() as (_, server, __):
         server.methods = {"/s/Echo": Method(CallKind.BIDI, refuse)}
         protocol, end = Http2Protocol(server), FakeTransport(1)
 
@@ -650,11 +614,10 @@ def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, wri
         assert not protocol.core.streams
         protocol.connection_lost(None)
 
-    run(loop, test)
 
+async def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop_factory: Any) -> None:
+    async with running() as (_, server, port):
 
-def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> None:
-    async def test(_: Service, server: Http2Server, port: int) -> None:
         def flood() -> bytes:
             with socket.create_connection(("127.0.0.1", port), timeout=60) as attacker:
                 attacker.sendall(HELLO + f.ping(b"12345678") * 50_000)
@@ -668,11 +631,10 @@ def test_a_goaway_for_a_flood_arrives_though_the_flood_goes_on(loop: Any) -> Non
         await until_async(lambda: not server.totals.connections)
         assert server.totals.faults == {"ENHANCE_YOUR_CALM": 1}
 
-    run(loop, test)
 
+async def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop_factory: Any) -> None:
+    async with running() as (_, server, port):
 
-def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop: Any) -> None:
-    async def test(_: Service, server: Http2Server, port: int) -> None:
         def flood() -> int:
             sent = 0
             with socket.create_connection(("127.0.0.1", port), timeout=60) as attacker:
@@ -687,18 +649,15 @@ def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop: Any) -> Non
         assert await asyncio.to_thread(flood) < 1 << 27
         await until_async(lambda: not server.totals.connections)
 
-    run(loop, test)
 
-
-def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop: Any) -> None:
+async def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop_factory: Any) -> None:
     """A message costs one frame whatever its handler does with it: the time is bounded, not only the frames."""
     crowd = 150
     chat = encode([
         (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/Chat"), (b":authority", b"h"),
         (b"content-type", b"application/grpc"), (b"te", b"trailers"),
     ])  # fmt: skip
-
-    async def test(service: Service, server: Http2Server, _: int) -> None:
+    async with running() as (_, server, _):
         woken = list[Http2Protocol]()
 
         async def slow(requests: AsyncIterator[bytes], call: Call) -> None:
@@ -734,8 +693,6 @@ def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(l
             protocol.connection_lost(None)
         await SystemClock().sleep_ms(10)
 
-    run(loop, test)
-
 
 async def opened(channel: Any, method: str, *messages: bytes) -> Any:
     """A stream whose handler runs, and that has answered these messages."""
@@ -747,38 +704,37 @@ async def opened(channel: Any, method: str, *messages: bytes) -> Any:
     return stream
 
 
-def test_streams_without_credentials_make_room_and_health_never_counts(loop: Any) -> None:
+async def test_streams_without_credentials_make_room_and_health_never_counts(loop_factory: Any) -> None:
     """25,200 idle streams shut an address out, health checks included, for as long as they stayed."""
+    async with (
+        running(calls_per_address_max=3) as (service, _, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        spoken = await opened(channel, "/s/Chat", b"credentials")
+        silent = await opened(channel, "/s/Chat")
+        strange = await opened(channel, "/s/Reflect", b"what is served here?")
+        echo, alive = channel.unary_unary("/s/Echo"), channel.unary_unary("/s/Alive")
+        assert await echo(b"1", timeout=60) == b"1"
+        assert (await silent.code(), "made room" in await silent.details()) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED, True,
+        )  # fmt: skip
+        parked = []
+        for _ in range(2):
+            parked.append(channel.unary_unary("/s/Park")(b"x"))
+            await until_async(lambda: len(service.calls) == 4 + len(parked))
+        assert await strange.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.aio.AioRpcError, match="calls run from this address"):
+            await echo(b"2", timeout=60)
+        assert await alive(b"3", timeout=60) == b"3"
+        await spoken.write(b"more")
+        assert await spoken.read() == b"more", "a stream that has spoken is left alone"
+        for call in [spoken, *parked]:
+            call.cancel()
 
-    async def test(service: Service, server: Http2Server, port: int) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            spoken = await opened(channel, "/s/Chat", b"credentials")
-            silent = await opened(channel, "/s/Chat")
-            strange = await opened(channel, "/s/Reflect", b"what is served here?")
-            echo, alive = channel.unary_unary("/s/Echo"), channel.unary_unary("/s/Alive")
-            assert await echo(b"1", timeout=60) == b"1"
-            assert (await silent.code(), "made room" in await silent.details()) == (
-                grpc.StatusCode.RESOURCE_EXHAUSTED, True,
-            )  # fmt: skip
-            parked = []
-            for _ in range(2):
-                parked.append(channel.unary_unary("/s/Park")(b"x"))
-                await until_async(lambda: len(service.calls) == 4 + len(parked))
-            assert await strange.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            with pytest.raises(grpc.aio.AioRpcError, match="calls run from this address"):
-                await echo(b"2", timeout=60)
-            assert await alive(b"3", timeout=60) == b"3"
-            await spoken.write(b"more")
-            assert await spoken.read() == b"more", "a stream that has spoken is left alone"
-            for call in [spoken, *parked]:
-                call.cancel()
 
-    run(loop, test, calls_per_address_max=3)
-
-
-def test_a_stream_owes_its_first_message_and_a_stranger_each(loop: Any) -> None:
-    async def test(_: Service, server: Http2Server, port: int) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+async def test_a_stream_owes_its_first_message_and_a_stranger_each(loop_factory: Any) -> None:
+    async with running(request_ms=300) as (_, server, port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:  # it is closed before the check
             spoken = await opened(channel, "/s/Chat", b"credentials")
             silent = await opened(channel, "/s/Chat")
             strange = await opened(channel, "/s/Reflect", b"what is served here?")
@@ -788,5 +744,3 @@ def test_a_stream_owes_its_first_message_and_a_stranger_each(loop: Any) -> None:
             assert await spoken.read() == b"more"
             spoken.cancel()
         assert server.totals.reached["request_ms"] == 2
-
-    run(loop, test, request_ms=300)

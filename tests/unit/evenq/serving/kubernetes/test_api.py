@@ -102,7 +102,7 @@ def test_each_refusal_has_its_error(api: KubernetesApi, status: int, error: type
 def test_a_conflict_nonsense_and_silence_are_told_apart(api: KubernetesApi) -> None:
     with pytest.raises(PreconditionFailed):
         api.call("PUT", "/x", {"conflict": True})
-    with pytest.raises(ConnectionFailed, match="no JSON"):
+    with pytest.raises(ConnectionFailed, match="invalid JSON"):
         api.call("GET", "/nonsense")
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -51,20 +52,18 @@ async def request(port: int, text: bytes) -> bytes:
         await writer.wait_closed()
 
 
-def with_page(test: Callable[[MetricsPage, list[bool]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        ready = [True]
-        page = await open_page(host="127.0.0.1", port=0, metrics=lambda: b"up 1\n", ready=lambda: ready[0])
-        assert page is not None
-        async with asyncio.timeout(60):
-            await test(page, ready)
-        await page.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[MetricsPage, list[bool]]]:
+    ready = [True]
+    page = await open_page(host="127.0.0.1", port=0, metrics=lambda: b"up 1\n", ready=lambda: ready[0])
+    assert page is not None
+    async with asyncio.timeout(60):
+        yield page, ready
+    await page.close()
 
 
-def test_the_page_answers_scrapes_and_probes() -> None:
-    async def test(page: MetricsPage, ready: list[bool]) -> None:
+async def test_the_page_answers_scrapes_and_probes() -> None:
+    async with running() as (page, ready):
         answer = await request(page.port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\nup 1\n")
@@ -75,25 +74,19 @@ def test_the_page_answers_scrapes_and_probes() -> None:
         assert b" 404 " in await request(page.port, b"GET /etc/passwd HTTP/1.1\r\n\r\n")
         assert b" 405 " in await request(page.port, b"POST /metrics HTTP/1.1\r\n\r\n")
 
-    with_page(test)
 
-
-def test_a_request_that_is_too_long_is_dropped() -> None:
-    async def test(page: MetricsPage, _ready: list[bool]) -> None:
+async def test_a_request_that_is_too_long_is_dropped() -> None:
+    async with running() as (page, _ready):
         with contextlib.suppress(ConnectionError):  # the other side may close before it has read all
             assert await request(page.port, b"GET /" + b"x" * (3 * HEAD_BYTES_MAX)) == b""
         assert b" 200 " in await request(page.port, b"GET /healthz HTTP/1.1\r\n\r\n")
 
-    with_page(test)
 
-
-def test_a_port_in_use_is_named_and_minus_one_means_no_page() -> None:
-    async def test(page: MetricsPage, _ready: list[bool]) -> None:
+async def test_a_port_in_use_is_named_and_minus_one_means_no_page() -> None:
+    async with running() as (page, _ready):
         with pytest.raises(PortInUse, match=f"{page.port}.*--metrics-port"):
             await open_page(host="127.0.0.1", port=page.port, metrics=bytes, ready=lambda: True)
         assert await open_page(host="127.0.0.1", port=-1, metrics=bytes, ready=lambda: True) is None
-
-    with_page(test)
 
 
 def test_what_is_gathered_is_read_at_once_and_written_later() -> None:

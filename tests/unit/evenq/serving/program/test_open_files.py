@@ -20,19 +20,17 @@ def test_what_is_open_is_counted_against_the_limit() -> None:
         os.close(one)
 
 
-def test_it_is_said_once_when_few_are_left_and_once_when_it_is_over(
+async def test_it_is_said_once_when_few_are_left_and_once_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        clock = FakeClock()
-        watching = asyncio.ensure_future(watch_open_files(clock))
-        for used in (10, 89, 90, 100, 85, 79, 10):
-            monkeypatch.setattr(open_files, "open_files", lambda n=used: (n, 100))
-            for _ in range(3):
-                await clock.advance(LOOK_MS)
-                await asyncio.to_thread(int)
-        watching.cancel()
 
     caplog.set_level("INFO")
-    asyncio.run(story())
+    clock = FakeClock()
+    watching = asyncio.ensure_future(watch_open_files(clock))
+    for used in (10, 89, 90, 100, 85, 79, 10):
+        monkeypatch.setattr(open_files, "open_files", lambda n=used: (n, 100))
+        for _ in range(3):
+            await clock.advance(LOOK_MS)
+            await asyncio.to_thread(int)
+    watching.cancel()
     assert [record.getMessage().partition(" file")[0] for record in caplog.records] == ["90 of 100", "79 of 100"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,15 +23,14 @@ async def ask(port, request):
         writer.close()
 
 
-def played(story, *, metrics=lambda: b"m 1\n", ready=lambda: True):
-    async def body():
-        page = await open_page(host="127.0.0.1", port=0, metrics=metrics, ready=ready)
-        try:
-            await asyncio.wait_for(story(page.port), 60)
-        finally:
-            await page.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def a_port(*, metrics=lambda: b"m 1\n", ready=lambda: True):
+    page = await open_page(host="127.0.0.1", port=0, metrics=metrics, ready=ready)
+    try:
+        async with asyncio.timeout(60):
+            yield page.port
+    finally:
+        await page.close()
 
 
 @pytest.mark.parametrize(
@@ -46,54 +46,46 @@ def played(story, *, metrics=lambda: b"m 1\n", ready=lambda: True):
         ("POST /metrics", "405 Method Not Allowed", "GET and HEAD only\n"),
     ],
 )
-def test_each_path_has_its_answer(request_line, status, body):
-    async def story(port):
+async def test_each_path_has_its_answer(request_line, status, body):
+    async with a_port() as port:
         head, _, found = (await ask(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())).partition("\r\n\r\n")
         assert head.startswith(f"HTTP/1.1 {status}\r\n")
         assert found == body
 
-    played(story)
 
-
-def test_a_program_that_is_not_ready_or_cannot_count_says_so():
+async def test_a_program_that_is_not_ready_or_cannot_count_says_so():
     def broken():
         raise ValueError("a mistake")
 
-    async def story(port):
+    async with a_port(metrics=broken, ready=lambda: False) as port:
         assert "503" in await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n")
         response = await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert "500" in response
         assert "a mistake" not in response
         assert "200" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
 
-    played(story, metrics=broken, ready=lambda: False)
 
-
-def test_too_long_a_head_is_dropped_and_the_next_caller_answered():
-    async def story(port):
+async def test_too_long_a_head_is_dropped_and_the_next_caller_answered():
+    async with a_port() as port:
         assert await ask(port, b"GET /" + b"x" * (4 * HEAD_BYTES_MAX)) == ""
         assert "200" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
-
-    played(story)
 
 
 async def connections(port, count):
     return [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
 
 
-def test_silent_connections_keep_nobody_out():
-    async def story(port):
+async def test_silent_connections_keep_nobody_out():
+    async with a_port() as port:
         idle = await connections(port, CONNECTIONS_MAX)
         for path in ("/healthz", "/readyz", "/metrics"):
             assert "200" in await ask(port, f"GET {path} HTTP/1.1\r\n\r\n".encode())
         for _, writer in idle:
             writer.close()
 
-    played(story)
 
-
-def test_one_peer_has_so_many_silent_connections_and_the_oldest_goes():
-    async def story(port):
+async def test_one_peer_has_so_many_silent_connections_and_the_oldest_goes():
+    async with a_port() as port:
         idle = await connections(port, PEER_MAX + 3)
         for reader, writer in idle[:3]:
             assert await ended(reader), "it was the oldest"
@@ -104,8 +96,6 @@ def test_one_peer_has_so_many_silent_connections_and_the_oldest_goes():
             assert b"200" in await reader.read(), "it asks late, within its time"
             writer.close()
 
-    played(story)
-
 
 async def ended(reader):
     try:
@@ -114,18 +104,15 @@ async def ended(reader):
         return True
 
 
-def test_silent_connections_of_many_peers_make_room_for_the_next(monkeypatch):
+async def test_silent_connections_of_many_peers_make_room_for_the_next(monkeypatch):
     monkeypatch.setattr(page_module, "PEER_MAX", CONNECTIONS_MAX + 1)  # one address stands for many here
-
-    async def story(port):
+    async with a_port() as port:
         idle = await connections(port, CONNECTIONS_MAX)
         assert "200" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
         assert await ended(idle[0][0])
         assert not idle[1][0].at_eof()
         for _, writer in idle:
             writer.close()
-
-    played(story)
 
 
 class Connection:
@@ -154,10 +141,9 @@ async def test_who_is_closed_for_a_newer_one_in_the_turn_in_which_it_asks_is_no_
     assert writer.ended
 
 
-def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
+async def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
     monkeypatch.setattr(page_module, "TIMEOUT_S", 0.05)
-
-    async def story(port):
+    async with a_port() as port:
         (reader, writer), (slow, other) = await connections(port, 2)
         other.write(b"GET /healthz HTTP/1.1\r\n")  # begun, and never ended
         assert await ended(reader)
@@ -165,13 +151,10 @@ def test_who_says_nothing_is_closed_after_a_while(monkeypatch):
         writer.close()
         other.close()
 
-    played(story)
 
-
-def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
+async def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
     monkeypatch.setattr(page_module, "TIMEOUT_S", 0.2)
-
-    async def story(port):
+    async with a_port(metrics=lambda: b"x" * (16 << 20)) as port:
         idle = await connections(port, CONNECTIONS_MAX)
         for _, writer in idle:
             writer.transport.pause_reading()
@@ -181,21 +164,17 @@ def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
         for _, writer in idle:
             writer.transport.abort()
 
-    played(story, metrics=lambda: b"x" * (16 << 20))
 
-
-def test_single_queues_have_a_page_of_their_own_where_there_are_any():
-    async def story(port):
+async def test_single_queues_have_a_page_of_their_own_where_there_are_any():
+    async with a_port() as port:
         assert "404" in await ask(port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")
         page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: lambda: b"q 1\n")
         assert (await ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")).endswith("q 1\n")
         await page.close()
 
-    played(story)
 
-
-def test_the_loop_goes_on_while_the_text_of_many_queues_is_made():
-    async def story(_):
+async def test_the_loop_goes_on_while_the_text_of_many_queues_is_made():
+    async with a_port() as _:
         others_are_answered = threading.Event()
 
         def text():
@@ -209,23 +188,17 @@ def test_the_loop_goes_on_while_the_text_of_many_queues_is_made():
         assert (await queues).endswith("q 1\n")
         await page.close()
 
-    played(story)
 
-
-def test_queues_that_cannot_be_read_are_said_so():
-    async def story(_):
+async def test_queues_that_cannot_be_read_are_said_so():
+    async with a_port() as _:
         page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: 1 / 0)
         assert "500" in await ask(page.port, b"GET /metrics/queues HTTP/1.1\r\n\r\n")
         await page.close()
 
-    played(story)
 
-
-def test_a_port_that_cannot_be_had_is_told_and_minus_one_is_none():
-    async def story(port):
+async def test_a_port_that_cannot_be_had_is_told_and_minus_one_is_none():
+    async with a_port() as port:
         for host, wrong, kind in (("127.0.0.1", port, PortInUse), ("256.0.0.1", 0, SettingsError)):
             with pytest.raises(kind):
                 await open_page(host=host, port=wrong, metrics=bytes, ready=bool)
         assert await open_page(host="127.0.0.1", port=-1, metrics=bytes, ready=bool) is None
-
-    played(story)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -120,41 +119,37 @@ async def shown(view):
 
 @pytest.mark.parametrize("piece_bytes", [100, 1_500, 1 << 18])
 @pytest.mark.spec("HA-9")
-def test_a_view_shows_what_is_before_its_end_and_nothing_behind(pair, monkeypatch, piece_bytes):
+async def test_a_view_shows_what_is_before_its_end_and_nothing_behind(pair, monkeypatch, piece_bytes):
     """At every place between two calls, beside a copy that is far ahead, before, between and after replays."""
     monkeypatch.setattr(committed_view, "PIECE_BYTES", piece_bytes)
-
-    async def story():
-        leader, follower = await pair()
-        numbers = random.Random(9)
-        for number in range(3):
-            base = follower.copy.replayed_end
-            known = len([one for one in leader.ends if one <= base]) - 1
-            await leader.go_on(30)
-            await follower.fetch(leader)
-            ends = sorted(numbers.sample([end for end in leader.ends if end >= base], 8))
-            view = await follower.view(ends[0])
-            for end in ends:
-                await view.advance(end)
-                assert view.end == end
-                assert await shown(view) == await leader.before(end)
-                states = leader.states[known : leader.ends.index(end)]
-                assert follower.states == [b"= owner %d" % number for number in [number - 1] if base] + states
-            data, place = await leader.snapshot(b"owner %d" % number)
-            await view.advance(place)
-            assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
-            assert view.is_current
-            await view.let_filed_go()
-            assert all(len(queue.tail) <= 20 * TAIL_KEPT for queue in view._queues.values())
-            assert await shown(view) == await leader.before(place), "read from files now"
-            await leader.go_on(5)
-            await follower.fetch(leader)
-            await view.advance(leader.ends[-1])
-            assert await shown(view) == await leader.before(leader.ends[-1])
-            view.close()
-        await follower.copy.close()
-
-    asyncio.run(story())
+    leader, follower = await pair()
+    numbers = random.Random(9)
+    for number in range(3):
+        base = follower.copy.replayed_end
+        known = len([one for one in leader.ends if one <= base]) - 1
+        await leader.go_on(30)
+        await follower.fetch(leader)
+        ends = sorted(numbers.sample([end for end in leader.ends if end >= base], 8))
+        view = await follower.view(ends[0])
+        for end in ends:
+            await view.advance(end)
+            assert view.end == end
+            assert await shown(view) == await leader.before(end)
+            states = leader.states[known : leader.ends.index(end)]
+            assert follower.states == [b"= owner %d" % number for number in [number - 1] if base] + states
+        data, place = await leader.snapshot(b"owner %d" % number)
+        await view.advance(place)
+        assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
+        assert view.is_current
+        await view.let_filed_go()
+        assert all(len(queue.tail) <= 20 * TAIL_KEPT for queue in view._queues.values())
+        assert await shown(view) == await leader.before(place), "read from files now"
+        await leader.go_on(5)
+        await follower.fetch(leader)
+        await view.advance(leader.ends[-1])
+        assert await shown(view) == await leader.before(leader.ends[-1])
+        view.close()
+    await follower.copy.close()
 
 
 async def test_entries_that_a_replay_filed_need_no_memory(pair):
@@ -204,7 +199,7 @@ async def test_a_view_waits_until_the_copy_knows_what_its_files_tell_to_be_commi
     await follower.fetch(leader)
     data, place = await leader.snapshot(b"owner")
     assert await follower.copy.replay(data, committed=follower.copy.end, origin="leader")
-    with pytest.raises(HaNotAvailable, match="does not know yet"):
+    with pytest.raises(HaNotAvailable, match="has no committed offset yet"):
         await follower.view(leader.ends[20])
     view = await follower.view(place)
     assert follower.states == [b"= owner"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -93,7 +92,7 @@ async def test_a_folder_that_is_being_emptied_is_no_stores(open_store):
     await copy.append_epoch_start(1, b"", 0)
     await copy.close()
     MarkFile(disk).write(Mark(resetting=True, log_start=SEGMENT), durable=True)
-    with pytest.raises(StoreError, match="was about to begin at 4096 anew"):
+    with pytest.raises(StoreError, match="was about to begin again at 4096"):
         await open_store(disk)
     again = await follow(disk)
     assert (again.start, again.end, again.epochs) == (SEGMENT, SEGMENT, ())
@@ -108,7 +107,9 @@ async def test_a_record_of_a_newer_program_is_no_damage(monkeypatch):
     await copy.append_epoch_start(1, b"", 0)
     await copy.close()
     monkeypatch.setattr("evenq.store.log.frame_walk.KINDS", {1: "message"})
-    with pytest.raises(StoreError, match="kind 2, which this program does not know; start a newer program") as raised:
+    with pytest.raises(
+        StoreError, match="kind 2, which this program does not support; start a newer program"
+    ) as raised:
         await follow(disk)
     assert not isinstance(raised.value, StoreCorrupted)
 
@@ -148,7 +149,7 @@ async def test_damage_in_a_group_that_only_a_record_behind_it_vouches_for_is_sai
 
 
 @pytest.mark.parametrize("vouched", [True, False])
-def test_a_record_that_the_disk_cannot_read_is_damage_of_its_place_and_is_never_cut(vouched, monkeypatch):
+async def test_a_record_that_the_disk_cannot_read_is_damage_of_its_place_and_is_never_cut(vouched, monkeypatch):
     """Decision 94: another copy may repair it, and that it cannot be read says not that it was torn."""
     segment_bytes = 8 * BLOCK_BYTES
     monkeypatch.setattr(copy_opening, "PIECE_BYTES", 5 * BLOCK_BYTES)
@@ -158,27 +159,24 @@ def test_a_record_that_the_disk_cannot_read_is_damage_of_its_place_and_is_never_
             None, StoreOptions(), clock=FakeClock(), disk=disk, broker_name="broker-a", segment_bytes=segment_bytes
         )
 
-    async def story():
-        disk = FaultDisk()
-        copy = await opened(disk)
-        ends = [await copy.append_epoch_start(epoch, bytes(1_000 + epoch), 0) for epoch in range(1, 60)]
-        starts = [0, *ends[:-1]]
-        end = copy.end
-        await copy.close()
-        if not vouched:
-            MarkFile(disk).write(Mark(), durable=True)
-        named = set()
-        for block in range(1, end // BLOCK_BYTES):
-            image = disk.crash(Keep.ALL, random.Random(0))
-            place = block * BLOCK_BYTES
-            image.files[f"commitlog/{place // segment_bytes * segment_bytes:020d}"].lose(place % segment_bytes)
-            before = {path: bytes(file.data) for path, file in image.files.items() if path.startswith("commitlog")}
-            with pytest.raises(StoreCorrupted, match=r"cannot be read: \[Errno 5\]") as raised:
-                await opened(image)
-            assert place - 1_200 < raised.value.log_offset < place + BLOCK_BYTES
-            named.add(raised.value.log_offset)
-            assert {path: bytes(image.files[path].data) for path in before} == before
-        assert len(named) >= end // BLOCK_BYTES - 3
-        assert named <= {*starts, *(start + -start % segment_bytes for start in starts)}
-
-    asyncio.run(story())
+    disk = FaultDisk()
+    copy = await opened(disk)
+    ends = [await copy.append_epoch_start(epoch, bytes(1_000 + epoch), 0) for epoch in range(1, 60)]
+    starts = [0, *ends[:-1]]
+    end = copy.end
+    await copy.close()
+    if not vouched:
+        MarkFile(disk).write(Mark(), durable=True)
+    named = set()
+    for block in range(1, end // BLOCK_BYTES):
+        image = disk.crash(Keep.ALL, random.Random(0))
+        place = block * BLOCK_BYTES
+        image.files[f"commitlog/{place // segment_bytes * segment_bytes:020d}"].lose(place % segment_bytes)
+        before = {path: bytes(file.data) for path, file in image.files.items() if path.startswith("commitlog")}
+        with pytest.raises(StoreCorrupted, match=r"cannot be read: \[Errno 5\]") as raised:
+            await opened(image)
+        assert place - 1_200 < raised.value.log_offset < place + BLOCK_BYTES
+        named.add(raised.value.log_offset)
+        assert {path: bytes(image.files[path].data) for path in before} == before
+    assert len(named) >= end // BLOCK_BYTES - 3
+    assert named <= {*starts, *(start + -start % segment_bytes for start in starts)}

@@ -112,37 +112,33 @@ async def same_as_cold(open_store, disk, leader):
 
 
 @pytest.mark.parametrize(("pieces", "table_max"), [(200, 8), (1 << 18, 20), (1 << 18, 30_000)])
-def test_after_replays_a_store_reads_only_what_came_since(open_store, leading, monkeypatch, pieces, table_max):
+async def test_after_replays_a_store_reads_only_what_came_since(open_store, leading, monkeypatch, pieces, table_max):
     """Small tables become runs, whose numbers and contents are the follower's own."""
     monkeypatch.setattr(copy_replay, "PIECE_BYTES", pieces)
     monkeypatch.setitem(PendingTimers.__init__.__kwdefaults__, "table_max", table_max)
-
-    async def story():
-        leader, disk = await leading(), MemoryDisk()
-        copy = await follow(disk)
-        assert copy.replayed_end == 0
-        for number in range(3):
-            await leader.go_on()
-            await leader.save(b"owner %d" % number)
-            await fetch(copy, leader.disk, leader.store.stats.log_end)
-            assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-            assert copy.replayed_end == leader.ends[-1]
-            assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), "nothing new"
-            assert (runs.numbers(disk) != []) is (table_max < 30)
-            assert len(runs.numbers(disk)) <= 20, "merged, and those that no snapshot names are gone"
-        await leader.go_on(5)
+    leader, disk = await leading(), MemoryDisk()
+    copy = await follow(disk)
+    assert copy.replayed_end == 0
+    for number in range(3):
+        await leader.go_on()
+        await leader.save(b"owner %d" % number)
         await fetch(copy, leader.disk, leader.store.stats.log_end)
-        await copy.close()
-        again = await follow(disk)
-        assert again.replayed_end == leader.ends[-1]
-        await again.close()
-        read, read_cold, snapshots, states, all_states = await same_as_cold(open_store, disk, leader)
-        assert snapshots == [b"owner 2"]
-        assert states == all_states[-5:]
-        assert (read, read_cold > 400) == (5 * 5 + 1, True)
-        await leader.store.close()
-
-    asyncio.run(story())
+        assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+        assert copy.replayed_end == leader.ends[-1]
+        assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), "nothing new"
+        assert (runs.numbers(disk) != []) is (table_max < 30)
+        assert len(runs.numbers(disk)) <= 20, "merged, and those that no snapshot names are gone"
+    await leader.go_on(5)
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    await copy.close()
+    again = await follow(disk)
+    assert again.replayed_end == leader.ends[-1]
+    await again.close()
+    read, read_cold, snapshots, states, all_states = await same_as_cold(open_store, disk, leader)
+    assert snapshots == [b"owner 2"]
+    assert states == all_states[-5:]
+    assert (read, read_cold > 400) == (5 * 5 + 1, True)
+    await leader.store.close()
 
 
 async def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
@@ -165,7 +161,7 @@ async def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_moment_of_a_replay_leaves_a_folder_that_tells_the_same(open_store, leading, monkeypatch):
+async def test_a_crash_at_any_moment_of_a_replay_leaves_a_folder_that_tells_the_same(open_store, leading, monkeypatch):
     """Every operation on the disk is the last one in turn; then what was not synced is lost, in any part."""
     monkeypatch.setattr(copy_replay, "PIECE_BYTES", 2_000)
 
@@ -182,33 +178,30 @@ def test_a_crash_at_any_moment_of_a_replay_leaves_a_folder_that_tells_the_same(o
         await fetch(copy, leader.disk, leader.store.stats.log_end)
         return leader, disk, copy
 
-    async def story():
-        leader, disk, copy = await prepared()
-        begun = disk.operations
-        assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-        kinds = disk.kinds[begun:]
-        await copy.close()
-        await leader.store.close()
-        assert len(kinds) > 20
-        snapshots_seen, rng = set(), random.Random(3)
-        for number, kind in enumerate(kinds):
-            for keep in Keep:
-                leader, disk, copy = await prepared()
-                disk.cut = (begun + number, rng.choice([0, 30, 700]))
-                with contextlib.suppress(StorePoisoned):
-                    assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), kind
-                assert disk.dead
-                image = disk.crash(keep, rng)
-                again = await follow(image)
-                assert again.end == leader.store.stats.log_end
-                assert again.replayed_end in leader.ends
-                await again.close()
-                _, _, snapshots, *_ = await same_as_cold(open_store, image, leader)
-                snapshots_seen.update(snapshots)
-                await leader.store.close()
-        assert snapshots_seen == {b"first", b"second"}
-
-    asyncio.run(story())
+    leader, disk, copy = await prepared()
+    begun = disk.operations
+    assert await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
+    kinds = disk.kinds[begun:]
+    await copy.close()
+    await leader.store.close()
+    assert len(kinds) > 20
+    snapshots_seen, rng = set(), random.Random(3)
+    for number, kind in enumerate(kinds):
+        for keep in Keep:
+            leader, disk, copy = await prepared()
+            disk.cut = (begun + number, rng.choice([0, 30, 700]))
+            with contextlib.suppress(StorePoisoned):
+                assert not await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader"), kind
+            assert disk.dead
+            image = disk.crash(keep, rng)
+            again = await follow(image)
+            assert again.end == leader.store.stats.log_end
+            assert again.replayed_end in leader.ends
+            await again.close()
+            _, _, snapshots, *_ = await same_as_cold(open_store, image, leader)
+            snapshots_seen.update(snapshots)
+            await leader.store.close()
+    assert snapshots_seen == {b"first", b"second"}
 
 
 async def test_a_full_disk_puts_a_replay_off(leading):
@@ -228,32 +221,28 @@ async def test_a_full_disk_puts_a_replay_off(leading):
 
 
 @pytest.mark.parametrize("change", ["truncate", "reset", "close"])
-def test_a_replay_is_given_up_when_the_log_changes_under_it(open_store, leading, monkeypatch, change):
+async def test_a_replay_is_given_up_when_the_log_changes_under_it(open_store, leading, monkeypatch, change):
     monkeypatch.setattr(copy_replay, "PIECE_BYTES", 500)
-
-    async def story():
-        leader, disk = await leading(), MemoryDisk()
-        copy = await follow(disk)
-        await leader.go_on()
-        await leader.save()
-        await leader.go_on(3)
-        await fetch(copy, leader.disk, leader.store.stats.log_end)
-        replay = asyncio.ensure_future(copy.replay(leader.snapshots[-1], committed=leader.ends[0], origin="leader"))
-        for _ in range(3):  # its first step is done in the first turn, the others come after pauses
-            await asyncio.sleep(0)
-        assert not replay.done()
-        if change == "truncate":
-            await copy.truncate(leader.ends[0])
-        elif change == "reset":
-            await copy.reset(0)
-        else:
-            await copy.close()
-        assert not await replay
-        assert (disk.list("snapshot"), checkpoint.load(disk)) == ([], None)
+    leader, disk = await leading(), MemoryDisk()
+    copy = await follow(disk)
+    await leader.go_on()
+    await leader.save()
+    await leader.go_on(3)
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    replay = asyncio.ensure_future(copy.replay(leader.snapshots[-1], committed=leader.ends[0], origin="leader"))
+    for _ in range(3):  # its first step is done in the first turn, the others come after pauses
+        await asyncio.sleep(0)
+    assert not replay.done()
+    if change == "truncate":
+        await copy.truncate(leader.ends[0])
+    elif change == "reset":
+        await copy.reset(0)
+    else:
         await copy.close()
-        await leader.store.close()
-
-    asyncio.run(story())
+    assert not await replay
+    assert (disk.list("snapshot"), checkpoint.load(disk)) == ([], None)
+    await copy.close()
+    await leader.store.close()
 
 
 async def test_damage_in_the_log_and_a_snapshot_of_another_log_are_refused_by_place(leading):
@@ -280,7 +269,7 @@ async def test_damage_in_the_log_and_a_snapshot_of_another_log_are_refused_by_pl
     disk.files["commitlog/00000000000000004096"].data[2_000] ^= 1
     with pytest.raises(StoreCorrupted, match=r"0000000000004096 at byte \d+ \(log offset .* is damaged"):
         await copy.replay(leader.snapshots[-1], committed=copy.end, origin="leader")
-    with pytest.raises(StoreCorrupted, match="leader: 10 bytes are no whole snapshot"):
+    with pytest.raises(StoreCorrupted, match="leader: 10 bytes are not a whole snapshot"):
         await copy.replay(leader.snapshots[-1][:10], committed=copy.end, origin="leader")
     assert copy.failure is None, "the copy itself goes on"
     await copy.close()

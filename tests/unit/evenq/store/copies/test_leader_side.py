@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
-from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, image_of
 
 from evenq.errors import (
     Error,
@@ -62,23 +62,14 @@ async def written(opened, append):
     return future
 
 
-def played(open_store, story, where=None, **options):
-    async def body():
-        opened = await open_store(FaultDisk() if where is None else where, **{"replicated": True, **options})
-        try:
-            await story(opened)
-            opened.store._state.check()
-        finally:
-            await opened.store.close()
-
-    asyncio.run(body())
-
-
-def image_of(disk):
-    """What another process would find now; the store goes on with its own."""
-    image = disk.crash(Keep.ALL, random.Random(0))
-    disk.dead = False
-    return image
+@asynccontextmanager
+async def leading(open_store, where=None, **options):
+    opened = await open_store(FaultDisk() if where is None else where, **{"replicated": True, **options})
+    try:
+        yield opened
+        opened.store._state.check()
+    finally:
+        await opened.store.close()
 
 
 # -- waiting for the commit -------------------------------------------------------------------------------------------
@@ -86,8 +77,10 @@ def image_of(disk):
 
 @pytest.mark.parametrize("flush", list(FlushMode))
 @pytest.mark.parametrize("engine", ["memory", "folder"])
-def test_what_is_written_is_neither_answered_nor_shown_before_its_commit(open_store, message, tmp_path, engine, flush):
-    async def story(opened):
+async def test_what_is_written_is_neither_answered_nor_shown_before_its_commit(
+    open_store, message, tmp_path, engine, flush
+):
+    async with leading(open_store, tmp_path if engine == "folder" else MemoryDisk(), flush=flush) as opened:
         store = opened.store
         later = timer(1 << 50)
         calls = [
@@ -118,12 +111,10 @@ def test_what_is_written_is_neither_answered_nor_shown_before_its_commit(open_st
         assert store.timers.stats.pending == 1
         assert store.stats.cache_bytes > 0
 
-    played(open_store, story, tmp_path if engine == "folder" else MemoryDisk(), flush=flush)
-
 
 @pytest.mark.parametrize("engine", ["memory", "folder"])
-def test_the_next_group_is_written_while_the_one_before_waits(open_store, message, tmp_path, engine):
-    async def story(opened):
+async def test_the_next_group_is_written_while_the_one_before_waits(open_store, message, tmp_path, engine):
+    async with leading(open_store, tmp_path if engine == "folder" else None) as opened:
         store, ends = opened.store, []
         store.on_written = ends.append
         calls = [await written(opened, lambda: store.append([message()])) for _ in range(5)]
@@ -137,24 +128,19 @@ def test_the_next_group_is_written_while_the_one_before_waits(open_store, messag
         store.commit(ends[4])
         await asyncio.gather(*calls)
 
-    played(open_store, story, tmp_path if engine == "folder" else None)
 
-
-def test_the_log_reaches_the_file_before_the_commit_in_both_groups(open_store, message, tmp_path):
-    async def story(opened):
+async def test_the_log_reaches_the_file_before_the_commit_in_both_groups(open_store, message, tmp_path):
+    async with leading(open_store, tmp_path) as opened:
         for head in (b"a" * 50, b"b" * 50):
             await written(opened, lambda: opened.store.append([message(head)]))  # noqa: B023  # awaited at once
             assert head in (tmp_path / "commitlog" / ("0" * 20)).read_bytes()
         assert opened.store.stats.log_end == 0
 
-    played(open_store, story, tmp_path)
-
 
 @pytest.mark.parametrize("flush", list(FlushMode))
-def test_what_was_written_just_now_is_given_out_as_it_lies_in_the_files(open_store, message, tmp_path, flush):
+async def test_what_was_written_just_now_is_given_out_as_it_lies_in_the_files(open_store, message, tmp_path, flush):
     """Groups of all kinds, and over the ends of files; what is in two files is read from them."""
-
-    async def story(opened):
+    async with leading(open_store, tmp_path, flush=flush, segment_bytes=8192) as opened:
         store, size = opened.store, 8_192
         pieces = LogPieces(RealDisk(tmp_path), size)
         places, kept = [store.stats.written_end], []
@@ -178,11 +164,9 @@ def test_what_was_written_just_now_is_given_out_as_it_lies_in_the_files(open_sto
         assert False in kept, "a group in two files"
         pieces.close()
 
-    played(open_store, story, tmp_path, flush=flush, segment_bytes=8_192)
 
-
-def test_a_commit_may_end_anywhere_never_goes_back_and_never_runs_ahead(open_store, message):
-    async def story(opened):
+async def test_a_commit_may_end_anywhere_never_goes_back_and_never_runs_ahead(open_store, message):
+    async with leading(open_store) as opened:
         store = opened.store
         calls = [await written(opened, lambda: store.append([message(), message()])) for _ in range(3)]
         end = store.stats.written_end
@@ -196,23 +180,19 @@ def test_a_commit_may_end_anywhere_never_goes_back_and_never_runs_ahead(open_sto
         store.commit(end)
         assert store.queue_range(1, 0) == (0, 6)
 
-    played(open_store, story)
 
-
-def test_the_only_copy_in_sync_commits_while_it_hears_of_what_is_written(open_store, message, tmp_path):
-    async def story(opened):
+@pytest.mark.parametrize("engine", ["memory", "folder"])
+async def test_the_only_copy_in_sync_commits_while_it_hears_of_what_is_written(open_store, message, tmp_path, engine):
+    async with leading(open_store, tmp_path if engine == "folder" else None) as opened:
         store = opened.store
         store.on_written = store.commit
         for number in range(20):
             await store.append([message(b"%d" % number)])
         assert await opened.contents() == [b"%d" % number for number in range(20)]
 
-    played(open_store, story, tmp_path)
-    played(open_store, story)
 
-
-def test_what_waits_for_its_commit_counts_for_the_bounds(open_store, message):
-    async def by_count(opened):
+async def test_what_waits_for_its_commit_counts_for_the_bounds(open_store, message):
+    async with leading(open_store, append_queue_max=3) as opened:
         store = opened.store
         for _ in range(3):
             await written(opened, lambda: store.append([message()]))
@@ -220,8 +200,7 @@ def test_what_waits_for_its_commit_counts_for_the_bounds(open_store, message):
             store.append([message()])
         store.commit(store.stats.written_end)
         store.append([message()])
-
-    async def by_bytes(opened):
+    async with leading(open_store, append_bytes_max=1_000) as opened:
         store = opened.store
         await written(opened, lambda: store.append([message(bytes(600))]))
         await written(opened, lambda: store.append([message(bytes(600))]))
@@ -230,25 +209,20 @@ def test_what_waits_for_its_commit_counts_for_the_bounds(open_store, message):
         store.commit(store.stats.written_end // 2)
         store.append([message()])
 
-    played(open_store, by_count, append_queue_max=3)
-    played(open_store, by_bytes, append_bytes_max=1_000)
 
-
-def test_bytes_that_are_written_are_not_kept_for_the_commit(open_store, message):
-    async def story(opened):
+async def test_bytes_that_are_written_are_not_kept_for_the_commit(open_store, message):
+    async with leading(open_store) as opened:
         await written(opened, lambda: opened.store.append([message(bytes(3_000))]))
         (batch,) = opened.store._appender._uncommitted
         assert (batch.runs, batch.data) == ([], b"")
         assert batch.bytes > 3_000
 
-    played(open_store, story)
-
 
 # -- a full disk ------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_takes_back_only_what_is_behind_the_groups_that_wait(open_store, message):
-    async def story(opened):
+async def test_a_full_disk_takes_back_only_what_is_behind_the_groups_that_wait(open_store, message):
+    async with leading(open_store) as opened:
         store, disk = opened.store, opened.store._disk
         first = await written(opened, lambda: store.append([message(b"a"), message(b"x", queue_id=1)]))
         second = await written(opened, lambda: store.append([message(b"b")]))
@@ -280,11 +254,9 @@ def test_a_full_disk_takes_back_only_what_is_behind_the_groups_that_wait(open_st
         assert await again.contents(1, 1) == [b"x", b"y"]
         await again.store.close()
 
-    played(open_store, story)
 
-
-def test_blocks_that_wait_keep_their_places_when_the_disk_is_full_behind_them(open_store, message):
-    async def story(opened):
+async def test_blocks_that_wait_keep_their_places_when_the_disk_is_full_behind_them(open_store, message):
+    async with leading(open_store) as opened:
         store, disk = opened.store, opened.store._disk
         first = await written(opened, lambda: store.append([message(b"a")]))
         second = await written(opened, lambda: store.append([], blocks=[block(b"b", b"c")], state=b"done"))
@@ -300,14 +272,12 @@ def test_blocks_that_wait_keep_their_places_when_the_disk_is_full_behind_them(op
         await last
         assert await opened.contents() == [b"a", b"b", b"c", b"d"]
 
-    played(open_store, story)
-
 
 # -- derived files ----------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_ends_with_what_is_committed_and_is_not_clean(open_store, message):
-    async def story(opened):
+async def test_a_checkpoint_ends_with_what_is_committed_and_is_not_clean(open_store, message):
+    async with leading(open_store) as opened:
         store, disk = opened.store, opened.store._disk
         await written(opened, lambda: store.append([message(b"a")]))
         store.commit(store.stats.written_end)
@@ -322,11 +292,9 @@ def test_a_checkpoint_ends_with_what_is_committed_and_is_not_clean(open_store, m
         await store.close()
         assert checkpoint.load(disk).log_offset == end
 
-    played(open_store, story)
 
-
-def test_a_snapshot_waits_until_all_that_it_tells_of_is_committed(open_store, message):
-    async def story(opened):
+async def test_a_snapshot_waits_until_all_that_it_tells_of_is_committed(open_store, message):
+    async with leading(open_store) as opened:
         store, disk = opened.store, opened.store._disk
         await written(opened, lambda: store.append([message(b"a")], timers=[timer(1 << 50)]))
         store.commit(store.stats.written_end)
@@ -343,8 +311,6 @@ def test_a_snapshot_waits_until_all_that_it_tells_of_is_committed(open_store, me
         assert (again.store.timers.stats.pending, again.snapshots, again.states) == (2, [b"tells of s"], [b"s"])
         await again.store.close()
         await future
-
-    played(open_store, story)
 
 
 async def test_nothing_is_derived_from_a_recovered_end_before_a_commit_behind_it(open_store, message):
@@ -442,8 +408,8 @@ async def test_an_open_takes_the_mark_of_a_clean_stop_away(open_store, message):
     await again.store.close()
 
 
-def test_a_timer_fires_when_it_is_committed_and_its_message_waits_too(open_store):
-    async def story(opened):
+async def test_a_timer_fires_when_it_is_committed_and_its_message_waits_too(open_store):
+    async with leading(open_store) as opened:
         store, clock = opened.store, opened.clock
         store.fire_timers()
         await written(opened, lambda: store.append([], timers=[timer(clock.now_ms() + 100)]))
@@ -458,25 +424,21 @@ def test_a_timer_fires_when_it_is_committed_and_its_message_waits_too(open_store
         await clock.advance(1)
         assert (store.timers.stats.fired, store.queue_range(1, 5)) == (1, (0, 1))
 
-    played(open_store, story)
 
-
-def test_a_message_is_found_by_key_when_it_is_committed(open_store, message):
-    async def story(opened):
+async def test_a_message_is_found_by_key_when_it_is_committed(open_store, message):
+    async with leading(open_store, keys_of=lambda _, system: [system]) as opened:
         store = opened.store
         await written(opened, lambda: store.append([message(b"a", system=b"key")]))
         assert await store.find(1, b"key") == []
         store.commit(store.stats.written_end)
         assert [found.head for found in await store.find(1, b"key")] == [b"a"]
 
-    played(open_store, story, keys_of=lambda _, system: [system])
-
 
 # -- syncs ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_owner_hears_of_each_sync_behind_what_was_written(open_store, message, tmp_path):
-    async def story(opened):
+async def test_the_owner_hears_of_each_sync_behind_what_was_written(open_store, message, tmp_path):
+    async with leading(open_store, tmp_path, flush=FlushMode.SYNC) as opened:
         store, heard = opened.store, []
         store.on_written = lambda end: heard.append(("written", end))
         store.on_synced = lambda end: heard.append(("synced", end))
@@ -485,11 +447,9 @@ def test_the_owner_hears_of_each_sync_behind_what_was_written(open_store, messag
         one = store.stats.written_end // 3
         assert heard == [(what, number * one) for number in (1, 2, 3) for what in ("written", "synced")]
 
-    played(open_store, story, tmp_path, flush=FlushMode.SYNC)
 
-
-def test_copies_hear_of_a_group_before_its_sync_and_their_commit_waits_for_it(open_store, message, tmp_path):
-    async def story(opened):
+async def test_copies_hear_of_a_group_before_its_sync_and_their_commit_waits_for_it(open_store, message, tmp_path):
+    async with leading(open_store, tmp_path, flush=FlushMode.SYNC) as opened:
         store, heard, release = opened.store, [], threading.Event()
         store.on_written = lambda end: heard.append(("written", end))
         store.on_synced = lambda end: heard.append(("synced", end))
@@ -509,11 +469,9 @@ def test_copies_hear_of_a_group_before_its_sync_and_their_commit_waits_for_it(op
         assert heard == [("written", end), ("synced", end)]
         assert store.queue_range(1, 0) == (0, 1)
 
-    played(open_store, story, tmp_path, flush=FlushMode.SYNC)
 
-
-def test_in_async_mode_the_interval_and_the_size_bring_what_is_uncommitted_to_disk(open_store, message):
-    async def story(opened):
+async def test_in_async_mode_the_interval_and_the_size_bring_what_is_uncommitted_to_disk(open_store, message):
+    async with leading(open_store, flush=FlushMode.ASYNC, flush_bytes=2000) as opened:
         store, synced = opened.store, []
         store.on_synced = synced.append
         await written(opened, lambda: store.append([message()]))
@@ -525,11 +483,9 @@ def test_in_async_mode_the_interval_and_the_size_bring_what_is_uncommitted_to_di
         await opened.clock.advance(1)
         assert synced[1:] == [store.stats.written_end]
 
-    played(open_store, story, flush=FlushMode.ASYNC, flush_bytes=2_000)
 
-
-def test_what_is_written_can_be_synced_without_a_commit(open_store, message, tmp_path):
-    async def story(opened):
+async def test_what_is_written_can_be_synced_without_a_commit(open_store, message, tmp_path):
+    async with leading(open_store, tmp_path, flush=FlushMode.ASYNC) as opened:
         store, synced = opened.store, []
         store.on_synced = synced.append
         assert await store.sync_written() == 0
@@ -544,11 +500,17 @@ def test_what_is_written_can_be_synced_without_a_commit(open_store, message, tmp
         store.commit(end)
         await flushed
 
-    played(open_store, story, tmp_path, flush=FlushMode.ASYNC)
 
-
-def test_a_snapshot_that_waits_for_a_commit_does_not_hold_up_the_sync_that_the_commit_waits_for(open_store, message):
-    async def story(opened):
+async def test_a_snapshot_that_waits_for_a_commit_does_not_hold_up_the_sync_that_the_commit_waits_for(
+    open_store, message
+):
+    async with leading(
+        open_store,
+        flush=FlushMode.ASYNC,
+        snapshot_interval_ms=1000,
+        flush_interval_ms=500,
+        snapshot_of=lambda: b"state",
+    ) as opened:
         store = opened.store
 
         def commit(end):
@@ -565,17 +527,12 @@ def test_a_snapshot_that_waits_for_a_commit_does_not_hold_up_the_sync_that_the_c
         assert futures[1].done()
         assert store.stats.snapshots >= 1
 
-    played(
-        open_store, story, flush=FlushMode.ASYNC, snapshot_interval_ms=1_000, flush_interval_ms=500,
-        snapshot_of=lambda: b"state",
-    )  # fmt: skip
-
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_is_not_written_whatever_it_is(open_store, message):
-    async def story(opened):
+async def test_what_is_refused_is_not_written_whatever_it_is(open_store, message):
+    async with leading(open_store) as opened:
         store = opened.store
         waiting = await written(opened, lambda: store.append([message(b"before")]))
         end = store.stats.written_end
@@ -603,11 +560,9 @@ def test_what_is_refused_is_not_written_whatever_it_is(open_store, message):
             await append()
         assert store.failure is None
 
-    played(open_store, story)
 
-
-def test_timers_wait_while_all_is_refused_and_fire_at_once_afterwards(open_store, caplog):
-    async def story(opened):
+async def test_timers_wait_while_all_is_refused_and_fire_at_once_afterwards(open_store, caplog):
+    async with leading(open_store) as opened:
         store, clock = opened.store, opened.clock
         store.on_written = store.commit
         await store.append([], timers=[timer(clock.now_ms() + 100), timer(clock.now_ms() + 400_000)])
@@ -621,30 +576,25 @@ def test_timers_wait_while_all_is_refused_and_fire_at_once_afterwards(open_store
         assert (store.timers.stats.fired, store.queue_range(1, 5)) == (1, (0, 1))
         assert "not fired" not in caplog.text
 
-    played(open_store, story)
-
 
 @pytest.mark.parametrize("replicated", [True, False])
-def test_a_refusal_does_not_end_the_duties(open_store, message, replicated, caplog):
-    async def story():
-        disk = FaultDisk()
-        opened = await open_store(disk, replicated=replicated, **RETENTION)
-        store = opened.store
-        store.on_written = store.commit
-        await store.append([], timers=[timer(1 << 50)])
-        for number in range(40):
-            await store.append([message(b"%d" % number * 100)])
-        opened.clock.jump_wall(100 * HOUR)
-        store.refuse(PreconditionFailed("this broker hands over"))
-        await opened.clock.advance(120_000)  # the timer cannot move, so its file stays
-        assert disk.list("commitlog")[0] == "0" * 20
-        store.refuse(None)
-        await opened.clock.advance(120_000)
-        assert disk.list("commitlog")[0] != "0" * 20
-        assert store.timers.stats.pending == 1
-        await store.close()
-
-    asyncio.run(story())
+async def test_a_refusal_does_not_end_the_duties(open_store, message, replicated, caplog):
+    disk = FaultDisk()
+    opened = await open_store(disk, replicated=replicated, **RETENTION)
+    store = opened.store
+    store.on_written = store.commit
+    await store.append([], timers=[timer(1 << 50)])
+    for number in range(40):
+        await store.append([message(b"%d" % number * 100)])
+    opened.clock.jump_wall(100 * HOUR)
+    store.refuse(PreconditionFailed("this broker hands over"))
+    await opened.clock.advance(120_000)  # the timer cannot move, so its file stays
+    assert disk.list("commitlog")[0] == "0" * 20
+    store.refuse(None)
+    await opened.clock.advance(120_000)
+    assert disk.list("commitlog")[0] != "0" * 20
+    assert store.timers.stats.pending == 1
+    await store.close()
     assert "background work of the store failed, trying again later: this broker hands over" in caplog.text
 
 
@@ -697,8 +647,8 @@ async def test_an_abandoned_store_tells_all_who_wait_at_once_and_keeps_what_is_w
     await again.store.close()
 
 
-def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_kept(open_store, message):
-    async def story(opened):
+async def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_kept(open_store, message):
+    async with leading(open_store) as opened:
         store = opened.store
         waits = await written(opened, lambda: store.append([message(b"a")]))
         end = store._appender.assigned_end
@@ -712,8 +662,6 @@ def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_k
             with pytest.raises(HaNotAvailable, match="not taken"):
                 append()
         assert store._appender.assigned_end == end
-
-    played(open_store, story)
 
 
 async def test_a_snapshot_whose_log_is_being_synced_is_not_written_any_more(open_store, message, tmp_path):
@@ -744,19 +692,16 @@ async def test_an_abandoned_store_marks_no_clean_stop_and_leaves_its_checkpoint(
     assert not before.clean
 
 
-def test_timers_that_were_being_fired_are_not_to_blame_for_the_end(open_store, caplog):
-    async def story():
-        opened = await open_store(FaultDisk(), replicated=True)
-        store, clock = opened.store, opened.clock
-        store.fire_timers()
-        await written(opened, lambda: store.append([], timers=[timer(clock.now_ms())]))
-        store.commit(store.stats.written_end)
-        await clock.advance(300)
-        assert store.stats.written_end > store.stats.log_end
-        await store.abandon(PreconditionFailed("broker 2 leads epoch 8"))
-        assert store.timers.stats.aside == 0
-
-    asyncio.run(story())
+async def test_timers_that_were_being_fired_are_not_to_blame_for_the_end(open_store, caplog):
+    opened = await open_store(FaultDisk(), replicated=True)
+    store, clock = opened.store, opened.clock
+    store.fire_timers()
+    await written(opened, lambda: store.append([], timers=[timer(clock.now_ms())]))
+    store.commit(store.stats.written_end)
+    await clock.advance(300)
+    assert store.stats.written_end > store.stats.log_end
+    await store.abandon(PreconditionFailed("broker 2 leads epoch 8"))
+    assert store.timers.stats.aside == 0
     assert "not fired" not in caplog.text
 
 
@@ -832,8 +777,8 @@ def test_a_close_waits_as_long_as_it_is_told_and_marks_a_clean_stop_if_all_is_co
     asyncio.run(story(commits=False))
 
 
-def test_a_broken_disk_fails_those_who_wait_for_a_commit_too(open_store, message):
-    async def story(opened):
+async def test_a_broken_disk_fails_those_who_wait_for_a_commit_too(open_store, message):
+    async with leading(open_store) as opened:
         store = opened.store
         call = await written(opened, lambda: store.append([message()]))
         store._state.poison("the disk is broken")
@@ -842,11 +787,9 @@ def test_a_broken_disk_fails_those_who_wait_for_a_commit_too(open_store, message
         store.commit(store.stats.written_end)
         assert store.queue_range(1, 0) == (0, 0)
 
-    played(open_store, story)
 
-
-def test_a_store_with_one_copy_waits_for_nobody(open_store, message):
-    async def story(opened):
+async def test_a_store_with_one_copy_waits_for_nobody(open_store, message):
+    async with leading(open_store, replicated=False) as opened:
         store, heard = opened.store, []
         store.on_written = heard.append
         await store.append([message()])
@@ -855,8 +798,6 @@ def test_a_store_with_one_copy_waits_for_nobody(open_store, message):
         store.commit(store.stats.written_end)
         with pytest.raises(AssertionError):
             store.commit(store.stats.written_end + 1)
-
-    played(open_store, story, replicated=False)
 
 
 # -- epochs -----------------------------------------------------------------------------------------------------------

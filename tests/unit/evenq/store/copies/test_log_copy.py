@@ -196,10 +196,10 @@ async def test_damaged_and_cut_pieces_are_refused_whole_with_place_and_reason(wr
     inside = {at for at, _ in log.frames if at > half} - set(log.boundaries)
     assert inside, "whole records, but not their whole group"
     for end in inside:
-        with pytest.raises(RecordsDamaged, match="its group goes on behind the bytes that came"):
+        with pytest.raises(RecordsDamaged, match="its group continues after the received bytes"):
             await copy.append(log.data[half:end], start=half)
     for end in sorted(set(range(half + 1, len(log.data), 37)) - set(log.boundaries)):
-        with pytest.raises(RecordsDamaged, match=r"middle of a record|goes on behind the bytes that came"):
+        with pytest.raises(RecordsDamaged, match=r"middle of a record|continues after the received bytes"):
             await copy.append(log.data[half:end], start=half)
     with pytest.raises(RecordsDamaged, match="no record of this place"):
         await copy.append(log.data[: log.boundaries[1]], start=half)
@@ -236,9 +236,9 @@ async def test_a_leaders_epoch_begins_with_a_state_record_and_is_filed_first(fol
         assert (frame.kind, frame.head, frame.epoch) == (STATE, bytes(epoch % 7 * 100), epoch)
         assert frame.store_ms == 999, "store times never fall"
     assert [epoch for epoch, _ in copy.epochs] == list(range(1, 60))
-    with pytest.raises(StoreError, match="epoch 59 cannot begin behind epoch 59"):
+    with pytest.raises(StoreError, match="epoch 59 cannot begin after epoch 59"):
         await copy.append_epoch_start(59, b"", 0)
-    with pytest.raises(BodyTooLarge, match="over the log's file size of 4096 bytes"):
+    with pytest.raises(BodyTooLarge, match="exceeds the log's file size of 4096 bytes"):
         await copy.append_epoch_start(60, bytes(SEGMENT), 0)
     wanted = copy.epochs
     await copy.close()
@@ -283,33 +283,29 @@ EPOCHS = [(1, [700] * 2), (1, [1_500]), (3, [10]), (4, [900, 3_000]), (4, [5]), 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "older", "newer", "of another log"])
 @pytest.mark.parametrize("scan_bytes", [1, 1 << 20], ids=["little was scanned", "all was scanned"])
-def test_an_epoch_table_that_does_not_fit_is_made_to_fit(monkeypatch, damage, scan_bytes):
+async def test_an_epoch_table_that_does_not_fit_is_made_to_fit(monkeypatch, damage, scan_bytes):
     monkeypatch.setattr(log_copy, "SCAN_BYTES", scan_bytes)
-
-    async def story():
-        disk, data = FaultDisk(), made(EPOCHS)
-        copy = await follow(disk)
-        for end in ends_of(EPOCHS):
-            await copy.append(data[copy.end : end], start=copy.end)
-            await copy.sync()
-        wanted = copy.epochs
-        assert [epoch for epoch, _ in wanted] == [1, 3, 4, 8]
-        await copy.close()
-        if damage == "missing":
-            disk.remove("epochs")
-        elif damage == "flipped":
-            disk.files["epochs"].data[30] ^= 1
-        else:
-            entries = {"older": wanted[:2], "newer": (*wanted, (999, copy.end)), "of another log": ((7, 0),)}[damage]
-            epoch_file.save(disk, EpochStarts(entries))
-        again = await follow(disk)
-        assert again.epochs == wanted
-        assert epoch_file.load(disk).entries == wanted, "and the file is right again"
-        await again.append_epoch_start(9, b"", 0)
-        assert epoch_file.load(disk).entries == again.epochs == (*wanted, (9, len(data)))
-        await again.close()
-
-    asyncio.run(story())
+    disk, data = FaultDisk(), made(EPOCHS)
+    copy = await follow(disk)
+    for end in ends_of(EPOCHS):
+        await copy.append(data[copy.end : end], start=copy.end)
+        await copy.sync()
+    wanted = copy.epochs
+    assert [epoch for epoch, _ in wanted] == [1, 3, 4, 8]
+    await copy.close()
+    if damage == "missing":
+        disk.remove("epochs")
+    elif damage == "flipped":
+        disk.files["epochs"].data[30] ^= 1
+    else:
+        entries = {"older": wanted[:2], "newer": (*wanted, (999, copy.end)), "of another log": ((7, 0),)}[damage]
+        epoch_file.save(disk, EpochStarts(entries))
+    again = await follow(disk)
+    assert again.epochs == wanted
+    assert epoch_file.load(disk).entries == wanted, "and the file is right again"
+    await again.append_epoch_start(9, b"", 0)
+    assert epoch_file.load(disk).entries == again.epochs == (*wanted, (9, len(data)))
+    await again.close()
 
 
 def ends_of(groups):
@@ -334,26 +330,22 @@ async def test_a_log_from_before_there_were_epochs_has_one(open_store, message):
     await copy.close()
 
 
-def test_the_table_keeps_the_last_epochs_up_to_its_limit(monkeypatch):
+async def test_the_table_keeps_the_last_epochs_up_to_its_limit(monkeypatch):
     assert epoch_file.ENTRIES_MAX == 1_000
     monkeypatch.setattr(epoch_file, "ENTRIES_MAX", 20)
-
-    async def story():
-        disk = MemoryDisk()
-        copy = await follow(disk)
-        await copy.append(made([(1 + number, [1]) for number in range(30)]), start=0)
-        for epoch in range(31, 60):
-            await copy.append_epoch_start(epoch, b"", 0)
-        assert [epoch for epoch, _ in copy.epochs] == list(range(40, 60))
-        wanted = copy.epochs
-        await copy.close()
-        for file in ("", "epochs"):
-            disk.remove(file or "nothing")
-            again = await follow(disk)
-            assert again.epochs == wanted
-            await again.close()
-
-    asyncio.run(story())
+    disk = MemoryDisk()
+    copy = await follow(disk)
+    await copy.append(made([(1 + number, [1]) for number in range(30)]), start=0)
+    for epoch in range(31, 60):
+        await copy.append_epoch_start(epoch, b"", 0)
+    assert [epoch for epoch, _ in copy.epochs] == list(range(40, 60))
+    wanted = copy.epochs
+    await copy.close()
+    for file in ("", "epochs"):
+        disk.remove(file or "nothing")
+        again = await follow(disk)
+        assert again.epochs == wanted
+        await again.close()
 
 
 async def test_records_of_other_epochs_than_the_leader_announced_are_not_written():
@@ -504,26 +496,22 @@ async def test_a_flipped_byte_is_damage_below_the_mark_and_a_torn_tail_above(wri
             await again.close()
 
 
-def test_a_start_reads_only_the_end_of_a_long_log(monkeypatch):
+async def test_a_start_reads_only_the_end_of_a_long_log(monkeypatch):
     monkeypatch.setattr(log_copy, "SCAN_BYTES", 10_000)
-
-    async def story():
-        disk = FaultDisk()
-        copy = await follow(disk)
-        for _ in range(100):
-            await copy.append(made([(1, [900])] * 4, start=copy.end), start=copy.end)
-            await copy.sync()
-        end = copy.end
-        await copy.close()
-        reads = []
-        plain = FaultFile.pread
-        monkeypatch.setattr(FaultFile, "pread", lambda self, size, at: reads.append(size) or plain(self, size, at))
-        again = await follow(disk)
-        assert again.end == end
-        assert 10_000 <= sum(reads) < 30_000
-        await again.close()
-
-    asyncio.run(story())
+    disk = FaultDisk()
+    copy = await follow(disk)
+    for _ in range(100):
+        await copy.append(made([(1, [900])] * 4, start=copy.end), start=copy.end)
+        await copy.sync()
+    end = copy.end
+    await copy.close()
+    reads = []
+    plain = FaultFile.pread
+    monkeypatch.setattr(FaultFile, "pread", lambda self, size, at: reads.append(size) or plain(self, size, at))
+    again = await follow(disk)
+    assert again.end == end
+    assert 10_000 <= sum(reads) < 30_000
+    await again.close()
 
 
 async def test_the_leaders_words_about_its_disk_are_not_taken_for_words_about_this_one():
@@ -690,7 +678,7 @@ async def test_a_reset_leaves_nothing_and_the_log_begins_where_it_was_told(open_
     await copy.close()
     copy = await follow(folder())
     assert (copy.start, copy.end, copy.epochs) == (3 * SEGMENT, 3 * SEGMENT + len(data), epochs)
-    with pytest.raises(StoreError, match="is not there: the log begins later"):
+    with pytest.raises(StoreError, match="does not exist: the log begins later"):
         await copy.read(0, copy.end, 100)
     await copy.reset(0)
     log = await written(folder("leader"))

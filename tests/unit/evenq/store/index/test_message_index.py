@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 
@@ -80,7 +79,7 @@ async def test_timers_are_not_found_before_they_fire():
     await store.close()
 
 
-def test_large_records_that_hold_no_message_are_passed_over_without_being_read(monkeypatch):
+async def test_large_records_that_hold_no_message_are_passed_over_without_being_read(monkeypatch):
     size, read = 1 << 20, []
     real = FaultFile.pread
 
@@ -88,18 +87,15 @@ def test_large_records_that_hold_no_message_are_passed_over_without_being_read(m
         read.append(count)
         return real(file, count, offset)
 
-    async def scenario():
-        store = await opened(FaultDisk(), segment_bytes=64 << 20, flush_interval_ms=60_000)
-        for number in range(20):
-            timer = TimerAppend(1, 0, 0, due_ms=5, kind=3, born_ms=0, head=b"h", system=bytes(size))
-            await store.append([one(number)] if number % 4 == 0 else [], timers=[timer])
-        monkeypatch.setattr(FaultFile, "pread", pread)
-        assert len(await store.find(1, b"all", count_max=99)) == 5
-        assert max(read) <= PIECE_BYTES
-        assert sum(read) < 20 * size // 2
-        await store.close()
-
-    asyncio.run(scenario())
+    store = await opened(FaultDisk(), segment_bytes=64 << 20, flush_interval_ms=60_000)
+    for number in range(20):
+        timer = TimerAppend(1, 0, 0, due_ms=5, kind=3, born_ms=0, head=b"h", system=bytes(size))
+        await store.append([one(number)] if number % 4 == 0 else [], timers=[timer])
+    monkeypatch.setattr(FaultFile, "pread", pread)
+    assert len(await store.find(1, b"all", count_max=99)) == 5
+    assert max(read) <= PIECE_BYTES
+    assert sum(read) < 20 * size // 2
+    await store.close()
 
 
 async def test_find_is_bounded_by_count_bytes_and_time():
@@ -203,20 +199,17 @@ async def test_damage_in_the_log_is_said_and_the_next_file_of_the_log_is_indexed
     await store.close()
 
 
-def test_a_mistake_in_the_owners_key_function_costs_those_keys_only():
+async def test_a_mistake_in_the_owners_key_function_costs_those_keys_only():
     def picky(head, system):
         if system == b"bad":
             raise KeyError("bad")
         return keys_of(head, system)
 
-    async def scenario():
-        store = await opened(FaultDisk(), keys_of=picky)
-        await store.append([Append(1, 0, 0, 0, b"", system) for system in (b"bad", b"good", b"bad")])
-        assert len(await store.find(1, b"good")) == 1
-        assert store.stats.index_failures == 2
-        await store.close()
-
-    asyncio.run(scenario())
+    store = await opened(FaultDisk(), keys_of=picky)
+    await store.append([Append(1, 0, 0, 0, b"", system) for system in (b"bad", b"good", b"bad")])
+    assert len(await store.find(1, b"good")) == 1
+    assert store.stats.index_failures == 2
+    await store.close()
 
 
 async def test_messages_that_retention_let_go_are_not_found_and_their_files_go():

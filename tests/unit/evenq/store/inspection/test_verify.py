@@ -320,7 +320,7 @@ def test_no_data_folder_and_a_damaged_identity_are_told(filled, look):
     with pytest.raises(StoreError, match="newer"):
         look(disk)
     disk.remove("identity")
-    with pytest.raises(StoreError, match="no evenq data folder"):
+    with pytest.raises(StoreError, match="not an evenq data folder"):
         look(disk)
 
 

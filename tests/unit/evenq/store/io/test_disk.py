@@ -91,6 +91,19 @@ def test_small_files_are_replaced_whole(disk):
     assert disk.list("") == ["f"]
 
 
+def test_a_file_system_without_locks_leaves_no_open_file(tmp_path, monkeypatch):
+    def refuses(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("evenq.store.io.disk.fcntl.flock", refuses)
+    real = RealDisk(tmp_path)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with pytest.raises(OSError, match="no locks available"):
+            real.lock()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_the_lock_has_one_owner_and_its_pid(disk):
     disk.lock()
     other = RealDisk(disk.root) if isinstance(disk, RealDisk) else disk

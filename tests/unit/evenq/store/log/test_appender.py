@@ -1,6 +1,7 @@
 """Places are given in call order and taken back when nothing was written."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,19 +12,17 @@ from evenq.store.log.appender import GATHER_MS
 from evenq.store.message_store import GATHER_TURNS
 
 
-def played(open_store, story, **options):
-    async def body():
-        opened = await open_store(MemoryDisk(), **options)
-        try:
-            await story(opened.store)
-        finally:
-            await opened.store.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def a_store(open_store, **options):
+    opened = await open_store(MemoryDisk(), **options)
+    try:
+        yield opened.store
+    finally:
+        await opened.store.close()
 
 
-def test_offsets_are_dense_per_queue_in_call_order_before_anything_is_written(open_store, message):
-    async def story(store):
+async def test_offsets_are_dense_per_queue_in_call_order_before_anything_is_written(open_store, message):
+    async with a_store(open_store) as store:
         calls = [[message(queue_id=number % 2), message(queue_id=0)] for number in range(3)]
         futures = [store.append(call) for call in calls]
         assert [one.queue_offset for call in calls for one in call] == [0, 1, 0, 2, 3, 4]
@@ -31,11 +30,9 @@ def test_offsets_are_dense_per_queue_in_call_order_before_anything_is_written(op
         await asyncio.gather(*futures)
         assert (store.queue_range(1, 0), store.queue_range(1, 1)) == ((0, 5), (0, 1))
 
-    played(open_store, story)
 
-
-def test_a_call_that_cannot_be_packed_takes_all_its_places_back(open_store, message):
-    async def story(store):
+async def test_a_call_that_cannot_be_packed_takes_all_its_places_back(open_store, message):
+    async with a_store(open_store) as store:
         await store.append([message()])
         for bad, kind in ((message(topic_id=-1), BadRequest), (message(head=bytes(5_000)), BodyTooLarge)):
             good = message()
@@ -46,11 +43,9 @@ def test_a_call_that_cannot_be_packed_takes_all_its_places_back(open_store, mess
         await store.append([last])
         assert last.queue_offset == 1
 
-    played(open_store, story)
 
-
-def test_the_bounds_of_what_waits_are_reached_and_told(open_store, message):
-    async def story(store):
+async def test_the_bounds_of_what_waits_are_reached_and_told(open_store, message):
+    async with a_store(open_store, append_queue_max=3) as store:
         waiting = [store.append([message()]) for _ in range(3)]
         with pytest.raises(
             TooManyRequests, match=r"3 records of \d+ bytes wait for the disk, the limits are 3 records"
@@ -60,11 +55,9 @@ def test_the_bounds_of_what_waits_are_reached_and_told(open_store, message):
         await asyncio.gather(*waiting)
         await store.append([message()])
 
-    played(open_store, story, append_queue_max=3)
 
-
-def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, message):
-    async def story(store):
+async def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, message):
+    async with a_store(open_store) as store:
         store._state.set_full(StoreFull("the disk is full"))
         with pytest.raises(StoreFull, match="the disk is full"):
             store.append([message()])
@@ -72,11 +65,9 @@ def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, mess
         store._state.set_full(None)
         await store.append([message()])
 
-    played(open_store, story)
 
-
-def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once(open_store, message):
-    async def story(store):
+async def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once(open_store, message):
+    async with a_store(open_store) as store:
         appender, taken = store._appender, asyncio.get_running_loop().create_future()
         submit, appender.submit = appender.submit, taken.set_result
         refused = store.append([message()])
@@ -90,11 +81,9 @@ def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once
                 await waiting
         await store.append([message()])
 
-    played(open_store, story)
 
-
-def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_store, message):
-    async def story(store):
+async def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_store, message):
+    async with a_store(open_store) as store:
         events = []
         store.on_failure = events.append
         waiting = store.append([message()])
@@ -108,15 +97,11 @@ def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_stor
         assert len(events) == 1
         assert store.failure is events[0]
 
-    played(open_store, story)
 
-
-def test_nothing_is_no_append(open_store):
-    async def story(store):
+async def test_nothing_is_no_append(open_store):
+    async with a_store(open_store) as store:
         with pytest.raises(BadRequest, match="at least one message"):
             store.append([])
-
-    played(open_store, story)
 
 
 @pytest.mark.parametrize(("turn_ms", "turns"), [(0, GATHER_TURNS + 1), (1, GATHER_MS + 1), (50, 2)])

@@ -92,8 +92,8 @@ def _framed(*, version=VERSION, kind=2, epoch=1, head=10, claimed=10):
 @pytest.mark.parametrize(
     ("frame", "fault", "reason"),
     [
-        (_framed(version=9), Fault.FOREIGN, "the record has format version 9; this program knows version 1"),
-        (_framed(kind=9), Fault.FOREIGN, "the record is of kind 9, which this program does not know"),
+        (_framed(version=9), Fault.FOREIGN, "the record has format version 9; this program reads version 1"),
+        (_framed(kind=9), Fault.FOREIGN, "the record is of kind 9, which this program does not support"),
         (_framed(epoch=0), Fault.DISORDER, "the record has epoch 0 behind epoch 0: epochs never fall"),
         (_framed(claimed=9), Fault.BROKEN, "the record's lengths do not add up to its size"),
         (_framed(kind=3), Fault.BROKEN, f"a padding of {HEADER_BYTES + 10} bytes where {SEGMENT} are left in the file"),
@@ -235,4 +235,4 @@ def test_a_group_that_goes_on_is_not_whole():
     end = 2 * (HEADER_BYTES + 10)
     assert walk.take(memoryview(data)[:end], 0) is None
     assert not walk.is_whole(end)
-    assert walk.reason == "its group goes on behind the bytes that came"
+    assert walk.reason == "its group continues after the received bytes"

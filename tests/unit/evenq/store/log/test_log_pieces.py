@@ -124,7 +124,7 @@ def test_a_place_within_a_group_is_told_from_damage(written):
 def test_a_file_that_is_gone_is_named_and_is_no_damage(written):
     disk, log = written()
     disk.remove(f"commitlog/{0:020d}")
-    with pytest.raises(StoreError, match=rf"commitlog/{0:020d} is not there: the log begins later") as raised:
+    with pytest.raises(StoreError, match=rf"commitlog/{0:020d} does not exist: the log begins later") as raised:
         LogPieces(disk, SEGMENT).read(0, log.boundaries[-1], 100)
     assert not isinstance(raised.value, StoreCorrupted)
 

@@ -115,7 +115,7 @@ def test_a_frame_of_another_kind_is_no_timer_and_no_list_of_timers():
     with pytest.raises(StoreCorrupted, match="of kind 1, a timer is 4"):
         record.timer_of(_frame())
     for frame in (_frame(), _frame(kind=record.TIMER_END, head=b"seven b")):
-        with pytest.raises(StoreCorrupted, match="no list of timers"):
+        with pytest.raises(StoreCorrupted, match="not a list of timers"):
             record.timer_ids_of(frame)
 
 

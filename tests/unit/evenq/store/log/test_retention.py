@@ -61,7 +61,7 @@ def test_over_the_upper_mark_so_many_go_as_bring_it_down_whatever_their_age(used
     assert begin(segments=young, used_ratio=used) == files * SIZE
     if files:
         assert (
-            "from 85.0% on files go whatever their age"
+            "from 85.0% on files are deleted at any age"
             in plan(replace(FACTS, segments=young, used_ratio=used)).reasons[0]
         )
 

@@ -8,7 +8,7 @@ import errno
 import random
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import FaultDisk, Keep, image_of
 
 from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.store import TimerAppend
@@ -33,12 +33,6 @@ async def old_and_new(open_store, message, disk, old=60, new=6, **options):
     for number in range(old, old + new):
         await opened.store.append([message(head(number), queue_id=number % 3)])
     return opened
-
-
-def image_of(disk):
-    image = disk.crash(Keep.ALL, random.Random(0))
-    disk.dead = False
-    return image
 
 
 def log_start(disk):
@@ -390,25 +384,22 @@ async def test_rounds_come_one_after_the_other(open_store, message):
     await store.close()
 
 
-def test_nothing_goes_while_there_is_no_space_to_file_entries(open_store, message, monkeypatch):
+async def test_nothing_goes_while_there_is_no_space_to_file_entries(open_store, message, monkeypatch):
     def full(disk, filings):
         raise OSError(errno.ENOSPC, "no space")
 
-    async def scenario():
-        disk = FaultDisk()
-        opened = await old_and_new(open_store, message, disk, cache_bytes=0)
-        with monkeypatch.context() as patch:
-            patch.setattr(consume_queue, "write_all", full)
-            await opened.clock.advance(61_000)
-            assert log_start(disk) == 0
-            assert [opened.store.queue_range(1, queue_id) for queue_id in (0, 1, 2, 9)] == [(0, 22)] * 3 + [(0, 2)]
-            assert len(await opened.contents()) == 22
+    disk = FaultDisk()
+    opened = await old_and_new(open_store, message, disk, cache_bytes=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(consume_queue, "write_all", full)
         await opened.clock.advance(61_000)
-        assert log_start(disk) > 8_000
-        await check(opened)
-        await opened.store.close()
-
-    asyncio.run(scenario())
+        assert log_start(disk) == 0
+        assert [opened.store.queue_range(1, queue_id) for queue_id in (0, 1, 2, 9)] == [(0, 22)] * 3 + [(0, 2)]
+        assert len(await opened.contents()) == 22
+    await opened.clock.advance(61_000)
+    assert log_start(disk) > 8_000
+    await check(opened)
+    await opened.store.close()
 
 
 async def test_a_pressed_disk_gives_up_what_topics_do_not_keep_in_each_round(open_store, message):

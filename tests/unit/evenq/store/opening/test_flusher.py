@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -20,19 +21,17 @@ class SmallDisk(MemoryDisk):
         return self.room
 
 
-def played(open_store, story, disk=None, **options):
-    async def body():
-        opened = await open_store(disk or MemoryDisk(), flush=FlushMode.ASYNC, **options)
-        try:
-            await story(opened)
-        finally:
-            await opened.store.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def an_opened(open_store, disk=None, **options):
+    opened = await open_store(disk or MemoryDisk(), flush=FlushMode.ASYNC, **options)
+    try:
+        yield opened
+    finally:
+        await opened.store.close()
 
 
-def test_in_async_mode_a_sync_comes_with_the_interval_and_only_if_there_is_something(open_store, message):
-    async def story(opened):
+async def test_in_async_mode_a_sync_comes_with_the_interval_and_only_if_there_is_something(open_store, message):
+    async with an_opened(open_store, flush_interval_ms=500) as opened:
         store, clock = opened.store, opened.clock
         await store.append([message()])
         before = store.stats.fsyncs
@@ -44,11 +43,9 @@ def test_in_async_mode_a_sync_comes_with_the_interval_and_only_if_there_is_somet
         await clock.advance(2_000)
         assert store.stats.fsyncs == before + 1
 
-    played(open_store, story, flush_interval_ms=500)
 
-
-def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, message):
-    async def story(opened):
+async def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, message):
+    async with an_opened(open_store, checkpoint_entries=10, checkpoint_interval_ms=5000) as opened:
         store, clock = opened.store, opened.clock
         await store.append([message() for _ in range(9)])
         await clock.advance(100)
@@ -60,23 +57,18 @@ def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, 
         await clock.advance(5_600)
         assert store._state.unfiled == 0
 
-    played(open_store, story, checkpoint_entries=10, checkpoint_interval_ms=5_000)
 
-
-def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_store):
+async def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_store):
     disk = SmallDisk()
-
-    async def story(opened):
+    async with an_opened(open_store, disk=disk, flush_interval_ms=500) as opened:
         store, clock = opened.store, opened.clock
         for free, value in ((99, "90.1% full, messages are refused from 90.0%"), (101, "")):
             disk.room = Usage(1_000, free)
             await clock.advance(501)
             assert (value in str(store.full)) if value else store.full is None
 
-    played(open_store, story, disk=disk, flush_interval_ms=500)
 
-
-def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(open_store, message):
+async def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(open_store, message):
     """A volume of 64 MiB was written to its last byte between two rounds."""
     disk = SmallDisk()
     disk.room = Usage(64 << 20, 9 << 20)
@@ -85,7 +77,7 @@ def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(
         for _ in range(count):
             await store.append([message(bytes(4_000))])
 
-    async def story(opened):
+    async with an_opened(open_store, disk=disk, flush_interval_ms=500) as opened:
         store, clock = opened.store, opened.clock
         await clock.advance(10)
         await sent(store, 300)
@@ -95,21 +87,16 @@ def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(
         with pytest.raises(StoreFull, match="messages are refused"):
             await sent(store, 50)
 
-    played(open_store, story, disk=disk, flush_interval_ms=500)
 
-
-def test_the_text_that_senders_read_names_no_folder(open_store):
+async def test_the_text_that_senders_read_names_no_folder(open_store):
     disk = SmallDisk()
     disk.room = Usage(1_000, 0)
-
-    async def story(opened):
+    async with an_opened(open_store, disk=disk) as opened:
         assert "memory:" not in str(opened.store.full)
         assert "the broker's memory for messages is 100.0% full" in str(opened.store.full), (
             "a full disk is not looked for"
         )
         assert "raise memory_bytes_max" in str(opened.store.full)
-
-    played(open_store, story, disk=disk)
 
 
 async def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_last_one(

@@ -40,7 +40,7 @@ def test_an_owned_folder_stays_owned(jobs):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="file/data cannot be made"):
+    with pytest.raises(StoreError, match="file/data cannot be created"):
         owned_folder.disk_of(tmp_path / "file" / "data", StoreOptions())
 
 

@@ -161,25 +161,21 @@ async def test_a_log_without_identity_and_a_damaged_identity_are_refused(open_st
         await open_store(disk)
 
 
-def test_a_frame_larger_than_a_piece_of_reading_is_recovered(open_store, message, monkeypatch):
+async def test_a_frame_larger_than_a_piece_of_reading_is_recovered(open_store, message, monkeypatch):
     monkeypatch.setattr("evenq.store.opening.recovery.PIECE_BYTES", 500)
     monkeypatch.setattr("evenq.store.opening.recovery.FILING_ENTRIES", 10)
-
-    async def scenario():
-        disk = FaultDisk()
-        opened = await open_store(disk)
-        heads = [b"%d" % number + b"." * (number * 37 % 1900) for number in range(50)]
-        for head in heads:
-            await opened.store.append([message(head)])
-        image = _copy(disk)
-        await opened.store.close()
-        image.remove("checkpoint")
-        again = await open_store(image)
-        assert await again.contents() == heads
-        assert again.store.stats.recovered_records == 50
-        await again.store.close()
-
-    asyncio.run(scenario())
+    disk = FaultDisk()
+    opened = await open_store(disk)
+    heads = [b"%d" % number + b"." * (number * 37 % 1900) for number in range(50)]
+    for head in heads:
+        await opened.store.append([message(head)])
+    image = _copy(disk)
+    await opened.store.close()
+    image.remove("checkpoint")
+    again = await open_store(image)
+    assert await again.contents() == heads
+    assert again.store.stats.recovered_records == 50
+    await again.store.close()
 
 
 CHILD = """

@@ -83,7 +83,7 @@ async def test_what_the_log_does_not_tell_is_refused(open_store, message, monkey
     disk.files[QUEUE].data[5 * ENTRY_BYTES] ^= 1
     assert check(disk, 0, COUNT).log_files()[0] == 0
     monkeypatch.setattr(entry_repair, "SPAN_MAX", 10)
-    with pytest.raises(StoreError, match="message 5 was not seen up to log offset"):
+    with pytest.raises(StoreError, match="message 5 was not found up to log offset"):
         check(disk, 0, COUNT).wrong()
     monkeypatch.undo()
     disk.files[path_of(0)].data[200:4_096] = bytes(3_896)

@@ -11,9 +11,9 @@ from evenq.store.timers.loading import TimerLoader
 from evenq.store.timers.newest import NewestJob
 
 
-async def newest(keeper, count_max=1_000):
+async def newest(keeper, count_max=1_000, **options):
     found = []
-    async with aclosing(keeper.newest()) as timers:
+    async with aclosing(keeper.newest(**options)) as timers:
         async for timer in timers:
             found.append(timer.log_offset)
             if len(found) == count_max:
@@ -37,7 +37,9 @@ async def test_all_that_is_pending_comes_the_last_one_first(make_ground, step):
     assert context.keeper.stats.runs > 1
     ended = {ids[3], ids[20], ids[59]}
     await context.keeper.cancel(ended)
-    assert await newest(context.keeper) == [one for one in reversed(ids) if one not in ended]
+    expected = [one for one in reversed(ids) if one not in ended]
+    assert await newest(context.keeper) == expected
+    assert await newest(context.keeper, batch=1) == expected
     await context.keeper.close()
 
 

@@ -247,7 +247,7 @@ def test_a_timer_in_the_past_and_one_before_1970_are_due_at_once():
 
 
 def test_a_due_time_over_what_a_frame_holds_is_refused_with_its_limit():
-    with pytest.raises(BadRequest, match="9223372036854775808 ms is over the largest one"):
+    with pytest.raises(BadRequest, match="9223372036854775808 ms exceeds the largest one"):
         PendingTimers().put(1 << 63, 1, 1)
 
 

@@ -73,30 +73,27 @@ def test_an_overloaded_store_is_asked_again_and_nothing_fires_twice(fire):
     assert left == 0
 
 
-def test_while_all_is_refused_nothing_is_tried_and_no_timer_is_to_blame(make_ground, caplog):
-    async def scenario():
-        context, tries, refused = make_ground(), [], [False]
+async def test_while_all_is_refused_nothing_is_tried_and_no_timer_is_to_blame(make_ground, caplog):
+    context, tries, refused = make_ground(), [], [False]
 
-        def append(entries, *, timers, ended):
-            tries.append(len(ended))
-            if len(tries) == 1:  # it begins between the look and the append
-                refused[0] = True
-            if refused[0]:
-                raise PreconditionFailed("this broker hands over")
-            return context.append(entries, timers=timers, ended=ended)
+    def append(entries, *, timers, ended):
+        tries.append(len(ended))
+        if len(tries) == 1:  # it begins between the look and the append
+            refused[0] = True
+        if refused[0]:
+            raise PreconditionFailed("this broker hands over")
+        return context.append(entries, timers=timers, ended=ended)
 
-        await context.put(1_001, 1_002)
-        service = TimerService(context.keeper, context.clock, append, refused=lambda: refused[0])
-        service.start()
-        await context.clock.advance(60_000)
-        assert (len(tries), context.keeper.stats.aside, context.keeper.stats.pending) == (1, 0, 2)
-        refused[0] = False
-        await context.clock.advance(RETRY_MS)
-        assert (tries[1:], context.keeper.stats.fired) == ([2], 2)
-        await service.stop()
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+    await context.put(1_001, 1_002)
+    service = TimerService(context.keeper, context.clock, append, refused=lambda: refused[0])
+    service.start()
+    await context.clock.advance(60_000)
+    assert (len(tries), context.keeper.stats.aside, context.keeper.stats.pending) == (1, 0, 2)
+    refused[0] = False
+    await context.clock.advance(RETRY_MS)
+    assert (tries[1:], context.keeper.stats.fired) == ([2], 2)
+    await service.stop()
+    await context.keeper.close()
     assert "one by one" not in caplog.text
 
 
@@ -110,7 +107,7 @@ def test_one_message_that_the_store_refuses_does_not_hold_the_others_up(fire):
     assert left == 1
 
 
-def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_and_less(make_ground):
+async def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_and_less(make_ground):
     tries = []
 
     def on_due(timers):
@@ -119,28 +116,25 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
             raise RuntimeError("never")
         return deliver(timers)
 
-    async def scenario():
-        context = make_ground(table_max=10_000)
-        bad = await context.put(*[1_000] * 5_000)
-        await context.put(*[2_000] * 50)
-        service = TimerService(context.keeper, context.clock, context.append, on_due)
-        service.start()
-        await context.clock.advance(1_500)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.pending, stats.aside) == (50, 5_000, 5_000)
-        assert stats.late_ms == 0
-        await context.clock.advance(9_000)
-        assert sorted(tries) == sorted(bad * 2)
-        await context.clock.advance(19_000)
-        assert len(tries) == 10_000, "the second pause is twice as long"
-        ended = await context.keeper.cancel(bad[:10])
-        assert ended == bad[:10]
-        await context.clock.advance(1_700_000)
-        assert 9 * 4_990 >= len(tries) - 20 >= 7 * 4_990
-        await service.stop()
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+    context = make_ground(table_max=10_000)
+    bad = await context.put(*[1_000] * 5_000)
+    await context.put(*[2_000] * 50)
+    service = TimerService(context.keeper, context.clock, context.append, on_due)
+    service.start()
+    await context.clock.advance(1_500)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.pending, stats.aside) == (50, 5_000, 5_000)
+    assert stats.late_ms == 0
+    await context.clock.advance(9_000)
+    assert sorted(tries) == sorted(bad * 2)
+    await context.clock.advance(19_000)
+    assert len(tries) == 10_000, "the second pause is twice as long"
+    ended = await context.keeper.cancel(bad[:10])
+    assert ended == bad[:10]
+    await context.clock.advance(1_700_000)
+    assert 9 * 4_990 >= len(tries) - 20 >= 7 * 4_990
+    await service.stop()
+    await context.keeper.close()
 
 
 async def test_damaged_timers_are_set_aside_and_named_once_and_the_others_fire(make_ground, caplog):
@@ -204,21 +198,17 @@ async def test_a_damaged_timer_that_was_mended_fires_and_one_that_is_not_stays(m
     await context.keeper.close()
 
 
-def test_more_damaged_timers_than_are_remembered_hold_no_other_up(make_ground, monkeypatch):
+async def test_more_damaged_timers_than_are_remembered_hold_no_other_up(make_ground, monkeypatch):
     monkeypatch.setattr(service_module, "DAMAGED_MAX", 8)
     monkeypatch.setattr(service_module, "ASIDE_MAX", 16)
-
-    async def scenario():
-        context = make_ground(table_max=10_000)
-        put = await context.put(*[1_000] * 30, *[1_001] * 30)
-        for timer_id in put[:30]:
-            del context.log[timer_id]
-        service = TimerService(context.keeper, context.clock, context.append, deliver)
-        service.start()
-        await context.clock.advance(60_000)
-        stats = context.keeper.stats
-        assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (30, 30, 30, 8)
-        await service.stop()
-        await context.keeper.close()
-
-    asyncio.run(scenario())
+    context = make_ground(table_max=10_000)
+    put = await context.put(*[1_000] * 30, *[1_001] * 30)
+    for timer_id in put[:30]:
+        del context.log[timer_id]
+    service = TimerService(context.keeper, context.clock, context.append, deliver)
+    service.start()
+    await context.clock.advance(60_000)
+    stats = context.keeper.stats
+    assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (30, 30, 30, 8)
+    await service.stop()
+    await context.keeper.close()

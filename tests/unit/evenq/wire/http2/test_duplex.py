@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from evenq.serving.http2.messages import RequestMessageReader, prefix
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.answers import request_headers
-from evenq.wire.http2.calling import CallLimits
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode, Status
-from evenq.wire.http2.duplex import DuplexStreaming
+from evenq.wire.http2.duplex import DuplexConnection
 from evenq.wire.http2.hpack import encode
+from evenq.wire.http2.unary import CallLimits
 
 HEADERS = request_headers("/s/M", scheme="http", authority="a:1", timeout_ms=None, metadata=[("who", "me")])
 HEAD = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -35,9 +35,9 @@ def data(*messages: bytes) -> bytes:
     return b"".join(f.frame(f.DATA, 0, 1, prefix(len(message)) + message) for message in messages)
 
 
-def begun(server: dict[int, int] | None = None) -> DuplexStreaming:
+def begun(server: dict[int, int] | None = None) -> DuplexConnection:
     """A call to a server with these SETTINGS."""
-    core = DuplexStreaming(LIMITS)
+    core = DuplexConnection(LIMITS)
     assert core.take().startswith(f.PREFACE)
     core.receive(f.settings(server or {}))
     core.open(HEADERS)
@@ -137,7 +137,7 @@ def test_answers_arrive_whole_whatever_pieces_they_come_in(
     for begin in range(0, len(body), 900):
         parts += [f.frame(f.DATA, 0, 1, body[begin : begin + 900]), f.ping(b"question")]
     came = b"".join(parts)
-    core = DuplexStreaming(LIMITS)
+    core = DuplexConnection(LIMITS)
     core.receive(f.settings({}))
     core.open(HEADERS)
     result: list[bytes] = []
@@ -156,7 +156,7 @@ def test_answers_arrive_whole_whatever_pieces_they_come_in(
 
 
 def test_half_a_frame_behind_the_greeting_belongs_to_the_call() -> None:
-    core = DuplexStreaming(LIMITS)
+    core = DuplexConnection(LIMITS)
     ping = f.ping(b"question")
     core.receive(f.settings({}) + ping[:11])
     assert core.greeted

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from evenq.wire.http2.codes import HpackFault
 from evenq.wire.http2.fields import HeaderBlock
-from evenq.wire.http2.hpack import PATTERNS_MAX, STATIC_PAIRS, Decoder, encode
-from evenq.wire.http2.patterns import CHANGING
+from evenq.wire.http2.hpack import CHANGING, PATTERNS_MAX, STATIC_PAIRS, Decoder, encode
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

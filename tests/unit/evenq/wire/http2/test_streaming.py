@@ -12,10 +12,10 @@ from evenq.serving.http2.messages import prefix
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2 import streaming
 from evenq.wire.http2.answers import request_headers
-from evenq.wire.http2.calling import CallLimits
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode, Status
 from evenq.wire.http2.hpack import encode
-from evenq.wire.http2.streaming import Streaming
+from evenq.wire.http2.streaming import StreamConnection
+from evenq.wire.http2.unary import CallLimits
 
 HEADERS = request_headers("/s/M", scheme="http", authority="a:1", timeout_ms=3_000, metadata=[])
 HEAD = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -47,8 +47,8 @@ def answer(messages: Iterable[bytes], cut: int, *, padded: bool = False, stream:
     return b"".join([*found, headers(tail(code), stream=stream, flags=f.END_STREAM)])
 
 
-def begun(limits: CallLimits = LIMITS) -> Streaming:
-    made = Streaming(limits)
+def begun(limits: CallLimits = LIMITS) -> StreamConnection:
+    made = StreamConnection(limits)
     made.take()
     made.receive(f.settings({}))
     made.take()
@@ -56,7 +56,7 @@ def begun(limits: CallLimits = LIMITS) -> Streaming:
     return made
 
 
-def put(core: Streaming, data: bytes, sizes: Iterable[int] = (), *, looks: bool = True) -> list[bytes]:
+def put(core: StreamConnection, data: bytes, sizes: Iterable[int] = (), *, looks: bool = True) -> list[bytes]:
     """Put bytes where the core wants them, some at a time; the messages. `looks`: a reader keeps them all in sight."""
     steps, found, kept, position = iter(sizes), [], [], 0
     while position < len(data) and core.running:
@@ -125,7 +125,7 @@ def test_a_connection_serves_one_stream_after_another_also_if_half_a_frame_came_
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
-        (headers(HEAD) + f.frame(f.DATA, 0, 1, b"\x01\0\0\0\x01x"), Status.INTERNAL, "compressed"),
+        (headers(HEAD) + f.frame(f.DATA, 0, 1, b"\x01\0\0\0\x01x"), Status.INTERNAL, "compression"),
         (headers(HEAD) + f.frame(f.DATA, 0, 1, prefix(5_001)), Status.INTERNAL, "5001 bytes, more than the 5000"),
         (headers(HEAD) + f.frame(f.DATA, 0, 1, prefix(9) + b"x") + headers(tail(), flags=f.END_STREAM),
          Status.INTERNAL, "within a message"),

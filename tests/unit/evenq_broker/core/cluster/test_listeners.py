@@ -112,6 +112,6 @@ def test_a_shared_listener_that_is_none_is_refused() -> None:
     spots = parse_listeners("external=0.0.0.0:8091")
     check_shared(["external", "default", "tls"], spots)
     with pytest.raises(
-        SettingsError, match=r"names 'outside', which is no listener; name one of default, external, tls"
+        SettingsError, match=r"names 'outside', which is not a listener; name one of default, external, tls"
     ):
         check_shared(["outside"], spots)

@@ -245,6 +245,24 @@ def test_a_broker_that_left_is_reachable_for_a_minute_and_until_it_is_back() -> 
     assert table.reachable("b", 1_000_000) == view("b", epoch=2)
 
 
+def test_a_broker_that_left_before_this_one_joined_is_known_from_the_nameserver() -> None:
+    table = RouteTable()
+    table.set_own(view("a"), 100_000)
+    left = [(view("b"), 5_000), (view("c", topics=("u",)), 0), (view("d"), 600_000), (view("a"), 0)]
+    table.snapshot("n1", "x", [], 100_000, left=left)
+    assert [one.name for one in table.brokers()] == ["a"]
+    assert [one.name for one in table.left("t", 100_000)] == ["b"]
+    assert table.reachable("b", 154_999) == view("b")
+    assert table.reachable("b", 155_000) is None, "a minute after it left, not after it was reported"
+    assert table.left("t", 694_999) == [view("b")]
+    assert table.left("t", 695_000) == []
+    table.changed("n1", [view("b", epoch=2)], [], 200_000)
+    assert table.left("t", 200_000) == []
+    table.changed("n1", [], ["b"], 300_000)
+    table.snapshot("n1", "x", [], 310_000, left=[(view("b"), 300_000)])
+    assert table.left("t", 899_999) == [view("b", epoch=2)], "as this broker saw it itself"
+
+
 def test_an_address_that_two_brokers_tell_is_shared_for_those_who_come_through_its_door() -> None:
     def at(name: str, host: str) -> RegisteredBroker:
         return RegisteredBroker(name=name, addresses=(BrokerAddress("default", host, 8081), OUTSIDE))

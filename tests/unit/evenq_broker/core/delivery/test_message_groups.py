@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from evenq_broker.core.delivery import message_groups
+from evenq_broker.core.delivery.message_groups import rebuild
 from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.state.records import decode, encode
 
@@ -12,7 +13,6 @@ from evenq.store import StoredMessage
 
 KEY = (1, 2, 0)
 admit = partial(message_groups.admit, message_group_of=bytes.decode)
-rebuild = partial(message_groups.rebuild, message_group_of=bytes.decode)
 
 
 def stored(offset: int, lane: str) -> StoredMessage:
@@ -24,6 +24,10 @@ def begun(progress: Progress) -> QueueProgress:
     queue = progress.queue(*KEY)
     assert queue is not None
     return queue
+
+
+def message_groups_of(messages: list[StoredMessage]) -> dict[int, str]:
+    return {message.queue_offset: message.system.decode() for message in messages}
 
 
 def offsets(messages: list[StoredMessage]) -> list[int]:
@@ -66,7 +70,7 @@ def test_lanes_are_learnt_again_after_a_restart() -> None:
     twin = copy.queue(*KEY)
     assert twin is not None
     assert twin.unkeyed
-    rebuild(copy, twin, messages)
+    rebuild(copy, twin, message_groups_of(messages))
     copy.check()
     assert copy.take_ready(twin, 9, deadline_ms=5_000, client_id="", max_attempts=9) == ([], [])
     assert copy.ack(twin, 0, 1, expires_ms=1_000, now_ms=1) is SettleStatus.DONE
@@ -123,7 +127,7 @@ def test_two_queues_with_one_message_group_agree_again_after_a_restart() -> None
         for queue_id in order:
             twin = copy.queue(1, 2, queue_id)
             assert twin is not None
-            rebuild(copy, twin, first)
+            rebuild(copy, twin, message_groups_of(first))
         copy.check()
         twins = [copy.queue(1, 2, queue_id) for queue_id in (0, 1)]
         assert twins[0] is not None
@@ -167,7 +171,7 @@ def test_messages_without_a_group_wait_for_their_own_queue_only() -> None:
     for queue_id, ready in ((0, [1]), (1, [0])):
         twin = copy.queue(1, 2, queue_id)
         assert twin is not None
-        rebuild(copy, twin, messages)
+        rebuild(copy, twin, message_groups_of(messages))
         assert take(copy, twin) == ready
     copy.check()
 

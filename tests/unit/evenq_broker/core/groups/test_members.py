@@ -50,6 +50,14 @@ def test_a_silent_member_expires_and_a_touched_one_stays() -> None:
     table.check()
 
 
+def test_the_v2_groups_of_a_client_leave_out_those_in_which_it_has_a_session() -> None:
+    table = MemberTable()
+    for group, protocol in (("h", Protocol.V2), ("s", Protocol.EVENQ), ("g", Protocol.V2)):
+        table.join(group, Member(client_id="c", protocol=protocol), now_ms=0, lease_ms=10)
+    assert table.v2_groups_of("c") == ["g", "h"]
+    assert not table.v2_groups_of("unknown")
+
+
 def test_a_member_with_a_broken_stream_has_the_grace_and_no_more() -> None:
     table = MemberTable()
     table.join("g", member("a"), now_ms=0, lease_ms=100)

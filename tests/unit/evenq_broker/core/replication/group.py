@@ -58,7 +58,7 @@ def starting(*, mode: Mode = Mode.REPL_SYNC, isr: tuple[Pair, ...] = PAIRS) -> R
     one = replica(0, mode=mode)
     one.recovered(EpochTable(), 0, 0)
     one.observed(seen(isr=isr), 0)
-    (call,) = only(one.stand(), CompareAndSet)
+    (call,) = only(one.election.stand(), CompareAndSet)
     one.cas_done(call.number, Seen(call.proposed, "2"), 0)
     one.epoch_persisted(1)
     one.appended(1, 10)
@@ -87,12 +87,12 @@ def fetching(id_: int = 1, *, mode: Mode = Mode.REPL_SYNC, ahead: int = 0) -> Re
     one.observed(seen(2, epoch=1, leader=0), 0)
     one.epoch_persisted(1)
     table = EpochTable(0, (EpochStart(1, 0),))
-    one.receive(envelope(0, EpochsReply(one.request, 10 + id_, table, 10)), 0)
+    one.receive(envelope(0, EpochsReply(one.follower.request, 10 + id_, table, 10)), 0)
     one.emptied(0)
     one.receive(envelope(0, records(0, 10, epochs=(EpochStart(1, 0),), previous=0)), 0)
     one.copied(10)
     one.synced(10)
-    assert (one.role, one.end, one.durable) == (Role.FETCHING, 10, 10)
+    assert (one.role, one.log.end, one.log.durable) == (Role.FETCHING, 10, 10)
     return one
 
 
@@ -104,11 +104,11 @@ def watch(
     """
     actions: list[Action] = []
     for now_ms in range(since_ms + step_ms, until_ms + 1, step_ms):
-        assert one.seen is not None
+        assert one.group.seen is not None
         if reads:
-            actions += one.observed(one.seen, now_ms)
+            actions += one.observed(one.group.seen, now_ms)
         if hears:
-            actions += one.receive(envelope(0, records(one.end, one.end)), now_ms)
+            actions += one.receive(envelope(0, records(one.log.end, one.log.end)), now_ms)
         actions += one.tick(now_ms)
     return actions
 

@@ -46,7 +46,7 @@ def matching(log: EpochTable, end: int) -> Replica:
 
 
 def reply(one: Replica, table: EpochTable, end: int, *, number: int = 0, session: int = 11):  # type: ignore[no-untyped-def]
-    return one.receive(envelope(0, EpochsReply(number or one.request, session, table, end), epoch=3), 0)
+    return one.receive(envelope(0, EpochsReply(number or one.follower.request, session, table, end), epoch=3), 0)
 
 
 def test_a_tail_of_another_epoch_is_cut_and_the_rest_is_confirmed() -> None:
@@ -75,11 +75,11 @@ def test_a_new_copy_takes_records_of_epochs_that_the_leaders_table_no_longer_has
     for body in (records(0, 10, previous=0), records(10, 15, previous=0)):
         assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
         one.copied(body.end)
-    assert one.table.entries == ()
+    assert one.log.table.entries == ()
     body = records(15, 35, epochs=(EpochStart(7, 20), EpochStart(9, 30)), previous=0)
     assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
     one.copied(35)
-    assert one.table.entries == (EpochStart(7, 20), EpochStart(9, 30))
+    assert one.log.table.entries == (EpochStart(7, 20), EpochStart(9, 30))
 
 
 def test_a_log_of_which_no_epoch_is_known_yet_begins_anew_when_it_is_matched() -> None:
@@ -98,10 +98,10 @@ def test_a_reply_to_another_request_or_another_start_is_not_used(number: int, se
 def test_a_cut_below_what_is_committed_fences() -> None:
     one = fetching()
     one.receive(envelope(0, records(10, 10, committed=10)), 0)
-    assert one.hw == 10
+    assert one.log.hw == 10
     one.observed(seen(3, epoch=2, leader=0), 0)
     one.epoch_persisted(2)
-    actions = one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 5), epoch=2), 0)
+    actions = one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 5), epoch=2), 0)
     assert [type(action) for action in actions] == [StopServing, Fence]
     assert isinstance(actions[1], Fence)
     assert isinstance(actions[1].error, InvariantBroken)
@@ -199,11 +199,11 @@ def test_what_came_ahead_is_bounded_by_size_and_by_number() -> None:
     one = fetching(ahead=15)
     for start in (10, 20, 30):
         one.receive(envelope(0, records(start, start + 10)), 0)
-    assert [body.start for body in one.queued] == [20], "one message goes over it, no more"
+    assert [body.start for body in one.follower.queued] == [20], "one message goes over it, no more"
     one = fetching(ahead=1_000)
     for start in range(10, 110):
         one.receive(envelope(0, records(start, start + 1)), 0)
-    assert len(one.queued) == QUEUED_MAX
+    assert len(one.follower.queued) == QUEUED_MAX
 
 
 def test_what_came_ahead_and_does_not_follow_in_its_epoch_makes_it_match_the_logs_again() -> None:
@@ -212,7 +212,7 @@ def test_what_came_ahead_and_does_not_follow_in_its_epoch_makes_it_match_the_log
     assert one.receive(envelope(0, records(20, 30, previous=2)), 0) == []
     (send,) = one.receive(envelope(0, records(30, 40, previous=1)), 0)
     assert isinstance(send.envelope.body, EpochsRequest)  # type: ignore[union-attr]
-    assert (one.role, one.queued) == (Role.TRUNCATING, ())
+    assert (one.role, one.follower.queued) == (Role.TRUNCATING, ())
 
 
 def test_what_came_ahead_is_forgotten_with_a_new_epoch_and_with_records_that_were_not_written() -> None:
@@ -220,13 +220,13 @@ def test_what_came_ahead_is_forgotten_with_a_new_epoch_and_with_records_that_wer
     one.receive(envelope(0, records(10, 20)), 0)
     one.receive(envelope(0, records(20, 30)), 0)
     one.observed(seen(3, epoch=2, leader=2), 0)
-    assert one.queued == ()
+    assert one.follower.queued == ()
     assert one.copied(20) == []
     one = fetching(ahead=50)
     one.receive(envelope(0, records(10, 20)), 0)
     one.receive(envelope(0, records(20, 30)), 0)
     one.not_copied()
-    assert (one.writing, one.queued) == (None, ())
+    assert (one.follower.writing, one.follower.queued) == (None, ())
     assert progress(one.tick(500)) == [FollowerProgress(10, 10, True, 50, 0, True)]
 
 
@@ -272,14 +272,13 @@ def test_what_is_committed_is_known_as_far_as_the_own_log_goes() -> None:
     one = fetching()
     one.receive(envelope(0, records(10, 20, committed=50)), 0)
     assert CommitAdvanced(20) in one.copied(20)
-    assert one.visible_end() == -1  # it is no leader
 
 
 def test_a_partial_copy_counts_as_far_as_it_went() -> None:
     one = fetching()
     one.receive(envelope(0, records(10, 30, epochs=(EpochStart(2, 25),))), 0)
     one.copied(20)
-    assert (one.end, one.table.last_epoch) == (20, 1)
+    assert (one.log.end, one.log.table.last_epoch) == (20, 1)
 
 
 def test_a_follower_stands_after_the_record_was_still_for_so_long_and_the_worse_one_later() -> None:
@@ -313,7 +312,7 @@ def test_in_a_group_that_no_copy_ever_led_its_founder_stands_at_once() -> None:
 def test_who_is_not_in_sync_with_this_store_does_not_stand(isr: tuple[Pair, ...]) -> None:
     one = fetching()
     one.observed(seen(3, epoch=1, leader=0, isr=isr), 0)
-    assert one.stand() == []
+    assert one.election.stand() == []
 
 
 def test_an_election_of_the_last_life_is_not_led_but_won_anew_at_once() -> None:
@@ -321,7 +320,7 @@ def test_an_election_of_the_last_life_is_not_led_but_won_anew_at_once() -> None:
     one.recovered(TABLE, 10, 0)
     one.observed(seen(5, epoch=3, leader=1), 0)
     assert one.role is Role.TRUNCATING
-    assert one.leader_id() == -1
+    assert one.group.leader_id() == -1
     (call,) = only(one.tick(1), CompareAndSet)
     assert call.proposed.epoch == 4
 
@@ -350,7 +349,7 @@ def test_a_nominated_follower_stands_at_once_if_it_has_all() -> None:
 
 def test_a_winner_appends_only_when_its_epoch_is_synced() -> None:
     one = fetching()
-    (call,) = only(one.stand(), CompareAndSet)
+    (call,) = only(one.election.stand(), CompareAndSet)
     assert one.cas_done(call.number, Seen(call.proposed, "9"), 0) == [PersistEpoch(2)]
     assert not one.leads
 
@@ -494,7 +493,7 @@ def test_a_short_time_without_the_record_counts_as_silence() -> None:
 def test_a_link_that_breaks_as_the_record_goes_away_does_not_make_it_stand_before_it_reads_it() -> None:
     timing = replace(config(1).timing, renew_ms=500, suspect_ms=6_000)  # it waits for less than it may be blind
     one = fetching()
-    one.config = replace(one.config, timing=timing)
+    one.own.config = replace(one.config, timing=timing)
     watch(one, 0, 2_000)
     one.observed(seen(3, epoch=1, leader=0), 2_000)
     watch(one, 2_000, 2_900)
@@ -516,9 +515,9 @@ def test_when_all_were_paused_the_leader_has_all_its_time_to_renew_the_record(re
     """A machine that sleeps: the record is as it was, and the leader was heard of just before."""
     one = fetching()
     watch(one, 0, 1_000, hears=True)
-    assert one.seen is not None
+    assert one.group.seen is not None
     if read_first:
-        one.observed(one.seen, 31_000)
+        one.observed(one.group.seen, 31_000)
     one.tick(31_000)
     assert elections(watch(one, 31_000, 32_900)) == [], "before the leader is heard of again"
     assert elections(watch(one, 32_900, 36_900, hears=True)) == []
@@ -546,10 +545,10 @@ def test_a_process_that_is_stopped_again_and_again_stands_in_the_end() -> None:
 
 def test_how_long_the_record_was_seen_not_to_change_says_nothing_of_the_time_in_which_it_was_away() -> None:
     one = away(21_000, hears=True)
-    assert one.unchanged_ms() == 1_000
+    assert one.group.unchanged_ms() == 1_000
     watch(one, 21_000, 25_100)
-    assert one.unchanged_ms() == 4_000
+    assert one.group.unchanged_ms() == 4_000
     one.lost(0, 25_200)
-    assert one.unchanged_ms() == 4_000, "what a link does says nothing of the record"
+    assert one.group.unchanged_ms() == 4_000, "what a link does says nothing of the record"
     one.observed(seen(4, epoch=1, leader=0), 25_300)
-    assert one.unchanged_ms() == 0
+    assert one.group.unchanged_ms() == 0

@@ -45,10 +45,10 @@ NEW = Pair(2, "d" * 32)
 def test_a_leader_serves_when_every_in_sync_copy_has_its_first_record() -> None:
     one = starting()
     assert confirm(one, 1, 10) == []
-    assert (one.visible_end(), one.may_append()) == (-1, False)
+    assert not one.leader.may_append()
     actions = confirm(one, 2, 10)
     assert [CommitAdvanced(10), Serve(1)] == actions
-    assert (one.visible_end(), one.may_append()) == (10, True)
+    assert (one.log.hw, one.leader.may_append()) == (10, True)
 
 
 def test_what_the_leader_has_not_synced_is_not_committed() -> None:
@@ -56,7 +56,7 @@ def test_what_the_leader_has_not_synced_is_not_committed() -> None:
     one.appended(1, 20)
     confirm(one, 1, 20)
     confirm(one, 2, 20)
-    assert one.hw == 10
+    assert one.log.hw == 10
     assert CommitAdvanced(20) in one.synced(20)
 
 
@@ -69,24 +69,24 @@ def test_in_memory_mode_written_is_enough() -> None:
 
 def test_both_sets_count_until_the_answer_of_a_compare_and_set_is_known() -> None:
     one = ready()
-    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    (call,) = only(one.leader.propose(PAIRS[:2]), CompareAndSet)
     one.cas_unknown(call.number)
     one.appended(1, 20)
     one.synced(20)
     confirm(one, 1, 20)
-    assert one.hw == 10
+    assert one.log.hw == 10
     assert call in one.tick(600)  # the same proposal again, not another
-    assert one.propose(PAIRS) == []
+    assert one.leader.propose(PAIRS) == []
     assert CommitAdvanced(20) in one.cas_done(call.number, Seen(call.proposed, "3"), 600)
 
 
 def test_a_conflict_without_a_record_tells_nothing() -> None:
     one = ready()
-    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    (call,) = only(one.leader.propose(PAIRS[:2]), CompareAndSet)
     one.cas_conflict(call.number, None, 0)
-    assert one.cas == call
+    assert one.group.cas == call
     one.observed(Seen(call.proposed, "3"), 0)
-    assert one.cas is None
+    assert one.group.cas is None
 
 
 @pytest.mark.parametrize("confirmed", [None, 5])
@@ -94,23 +94,23 @@ def test_who_has_not_confirmed_all_that_is_committed_is_not_admitted(confirmed: 
     one = ready()
     if confirmed is not None:
         confirm(one, 2, confirmed, store_id=NEW.store_id)
-    assert one.propose((*PAIRS[:2], NEW)) == []
+    assert one.leader.propose((*PAIRS[:2], NEW)) == []
     confirm(one, 2, 10, store_id=NEW.store_id)
-    assert one.propose((*PAIRS[:2], NEW)) != []
+    assert one.leader.propose((*PAIRS[:2], NEW)) != []
 
 
 def test_the_in_sync_set_never_shrinks_below_the_floor_but_a_copy_may_be_swapped() -> None:
     one = ready()
-    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    (call,) = only(one.leader.propose(PAIRS[:2]), CompareAndSet)
     one.cas_done(call.number, Seen(call.proposed, "3"), 0)
-    assert one.propose(PAIRS[:1]) == []
-    assert only(one.propose((PAIRS[0], PAIRS[2])), CompareAndSet)
+    assert one.leader.propose(PAIRS[:1]) == []
+    assert only(one.leader.propose((PAIRS[0], PAIRS[2])), CompareAndSet)
 
 
 def test_a_replaced_store_is_swapped_for_the_old_one_and_the_old_one_no_longer_counts() -> None:
     one = ready()
     confirm(one, 2, 10, store_id=NEW.store_id)
-    assert one.changes(frozenset())[0] == (*PAIRS[:2], NEW)
+    assert one.copies.changes(frozenset())[0] == (*PAIRS[:2], NEW)
 
 
 def test_a_store_that_was_replaced_in_an_idle_group_does_not_come_back() -> None:
@@ -159,7 +159,7 @@ def test_a_leader_that_was_paused_hears_what_came_meanwhile_before_it_counts_any
     one.tick(0)
     (call,) = only(one.tick(30_000), CompareAndSet)
     assert call.proposed.isr == PAIRS, "a sign of life, and all are in sync"
-    assert one.may_append()
+    assert one.leader.may_append()
     one.cas_done(call.number, Seen(call.proposed, "3"), 30_000)
     confirm(one, 1, 10, now_ms=30_010)
     assert only(one.tick(31_000), CompareAndSet) == []
@@ -228,7 +228,7 @@ def test_a_message_of_a_lower_epoch_is_refused_and_a_higher_one_stops_a_leader()
     assert isinstance(action, Send)
     assert isinstance(action.envelope.body, Refusal)
     assert only(one.receive(envelope(1, Refusal(), epoch=2), 0), StopServing)
-    assert (one.role, one.visible_end()) == (Role.FENCED, -1)
+    assert one.role is Role.FENCED
 
 
 def test_a_higher_epoch_in_the_record_is_synced_before_anything_else() -> None:
@@ -243,7 +243,7 @@ def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
     confirm(one, 1, 10, wants=True)
     actions = one.appended(1, 20)
     assert actions == [SendRecords(1, 10, 20)]
-    message = one.records(SendRecords(1, 10, 20), 20, b"x")
+    message = one.leader.records(SendRecords(1, 10, 20), 20, b"x")
     assert message is not None
     assert (message.body.start, message.body.end, message.body.previous_epoch, message.body.committed) == (
         10,
@@ -252,7 +252,7 @@ def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
         10,
     )  # type: ignore[union-attr]
     one.observed(seen(3, epoch=2, leader=1), 0)
-    assert one.records(SendRecords(1, 10, 20), 20, b"x") is None
+    assert one.leader.records(SendRecords(1, 10, 20), 20, b"x") is None
 
 
 def test_who_asks_for_epochs_before_the_elected_leads_is_answered_when_it_does() -> None:
@@ -260,7 +260,7 @@ def test_who_asks_for_epochs_before_the_elected_leads_is_answered_when_it_does()
     one = replica(0)
     one.recovered(EpochTable(), 0, 0)
     one.observed(seen(), 0)
-    (call,) = only(one.stand(), CompareAndSet)
+    (call,) = only(one.election.stand(), CompareAndSet)
     assert only(one.receive(envelope(1, EpochsRequest(7)), 0), Send) == [], "it does not know that it won"
     one.cas_done(call.number, Seen(call.proposed, "2"), 0)
     assert one.receive(envelope(2, EpochsRequest(8)), 0) == [], "its epoch is not on disk"
@@ -276,11 +276,11 @@ def test_who_asked_for_epochs_of_another_term_is_not_answered_by_it() -> None:
     one.recovered(EpochTable(), 0, 0)
     one.observed(seen(), 0)
     one.receive(envelope(1, EpochsRequest(7), epoch=5), 0)
-    (call,) = only(one.stand(), CompareAndSet)
+    (call,) = only(one.election.stand(), CompareAndSet)
     one.cas_done(call.number, Seen(call.proposed, "2"), 0)
     one.epoch_persisted(1)
     assert only(one.appended(1, 10), Send) == []
-    assert one.asked == {}
+    assert one.leader.asked == {}
 
 
 def test_what_is_committed_goes_with_the_next_records_or_tick_and_each_repeat_says_it_again() -> None:
@@ -299,7 +299,7 @@ def test_what_is_committed_goes_with_the_next_records_or_tick_and_each_repeat_sa
 
 
 def records_of(one: Replica, action: SendRecords) -> Records:
-    message = one.records(action, action.end, b"")
+    message = one.leader.records(action, action.end, b"")
     assert message is not None
     assert isinstance(message.body, Records)
     return message.body
@@ -322,7 +322,7 @@ def test_records_are_sent_before_they_are_asked_for_until_enough_is_on_the_way()
 
 def test_small_groups_gather_while_one_is_on_its_way_and_large_ones_leave_at_once() -> None:
     one = ready()
-    one.config = replace(one.config, gather=25)
+    one.own.config = replace(one.config, gather=25)
     behind(one, 10, again=True)
     assert one.appended(1, 20) == [SendRecords(1, 10, 20)], "a follower that waits gets what there is"
     records_of(one, SendRecords(1, 10, 20))
@@ -338,7 +338,7 @@ def test_no_more_is_on_the_way_than_the_follower_takes_but_one_message_goes_over
     behind(one, 10, again=True)
     assert one.appended(1, 90) == [SendRecords(1, 10, 90)]
     records_of(one, SendRecords(1, 10, 80))
-    assert one.more_for(1) == []
+    assert one.leader.more_for(1) == []
     assert behind(one, 10, queued=70) == []
     assert behind(one, 80) == [SendRecords(1, 80, 90)]
 
@@ -357,9 +357,9 @@ def test_records_that_were_read_for_another_place_are_not_sent() -> None:
     behind(one, 10, again=True)
     one.appended(1, 30)
     records_of(one, SendRecords(1, 10, 20))
-    assert one.records(SendRecords(1, 10, 20), 20, b"") is None, "they were sent"
-    one.not_sent(1)
-    assert one.records(SendRecords(1, 20, 30), 30, b"") is None
+    assert one.leader.records(SendRecords(1, 10, 20), 20, b"") is None, "they were sent"
+    one.leader.not_sent(1)
+    assert one.leader.records(SendRecords(1, 20, 30), 30, b"") is None
     assert one.appended(1, 40) == [], "it says first where it is"
     assert behind(one, 20) == [SendRecords(1, 20, 40)]
 
@@ -380,7 +380,7 @@ def test_a_follower_that_takes_nothing_ahead_is_sent_one_message_each_time_that_
     one.appended(1, 30)
     assert confirm(one, 1, 10, wants=True) == [SendRecords(1, 10, 30)]
     records_of(one, SendRecords(1, 10, 20))
-    assert one.more_for(1) == one.appended(1, 40) == []
+    assert one.leader.more_for(1) == one.appended(1, 40) == []
     assert confirm(one, 1, 20, wants=False) == []
     assert confirm(one, 1, 20, wants=True) == [SendRecords(1, 20, 40)]
 
@@ -408,7 +408,7 @@ def test_pairs_of_one_broker_are_bounded() -> None:
     one = ready()
     for number in range(50):
         confirm(one, 2, 10, store_id=f"{number:032x}")
-    assert len([pair for pair in one.acks if pair.broker_id == 2]) <= 4
+    assert len([pair for pair in one.copies.acks if pair.broker_id == 2]) <= 4
 
 
 def test_a_drain_waits_for_the_others_nominates_the_best_and_tells_who_leads() -> None:
@@ -416,8 +416,8 @@ def test_a_drain_waits_for_the_others_nominates_the_best_and_tells_who_leads() -
     one.appended(1, 20)
     one.synced(20)
     confirm(one, 1, 20)
-    assert only(one.drain(0), Send) == []
-    assert not one.may_append()
+    assert only(one.leader.drain(0), Send) == []
+    assert not one.leader.may_append()
     (send,) = only(confirm(one, 2, 20), Send)
     assert (send.to, send.envelope.body) == (1, Nomination(20))
     actions = one.observed(seen(3, epoch=2, leader=1), 100)
@@ -426,7 +426,7 @@ def test_a_drain_waits_for_the_others_nominates_the_best_and_tells_who_leads() -
 
 def test_a_drain_nominates_the_next_if_the_first_does_not_stand_and_ends_in_time() -> None:
     one = ready()
-    one.drain(0)
+    one.leader.drain(0)
     (send,) = only(one.tick(600), Send)
     assert send.to == 2
     assert HandedOver(NO_LEADER, 1) in one.tick(10_600)
@@ -434,7 +434,7 @@ def test_a_drain_nominates_the_next_if_the_first_does_not_stand_and_ends_in_time
 
 def test_a_hand_over_asks_the_named_copy_and_no_other_again_and_again() -> None:
     one = ready()
-    (send,) = only(one.drain(0, to=2, within_ms=2_000), Send)
+    (send,) = only(one.leader.drain(0, to=2, within_ms=2_000), Send)
     assert (send.to, send.envelope.body) == (2, Nomination(10))
     for now_ms in (600, 1_200, 1_800):
         assert [again.to for again in only(one.tick(now_ms), Send) if isinstance(again.envelope.body, Nomination)] == [
@@ -445,23 +445,23 @@ def test_a_hand_over_asks_the_named_copy_and_no_other_again_and_again() -> None:
 
 def test_a_hand_over_that_failed_is_taken_back_and_the_leader_goes_on() -> None:
     one = ready()
-    one.drain(0, to=2, within_ms=2_000)
-    assert not one.may_append()
-    one.resume()
+    one.leader.drain(0, to=2, within_ms=2_000)
+    assert not one.leader.may_append()
+    one.leader.resume()
     assert one.role is Role.READY
-    assert one.may_append()
+    assert one.leader.may_append()
     one.appended(1, 30)
     one.synced(30)
     confirm(one, 1, 30)
     assert CommitAdvanced(30) in confirm(one, 2, 30)
-    (send,) = only(one.drain(5_000), Send)
+    (send,) = only(one.leader.drain(5_000), Send)
     assert send.to == 1, "the next drain may go to anybody"
 
 
 def test_a_nominee_that_wins_after_all_ends_the_term_of_a_leader_that_went_on() -> None:
     one = ready()
-    one.drain(0, to=2, within_ms=2_000)
-    one.resume()
+    one.leader.drain(0, to=2, within_ms=2_000)
+    one.leader.resume()
     actions = one.observed(seen(3, epoch=2, leader=2), 2_500)
     assert only(actions, StopServing)
     assert not only(actions, HandedOver), "nothing waits for it any more"
@@ -469,10 +469,10 @@ def test_a_nominee_that_wins_after_all_ends_the_term_of_a_leader_that_went_on() 
 
 def test_only_a_draining_leader_resumes() -> None:
     one = ready()
-    assert one.resume() == []
+    assert one.leader.resume() == []
     assert one.role is Role.READY
     follower = fetching()
-    follower.resume()
+    follower.leader.resume()
     assert follower.role is Role.FETCHING
 
 
@@ -513,11 +513,11 @@ def test_a_copy_whose_link_broke_is_dropped_at_once_and_the_minimum_stays() -> N
     assert call.proposed.isr == PAIRS[:2]
     one.cas_done(call.number, Seen(call.proposed, "3"), 100)
     assert only(one.lost(1, 200), CompareAndSet) == []
-    assert not one.may_append()
-    assert one.copies() == 1
-    confirm(one, 1, one.end, now_ms=300)
+    assert not one.leader.may_append()
+    assert one.copies.count_in_sync() == 1
+    confirm(one, 1, one.log.end, now_ms=300)
     one.tick(400)
-    assert one.may_append()
+    assert one.leader.may_append()
 
 
 # What goes wrong with disks; more of it in the table of docs/internals/replication.md.
@@ -531,7 +531,7 @@ def test_a_follower_whose_disk_is_full_leaves_the_set_and_writes_go_on_and_it_co
     confirm(one, 1, 20)
     one.tick(1_000)
     confirm(one, 2, 10, now_ms=1_000, wants=True)
-    assert one.hw == 10, "both others are in sync yet"
+    assert one.log.hw == 10, "both others are in sync yet"
     for now_ms in range(2_000, 5_000, 1_000):
         confirm(one, 1, 20, now_ms=now_ms)
         confirm(one, 2, 10, now_ms=now_ms, wants=True)
@@ -541,7 +541,7 @@ def test_a_follower_whose_disk_is_full_leaves_the_set_and_writes_go_on_and_it_co
     (call,) = only(one.tick(5_000), CompareAndSet)
     assert call.proposed.isr == PAIRS[:2]
     one.cas_done(call.number, Seen(call.proposed, "9"), 5_000)
-    assert (one.hw, one.may_append()) == (20, True)
+    assert (one.log.hw, one.leader.may_append()) == (20, True)
     confirm(one, 2, 20, now_ms=6_000, wants=True)
     (call,) = only(one.tick(6_000), CompareAndSet)
     assert call.proposed.isr == PAIRS
@@ -552,5 +552,5 @@ def test_a_leader_whose_disk_fails_stops_at_once_and_writes_nothing_more() -> No
     one = ready()
     actions = one.disk_failed(OSError(5, "Input/output error"))
     assert [type(action) for action in actions] == [StopServing, Fence]
-    assert (one.role, one.may_append(), one.visible_end()) == (Role.CRASHED, False, -1)
-    assert confirm(one, 1, 10) == one.tick(60_000) == one.stand() == []
+    assert (one.role, one.leader.may_append()) == (Role.CRASHED, False)
+    assert confirm(one, 1, 10) == one.tick(60_000) == one.election.stand() == []

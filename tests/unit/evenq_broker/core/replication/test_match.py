@@ -21,7 +21,7 @@ TABLE = EpochTable(0, (EpochStart(1, 0),))
 def asked(leader: Replica, table: EpochTable | None, end: int) -> Send | SendEpochs:
     (answer,) = leader.receive(envelope(1, EpochsRequest(7, table, end)), 0)
     assert isinstance(answer, Send | SendEpochs)
-    assert answer.envelope.body == EpochsReply(7, 11, TABLE, leader.end)
+    assert answer.envelope.body == EpochsReply(7, 11, TABLE, leader.log.end)
     return answer
 
 
@@ -62,25 +62,26 @@ def matching() -> Replica:
     one = replica(1, epoch_seen=1)
     one.recovered(TABLE, 20, 0)
     (send,) = only(one.observed(seen(5, epoch=1, leader=0), 0), Send)
-    assert send.envelope.body == EpochsRequest(one.request, TABLE, 20)
+    assert send.envelope.body == EpochsRequest(one.follower.request, TABLE, 20)
     return one
 
 
 def test_a_follower_compares_before_anything_is_cut() -> None:
     one, last = matching(), LastRecord(5, 20, 77)
-    assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 30, last)), 0) == [Truncate(20, 0, 0, last)]
+    reply = EpochsReply(one.follower.request, 11, TABLE, 30, last)
+    assert one.receive(envelope(0, reply), 0) == [Truncate(20, 0, 0, last)]
 
 
 @pytest.mark.parametrize("last", [None, LastRecord(5, 15, 77)], ids=["of a version before", "of another place"])
 def test_a_follower_compares_nothing_that_the_leader_does_not_say_of_this_place(last: LastRecord | None) -> None:
     one = matching()
-    assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 30, last)), 0) == [Truncate(20)]
+    assert one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 30, last)), 0) == [Truncate(20)]
 
 
 @pytest.mark.parametrize("last", [LastRecord(20, 20, 1), LastRecord(-1, 20, 1), LastRecord(5, 31, 1)])
 def test_a_last_record_that_cannot_be_closes_the_link(last: LastRecord) -> None:
     one = matching()
-    (closed,) = one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 30, last)), 0)
+    (closed,) = one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 30, last)), 0)
     assert isinstance(closed, ClosePeer)
     assert f"a last record from {last.start} to {last.end} of a log that ends at 30" in closed.reason
 

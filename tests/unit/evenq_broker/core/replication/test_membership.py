@@ -22,14 +22,14 @@ NEW = Pair(3, "d" * 32)
 
 
 def carry_out(one: Replica, change: CopyChange) -> None:
-    (call,) = only(one.change_copies(change), CompareAndSet)
+    (call,) = only(one.leader.change_copies(change), CompareAndSet)
     one.cas_done(call.number, Seen(call.proposed, str(call.proposed.version)), 0)
     assert one.record is not None
     assert is_done(one.record, change)
 
 
 def silent(one: Replica, *numbers: int) -> Replica:
-    one.silent = frozenset(PAIRS[number] for number in numbers)
+    one.copies.silent = frozenset(PAIRS[number] for number in numbers)
     return one
 
 
@@ -40,24 +40,24 @@ def test_who_is_added_counts_only_once_it_has_all() -> None:
     one.synced(40)
     confirm(one, 1, 40)
     confirm(one, 2, 40)
-    assert one.hw == 40, "nothing waits for a copy that was only just added"
+    assert one.log.hw == 40, "nothing waits for a copy that was only just added"
     confirm(one, 3, 20, store_id=NEW.store_id)
-    assert one.propose((*PAIRS, NEW)) == []
+    assert one.leader.propose((*PAIRS, NEW)) == []
     confirm(one, 3, 40, store_id=NEW.store_id)
-    (call,) = only(one.propose((*PAIRS, NEW)), CompareAndSet)
+    (call,) = only(one.leader.propose((*PAIRS, NEW)), CompareAndSet)
     assert call.proposed.isr == (*PAIRS, NEW)
 
 
 def test_who_is_removed_is_out_of_the_group_and_of_what_is_in_sync_in_one_write() -> None:
     one = ready()
-    (call,) = only(one.change_copies(RemoveCopy(2)), CompareAndSet)
+    (call,) = only(one.leader.change_copies(RemoveCopy(2)), CompareAndSet)
     assert (call.proposed.members, call.proposed.isr) == ((0, 1), PAIRS[:2])
     one.appended(1, 40)
     one.synced(40)
     confirm(one, 1, 40)
-    assert one.hw == 10, "until the answer is known both sets count (R7)"
+    assert one.log.hw == 10, "until the answer is known both sets count (R7)"
     one.cas_done(call.number, Seen(call.proposed, "3"), 0)
-    assert one.hw == 40
+    assert one.log.hw == 40
 
 
 def test_what_a_removed_copy_confirmed_is_forgotten_and_nothing_is_sent_to_it() -> None:
@@ -65,9 +65,9 @@ def test_what_a_removed_copy_confirmed_is_forgotten_and_nothing_is_sent_to_it() 
     confirm(one, 2, 10, wants=True)
     carry_out(one, RemoveCopy(2))
     assert [sent.to for sent in only(one.appended(1, 40), SendRecords)] == []
-    assert PAIRS[2] not in one.acks
-    assert all(PAIRS[2] not in wish for wish in one.changes(frozenset()))
-    assert one.propose(PAIRS) == []
+    assert PAIRS[2] not in one.copies.acks
+    assert all(PAIRS[2] not in wish for wish in one.copies.changes(frozenset()))
+    assert one.leader.propose(PAIRS) == []
 
 
 def test_a_removed_copy_says_nothing_to_anybody_until_it_is_added_again() -> None:
@@ -75,7 +75,7 @@ def test_a_removed_copy_says_nothing_to_anybody_until_it_is_added_again() -> Non
     record = seen(3, epoch=1, leader=0, isr=PAIRS[:2]).record
     one.observed(Seen(replace(record, members=(0, 1)), "3"), 0)
     assert only(one.tick(10_000), Send) == []
-    assert one.stand() == []
+    assert one.election.stand() == []
     one.observed(Seen(replace(record, version=4), "4"), 0)
     assert [sent.to for sent in only(one.tick(20_000), Send)] == [0]
 
@@ -84,7 +84,7 @@ def test_a_removed_copy_says_nothing_to_anybody_until_it_is_added_again() -> Non
     ("one", "change", "said"),
     [
         (fetching(1), RemoveCopy(2), "copy 1 does not lead"),
-        (ready(), AddCopy(2, "db3:8083"), "copy 2 is of the group already"),
+        (ready(), AddCopy(2, "db3:8083"), "copy 2 belongs to the group already"),
         (ready(), AddCopy(3, "db3"), "must be host:port"),
         (ready(), RemoveCopy(0), "copy 0 leads; let another copy lead first"),
         (silent(ready(), 1), RemoveCopy(2), "fewer than the 2 copies that are needed would be in sync; not in sync: copy 1"),
@@ -94,46 +94,46 @@ def test_a_removed_copy_says_nothing_to_anybody_until_it_is_added_again() -> Non
     ],
 )  # fmt: skip
 def test_every_refusal_says_why(one: Replica, change: CopyChange, said: str) -> None:
-    assert said in one.why_not_changed(change)
-    assert one.change_copies(change) == []
+    assert said in one.copies.why_not_changed(change)
+    assert one.leader.change_copies(change) == []
 
 
 def test_a_group_has_as_many_copies_as_are_needed_and_nine_at_most() -> None:
     one = ready()
     carry_out(one, RemoveCopy(2))
-    assert "1 copy would be left and 2 are needed" in one.why_not_changed(RemoveCopy(1))
+    assert "1 copy would be left and 2 are needed" in one.copies.why_not_changed(RemoveCopy(1))
     for number in range(2, 9):
         carry_out(one, AddCopy(number, f"db{number}:8083"))
-    assert "9 copies, the most" in one.why_not_changed(AddCopy(9, "db9:8083"))
+    assert "9 copies, the most" in one.copies.why_not_changed(AddCopy(9, "db9:8083"))
 
 
 def test_a_copy_that_is_not_in_sync_may_go_although_others_are_missing() -> None:
     one = ready()
-    (call,) = only(one.propose(PAIRS[:2]), CompareAndSet)
+    (call,) = only(one.leader.propose(PAIRS[:2]), CompareAndSet)
     one.cas_done(call.number, Seen(call.proposed, "3"), 0)
-    assert one.why_not_changed(RemoveCopy(2)) == ""
+    assert one.copies.why_not_changed(RemoveCopy(2)) == ""
     silent(one, 1)
-    assert one.why_not_changed(RemoveCopy(2)) == ""
-    assert "not in sync: copy 2" in one.why_not_changed(RemoveCopy(1))
+    assert one.copies.why_not_changed(RemoveCopy(2)) == ""
+    assert "not in sync: copy 2" in one.copies.why_not_changed(RemoveCopy(1))
 
 
 def test_one_change_at_a_time() -> None:
     one = ready()
-    assert len(one.change_copies(RemoveCopy(2))) == 1
-    assert one.change_copies(AddCopy(3, "db3:8083")) == []
+    assert len(one.leader.change_copies(RemoveCopy(2))) == 1
+    assert one.leader.change_copies(AddCopy(3, "db3:8083")) == []
 
 
 def test_a_draining_leader_changes_nothing() -> None:
     one = ready()
-    one.drain(0)
-    assert "hands over" in one.why_not_changed(RemoveCopy(2))
+    one.leader.drain(0)
+    assert "hands over" in one.copies.why_not_changed(RemoveCopy(2))
 
 
 def test_a_lower_minimum_needs_nobody() -> None:
     one = silent(ready(), 1, 2)
-    assert not one.may_append()
+    assert not one.leader.may_append()
     carry_out(one, SetMinimum(1))
-    assert one.may_append()
+    assert one.leader.may_append()
 
 
 def alone(*, adopts: bool = True) -> Replica:
@@ -158,7 +158,7 @@ def test_a_log_that_was_written_without_copies_founds_a_group_and_keeps_all_of_i
     one.epoch_persisted(2)
     one.appended(2, 40)
     one.synced(40)
-    assert (one.role, one.hw, one.table.entries) == (Role.READY, 40, (EpochStart(1, 0), EpochStart(2, 30)))
+    assert (one.role, one.log.hw, one.log.table.entries) == (Role.READY, 40, (EpochStart(1, 0), EpochStart(2, 30)))
 
 
 def test_a_founder_that_died_before_it_led_goes_on_with_its_own_record() -> None:

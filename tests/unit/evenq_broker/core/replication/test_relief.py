@@ -34,39 +34,39 @@ def full(*roomy: int) -> Replica:
 
 def test_a_copy_with_room_leads_once_the_leader_has_led_for_a_minute() -> None:
     one = full(1, 2)
-    assert one.relief(MINUTE_MS - 1) == NOTHING
-    assert one.relief(MINUTE_MS) == 1
-    (send,) = only(one.drain(MINUTE_MS, to=1, within_ms=2_000), Send)
+    assert one.leader.relief(MINUTE_MS - 1) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == 1
+    (send,) = only(one.leader.drain(MINUTE_MS, to=1, within_ms=2_000), Send)
     assert (send.to, send.envelope.body) == (1, Nomination(10))
 
 
 def test_after_a_copy_that_did_not_take_over_a_minute_goes_by_before_the_next_is_asked() -> None:
     one = full(1, 2)
-    one.drain(MINUTE_MS, to=1, within_ms=2_000)
-    assert one.relief(2 * MINUTE_MS) == NOTHING, "while it hands over"
+    one.leader.drain(MINUTE_MS, to=1, within_ms=2_000)
+    assert one.leader.relief(2 * MINUTE_MS) == NOTHING, "while it hands over"
     for id_ in (1, 2):
         say(one, id_, now_ms=MINUTE_MS + 2_000)
     assert only(one.tick(MINUTE_MS + 2_000), HandedOver) == [HandedOver(-1, 1)]
-    one.resume()
-    assert one.relief(2 * MINUTE_MS - 1) == NOTHING
-    assert one.relief(2 * MINUTE_MS) == 1
+    one.leader.resume()
+    assert one.leader.relief(2 * MINUTE_MS - 1) == NOTHING
+    assert one.leader.relief(2 * MINUTE_MS) == 1
 
 
 def test_as_many_copies_must_have_room_as_are_needed() -> None:
     """Else those without would fill to their last byte and fall out of sync, and not even acknowledgements were taken."""
     one = full(1)
-    assert one.relief(MINUTE_MS) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == NOTHING
     say(one, 2)
-    assert one.relief(MINUTE_MS) == 1
+    assert one.leader.relief(MINUTE_MS) == 1
     say(one, 1, has_room=False)
-    assert one.relief(MINUTE_MS) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == NOTHING
 
 
 @pytest.mark.parametrize("isr", [PAIRS[:2], PAIRS[:1]])
 def test_a_copy_that_is_not_in_sync_does_not_count(isr: tuple) -> None:  # type: ignore[type-arg]
     one = full(1, 2)
     one.observed(seen(9, epoch=1, leader=0, isr=isr), 0)
-    assert one.relief(MINUTE_MS) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == NOTHING
 
 
 def test_a_copy_that_is_silent_does_not_count() -> None:
@@ -77,37 +77,37 @@ def test_a_copy_that_is_silent_does_not_count() -> None:
             if call.proposed.isr != PAIRS:
                 continue  # that copy 2 is out of the set is not written yet
             one.cas_done(call.number, Seen(call.proposed, str(now_ms)), now_ms)
-        assert one.relief(MINUTE_MS) == (1 if now_ms <= 3_000 else NOTHING)
+        assert one.leader.relief(MINUTE_MS) == (1 if now_ms <= 3_000 else NOTHING)
 
 
 def test_another_store_of_the_same_copy_says_nothing_for_the_one_in_sync() -> None:
     one = full(1)
     say(one, 2, store_id="e" * 32)
-    assert one.relief(MINUTE_MS) == NOTHING
-    assert one.roomy == {PAIRS[1]}
+    assert one.leader.relief(MINUTE_MS) == NOTHING
+    assert one.copies.roomy == {PAIRS[1]}
 
 
 def test_the_copy_with_most_of_the_log_is_asked() -> None:
     one = full(1, 2)
     one.appended(1, 20)
     say(one, 2, end=20)
-    assert one.relief(MINUTE_MS) == 2
+    assert one.leader.relief(MINUTE_MS) == 2
 
 
 def test_a_copy_that_says_nothing_of_its_disk_has_no_room() -> None:
     one = ready()
     confirm(one, 1, 10)
     confirm(one, 2, 10)
-    assert one.relief(MINUTE_MS) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == NOTHING
 
 
 def test_a_leader_that_does_not_serve_yet_and_one_whose_setting_is_0_name_no_copy() -> None:
     one = starting()
     say(one, 1)
-    assert one.relief(MINUTE_MS) == NOTHING
+    assert one.leader.relief(MINUTE_MS) == NOTHING
     one = full(1, 2)
-    one.config = replace(one.config, timing=replace(one.config.timing, relief_ms=0))
-    assert one.relief(MINUTE_MS) == NOTHING
+    one.own.config = replace(one.config, timing=replace(one.config.timing, relief_ms=0))
+    assert one.leader.relief(MINUTE_MS) == NOTHING
 
 
 def test_what_followers_said_is_of_one_epoch() -> None:
@@ -116,7 +116,7 @@ def test_what_followers_said_is_of_one_epoch() -> None:
     one.observed(seen(9, epoch=2, leader=1), 30_000)
     assert one.role is Role.FENCED
     one.epoch_persisted(2)
-    assert one.relief(MINUTE_MS * 9) == NOTHING
+    assert one.leader.relief(MINUTE_MS * 9) == NOTHING
 
 
 def test_a_follower_says_with_each_report_whether_its_disk_has_room() -> None:

@@ -42,9 +42,9 @@ def following() -> Replica:
     """It follows broker 0 by what it remembers."""
     one = started()
     one.unreadable(REMEMBERED)
-    assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 10)), 0) == [Truncate(10)]
+    assert one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 10)), 0) == [Truncate(10)]
     one.truncated(10)
-    assert (one.role, one.seen) == (Role.FETCHING, None)
+    assert (one.role, one.group.seen) == (Role.FETCHING, None)
     return one
 
 
@@ -52,15 +52,16 @@ def test_a_start_that_cannot_read_the_record_matches_its_log_with_the_leader_it_
     one = started()
     (request,) = one.unreadable(REMEMBERED)
     assert isinstance(request, Send)
-    assert (request.to, request.envelope.epoch, request.envelope.body) == (0, 1, EpochsRequest(one.request, TABLE, 10))
-    assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 10)), 0) == [Truncate(10)]
+    assert (request.to, request.envelope.epoch) == (0, 1)
+    assert request.envelope.body == EpochsRequest(one.follower.request, TABLE, 10)
+    assert one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 10)), 0) == [Truncate(10)]
     (send,) = only(one.truncated(10), Send)
     assert (send.to, send.envelope.body) == (0, FollowerProgress(10, 10, True))
     body = records(10, 20, committed=10)
     assert one.receive(envelope(0, body), 0) == [AppendRecords(body)]
     (send,) = only(one.copied(20, synced=True), Send)
     assert send.envelope.body == FollowerProgress(20, 20, True)
-    assert (one.hw, one.leader_id()) == (10, 0)
+    assert (one.log.hw, one.group.leader_id()) == (10, 0)
 
 
 def test_the_request_is_repeated_and_the_record_is_read_again_until_both_are_answered() -> None:
@@ -87,8 +88,8 @@ def test_what_is_of_another_epoch_or_names_no_other_leader_or_other_copies_only_
 ) -> None:
     one = started()
     assert one.unreadable(remembered) == []
-    assert one.followed is None
-    assert one.leader_id() == NO_LEADER
+    assert one.group.followed is None
+    assert one.group.leader_id() == NO_LEADER
     assert one.tick(TIMING.retry_ms) == [ReadRecord()]
 
 
@@ -96,30 +97,30 @@ def test_nothing_is_remembered_once_the_record_was_read_or_the_replica_is_no_sta
     one = started()
     one.observed(seen(7, epoch=1, leader=2), 0)
     assert one.unreadable(REMEMBERED) == []
-    assert one.leader_id() == 2
+    assert one.group.leader_id() == 2
     leader = ready()
     assert leader.unreadable(REMEMBERED) == []
     asleep = replica(1, epoch_seen=1)
     assert asleep.unreadable(REMEMBERED) == []
-    assert asleep.followed is None
+    assert asleep.group.followed is None
 
 
 def test_on_what_it_remembers_no_copy_stands_for_election_whatever_happens() -> None:
     one = following()
-    assert one.stand() == []
+    assert one.election.stand() == []
     assert one.receive(envelope(0, Nomination(10)), 0) == []
     actions = one.lost(0, 100)
     for now_ms in range(200, 10 * TIMING.suspect_ms, 100):
         actions += one.tick(now_ms)
     assert only(actions, CompareAndSet) == []
     assert only(actions, Send)
-    assert one.attempted == 0
+    assert one.election.attempted == 0
 
 
 def test_on_what_it_remembers_no_copy_is_in_sync_or_answers_an_operator() -> None:
     one = following()
     assert one.stand_unclean(reason="all are gone", time_ms=5) == []
-    assert one.why_not_unclean() == "copy 1 has not read the group record"
+    assert one.election.why_not_unclean() == "copy 1 has not read the group record"
     assert one.record is None
     view = group_view(
         one, PeersSeen(connected={0}), broker_name="broker-a", addresses={}, serves=False, now_ms=0
@@ -133,11 +134,11 @@ def test_on_what_it_remembers_no_copy_is_in_sync_or_answers_an_operator() -> Non
 def test_a_record_that_is_read_replaces_what_was_remembered_and_the_copying_goes_on() -> None:
     one = following()
     assert one.observed(seen(9, epoch=1, leader=0), 500) == []
-    assert (one.role, one.remembered) == (Role.FETCHING, None)
+    assert (one.role, one.group.remembered) == (Role.FETCHING, None)
     body = records(10, 20)
     assert one.receive(envelope(0, body), 500) == [AppendRecords(body)]
     one.copied(20, synced=True)
-    (call,) = only(one.tick(500 + TIMING.suspect_ms), CompareAndSet) or only(one.stand(), CompareAndSet)
+    (call,) = only(one.tick(500 + TIMING.suspect_ms), CompareAndSet) or only(one.election.stand(), CompareAndSet)
     assert call.proposed.epoch == 2
 
 
@@ -155,9 +156,9 @@ def test_its_leader_has_the_whole_time_to_renew_the_record_once_that_was_read() 
 def test_a_higher_epoch_that_is_read_is_entered_and_a_lower_one_changes_nothing() -> None:
     one = following()
     assert one.observed(seen(1, epoch=0, leader=NO_LEADER), 0) == [RecordTooOld(0, 1)]
-    assert (one.role, one.leader_id()) == (Role.FETCHING, 0)
+    assert (one.role, one.group.leader_id()) == (Role.FETCHING, 0)
     assert one.observed(seen(9, epoch=2, leader=2), 0) == [PersistEpoch(2)]
-    assert (one.role, one.leader_id()) == (Role.FENCED, NO_LEADER)
+    assert (one.role, one.group.leader_id()) == (Role.FENCED, NO_LEADER)
     (send,) = only(one.epoch_persisted(2), Send)
     assert send.to == 2
 
@@ -167,7 +168,7 @@ def test_peers_of_other_epochs_are_refused_or_make_it_read_the_record_as_ever() 
     one.unreadable(replace(REMEMBERED, epoch=2))
     (send,) = only(one.receive(envelope(2, EpochsRequest(1), epoch=1), 0), Send)
     assert (send.to, send.envelope.body, send.envelope.epoch) == (2, Refusal(), 2)
-    assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 10), epoch=3), 0) == [ReadRecord()]
+    assert one.receive(envelope(0, EpochsReply(one.follower.request, 11, TABLE, 10), epoch=3), 0) == [ReadRecord()]
     assert one.role is Role.TRUNCATING
 
 
@@ -178,7 +179,7 @@ def test_a_cut_says_which_unclean_election_it_is_for() -> None:
     )
     one = started(epoch_seen=3)
     one.unreadable(replace(REMEMBERED, epoch=3, isr=PAIRS[:1], unclean=(election,)))
-    reply = EpochsReply(one.request, 11, EpochTable(0, (EpochStart(1, 0), EpochStart(3, 5))), 8)
+    reply = EpochsReply(one.follower.request, 11, EpochTable(0, (EpochStart(1, 0), EpochStart(3, 5))), 8)
     assert one.receive(envelope(0, reply, epoch=3), 0) == [Truncate(5, 0, 3)]
 
 
@@ -192,10 +193,10 @@ def test_a_follower_that_came_back_as_another_store_counts_for_nothing(mode: Mod
     leader.synced(20)
     confirm(leader, 2, 20)
     assert confirm(leader, 1, 20, store_id="d" * 32) == []
-    assert leader.hw == 10
-    assert leader.acks[Pair(1, "d" * 32)] == 20
+    assert leader.log.hw == 10
+    assert leader.copies.acks[Pair(1, "d" * 32)] == 20
     confirm(leader, 1, 20)
-    assert leader.hw == 20
+    assert leader.log.hw == 20
 
 
 def test_a_follower_that_came_back_as_the_same_store_lets_the_leader_commit_while_the_record_is_away() -> None:
@@ -205,8 +206,8 @@ def test_a_follower_that_came_back_as_the_same_store_lets_the_leader_commit_whil
     leader.appended(1, 20)
     leader.synced(20)
     confirm(leader, 2, 20)
-    assert leader.hw == 10, "both sets count until the answer is known (R7)"
+    assert leader.log.hw == 10, "both sets count until the answer is known (R7)"
     one.receive(envelope(0, records(10, 20)), 0)
     (send,) = only(one.copied(20, synced=True), Send)
     leader.receive(replace(send.envelope, session=99), 0)
-    assert leader.hw == 20
+    assert leader.log.hw == 20

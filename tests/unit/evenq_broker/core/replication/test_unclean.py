@@ -71,12 +71,12 @@ def test_it_commits_nothing_before_another_copy_is_admitted() -> None:
     one.epoch_persisted(2)
     one.appended(2, 20)
     one.synced(20)
-    assert (one.role, one.hw, one.visible_end()) == (Role.STARTING, 0, -1)
+    assert (one.role, one.log.hw) == (Role.STARTING, 0)
     one.receive(replace(envelope(0, confirmation(20), epoch=2), store_id="d" * 32), 0)
     (call,) = only(one.tick(1_000), CompareAndSet)
     assert call.proposed.isr == (Pair(0, "d" * 32), PAIRS[1])
     one.cas_done(call.number, Seen(call.proposed, "5"), 0)
-    assert (one.role, one.hw) == (Role.READY, 20)
+    assert (one.role, one.log.hw) == (Role.READY, 20)
 
 
 def confirmation(end: int) -> FollowerProgress:
@@ -87,17 +87,17 @@ def confirmation(end: int) -> FollowerProgress:
     ("spoil", "said"),
     [
         (lambda one: one.observed(seen(4, epoch=1, leader=0), 0), "has all that is committed"),
-        (lambda one: setattr(one, "durable", 5), "still writes what it copied last"),
-        (lambda one: setattr(one, "max_epoch", 9), "was lost or put back from a backup"),
-        (lambda one: setattr(one, "seen", None), "has not read the group record"),
-        (lambda one: setattr(one, "persisting", 9), "put back"),
+        (lambda one: setattr(one.log, "durable", 5), "still writes what it copied last"),
+        (lambda one: setattr(one.own, "max_epoch", 9), "was lost or put back from a backup"),
+        (lambda one: setattr(one.group, "seen", None), "has not read the group record"),
+        (lambda one: setattr(one.own, "persisting", 9), "put back"),
     ],
 )
 def test_what_forbids_it_is_said_and_nothing_is_written(spoil: object, said: str) -> None:
     one = left_behind()
-    assert one.why_not_unclean() == ""
+    assert one.election.why_not_unclean() == ""
     spoil(one)  # type: ignore[operator]
-    assert said in one.why_not_unclean()
+    assert said in one.election.why_not_unclean()
     assert one.stand_unclean(reason="", time_ms=0) == []
 
 
@@ -116,7 +116,7 @@ def knowing(committed: int, *, unclean: tuple[UncleanElection, ...]) -> Replica:
     one.receive(envelope(0, records(10, 30, committed=committed)), 0)
     one.copied(30)
     one.synced(30)
-    assert one.hw == committed
+    assert one.log.hw == committed
     record = replace(seen(5, epoch=2, leader=1, isr=(PAIRS[1],)).record, unclean=unclean)
     assert only(one.observed(Seen(record, "5"), 0), PersistEpoch)
     one.epoch_persisted(2)
@@ -125,15 +125,15 @@ def knowing(committed: int, *, unclean: tuple[UncleanElection, ...]) -> Replica:
 
 def compared(one: Replica, end: int, *, epoch: int = 2, start: int = 0) -> list[object]:
     table = EpochTable(start, (EpochStart(1, start), EpochStart(epoch, end)))
-    return one.receive(envelope(1, EpochsReply(one.request, 12, table, end + 10), epoch=epoch), 0)  # type: ignore[return-value]
+    return one.receive(envelope(1, EpochsReply(one.follower.request, 12, table, end + 10), epoch=epoch), 0)  # type: ignore[return-value]
 
 
 def test_a_copy_is_cut_below_what_it_knew_to_be_committed_only_after_an_unclean_election() -> None:
     one = knowing(25, unclean=(election(2),))
     assert compared(one, 10) == [Truncate(10, 0, 2)]
-    assert one.hw == 0, "what is committed of the rest, the new leader says"
+    assert one.log.hw == 0, "what is committed of the rest, the new leader says"
     one.truncated(10)
-    assert (one.role, one.end) == (Role.FETCHING, 10)
+    assert (one.role, one.log.end) == (Role.FETCHING, 10)
 
     clean = knowing(25, unclean=())
     assert only(compared(clean, 10), Fence)
@@ -148,20 +148,20 @@ def test_once_it_was_compared_with_the_new_history_it_is_never_cut_below_it() ->
     one.truncated(10)
     one.receive(envelope(1, records(10, 40, epochs=(EpochStart(2, 10),), previous=1, committed=30), epoch=2), 0)
     one.copied(40)
-    assert one.hw == 30
+    assert one.log.hw == 30
     record = replace(seen(6, epoch=3, leader=0, isr=(PAIRS[0],)).record, unclean=(election(2),))
     one.observed(Seen(record, "6"), 0)
     one.epoch_persisted(3)
     table = EpochTable(0, (EpochStart(1, 0), EpochStart(3, 10)))
-    assert only(one.receive(envelope(0, EpochsReply(one.request, 12, table, 20), epoch=3), 0), Fence)
+    assert only(one.receive(envelope(0, EpochsReply(one.follower.request, 12, table, 20), epoch=3), 0), Fence)
 
 
 def test_a_log_that_shares_nothing_with_the_new_leaders_begins_anew() -> None:
     one = knowing(25, unclean=(election(2),))
     table = EpochTable(100, (EpochStart(2, 100),))
-    assert one.receive(envelope(1, EpochsReply(one.request, 12, table, 110), epoch=2), 0) == [Reset(100, 2)]
+    assert one.receive(envelope(1, EpochsReply(one.follower.request, 12, table, 110), epoch=2), 0) == [Reset(100, 2)]
     one.emptied(100)
-    assert (one.role, one.end, one.hw) == (Role.FETCHING, 100, 0)
+    assert (one.role, one.log.end, one.log.hw) == (Role.FETCHING, 100, 0)
 
 
 def test_who_leads_unclean_vouches_only_for_what_it_has_synced() -> None:
@@ -170,15 +170,15 @@ def test_who_leads_unclean_vouches_only_for_what_it_has_synced() -> None:
     (call,) = only(one.stand_unclean(reason="", time_ms=0), CompareAndSet)
     one.receive(envelope(0, records(10, 20, committed=20)), 0)
     one.copied(20)
-    assert (one.hw, one.durable) == (20, 10)
+    assert (one.log.hw, one.log.durable) == (20, 10)
     one.cas_done(call.number, Seen(call.proposed, "4"), 0)
     one.epoch_persisted(2)
-    assert one.hw == 10
+    assert one.log.hw == 10
 
 
 def test_an_old_pair_that_comes_back_with_more_does_not_stand() -> None:
     one = knowing(25, unclean=(election(2),))
-    assert one.stand() == []
+    assert one.election.stand() == []
     assert only(one.tick(100_000), CompareAndSet) == []
 
 
@@ -188,7 +188,7 @@ def test_confirmations_of_the_old_history_do_not_count() -> None:
     one.appended(2, 20)
     one.synced(20)
     confirm(one, 0, 30)  # of epoch 1: refused
-    assert one.acks == {}
+    assert one.copies.acks == {}
 
 
 # The record.
@@ -213,7 +213,7 @@ def test_a_record_with_nonsense_about_unclean_elections_is_refused(change: dict[
 def test_the_record_keeps_the_newest_ones_and_stays_small() -> None:
     record = seen(1).record
     for epoch in range(1, UNCLEAN_MAX + 3):
-        record = record.elected_unclean(election(epoch, reason="ä" * REASON_MAX), (PAIRS[1],))
+        record = record.elected_unclean(election(epoch, reason="ä" * REASON_MAX))
     assert [one.epoch for one in record.unclean] == list(range(3, UNCLEAN_MAX + 3))
     assert len(json.dumps(record_fields(record))) < 8_000
     assert record_of(json.loads(json.dumps(record_fields(record)))) == record

@@ -55,6 +55,28 @@ def test_what_sdks_send_is_read_from_its_bytes() -> None:
     assert made.judge(asked.SerializeToString(), PlainSends(made.LIMITS), usual=True)
 
 
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_trace_context_is_stored_as_it_came(count: int, *, same: bool) -> None:
+    """Messages of a batch share it; others each have one of their own."""
+    send, published = service_pb2.SendMessageRequest(), block(0, topic="t")
+    for number in range(count):
+        context = f"00-{7 if same else number + 1:032x}-{number * (not same) + 1:016x}-01"
+        asked = request(message_id=f"id{number}", message_type=1, trace_context=context)
+        asked.messages[0].user_properties["traceparent"] = context
+        send.messages.append(asked.messages[0])
+        published.messages.append(asked.messages[0])
+    reader = PlainSends(made.LIMITS, broker_name=made.BROKER)
+    assert made.judge(send.SerializeToString(), reader, usual=True)
+    assert made.judge_block(published.SerializeToString(), reader, usual=True)
+    for plain in (reader.read(send.SerializeToString()), reader.read_block(published.SerializeToString())):
+        assert plain is not None
+        for entry, sent in zip(plain.entries, send.messages, strict=True):
+            context = sent.system_properties.trace_context
+            assert definition_pb2.SystemProperties.FromString(entry.system).trace_context == context
+            assert definition_pb2.Message.FromString(entry.head).user_properties["traceparent"] == context
+
+
 @pytest.mark.parametrize("message_id", ["0", "00", "id0", "0" * 34, "01F4A1B2C3D4E5000012345600000A0Z", "z" * 127])
 @pytest.mark.parametrize("whole_second", [True, False])
 @pytest.mark.parametrize("encoding", [0, 1])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.delivery.tags import tag_hash
 from evenq_broker.core.sending.validation import MessageLimits, checked
+from evenq_proofs.v2_requests import v2_message
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
@@ -24,10 +25,7 @@ TOPIC = TopicConfig(name="t", topic_id=7, message_type=MessageType.MIXED)
 
 
 def message(body: bytes = b"body") -> Any:
-    made = definition_pb2.Message(body=body)
-    made.topic.name = "t"
-    made.system_properties.message_id = "id"
-    return made
+    return v2_message("t", "id", body)
 
 
 def stored(made: Any) -> tuple[Any, definition_pb2.SystemProperties, Any]:

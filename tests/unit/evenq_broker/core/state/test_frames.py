@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from evenq_broker.core.state.frames import (
+    OK_STATUS,
+    delayed_entry,
     delivered,
     delivery_frame,
     delivery_frames,
     extra_fields,
     field,
+    half_entry,
     near,
     varint,
     varint_field,
@@ -17,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenq.store import Append, StoredMessage
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 1 << 40, (1 << 63) - 1, -1])
@@ -86,3 +89,14 @@ def test_frames_that_are_made_together_are_those_made_one_by_one(
     each = [delivery_frame(one, handle, attempt, invisible_ms) for one, handle in zip(stored, handles, strict=True)]
     assert frames == [frame for frame, _ in each]
     assert size == sum(length for _, length in each)
+
+
+def test_an_entry_has_the_message_id_and_the_handle_of_its_kind() -> None:
+    answer = service_pb2.SendMessageResponse.FromString(
+        OK_STATUS + delayed_entry(b"one", "d1.a.00") + half_entry(b"two", "t1.a.00")
+    )
+    assert answer.status.code == definition_pb2.OK
+    assert [entry.status.code for entry in answer.entries] == [definition_pb2.OK] * 2
+    delayed, half = answer.entries
+    assert (delayed.message_id, delayed.recall_handle, delayed.transaction_id) == ("one", "d1.a.00", "")
+    assert (half.message_id, half.recall_handle, half.transaction_id) == ("two", "", "t1.a.00")

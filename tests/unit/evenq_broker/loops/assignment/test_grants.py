@@ -1,7 +1,6 @@
 """Whose queue it is: asked of the rebalancer once per decision, and in doubt everybody's."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.loops.assignment.grants import Grants
@@ -9,8 +8,6 @@ from evenq_broker.loops.assignment.grants import Grants
 from evenq.errors import ConnectionFailed
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 class Rebalancer:

@@ -1,13 +1,14 @@
 """Facts up, decisions down, questions passed on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.rpc.cluster.routing import assign
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.errors import ConnectionFailed
 from evenq.model import BalancePolicy, Generation, MessageQueue, Weight
@@ -15,7 +16,6 @@ from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContex
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 ACCESS = Access(Resource.BROKER, Action.INTERNAL)
 
 
@@ -40,20 +40,8 @@ class FakeRebalancer:
     def rpcs(self) -> list[Rpc]:
         service = "/evenq.v1.Assignment/"
         return [
-            Rpc(
-                method=service + "Report",
-                kind=CallKind.BIDI,
-                handler=self._report,
-                response=assignment_pb2.Decision,
-                access=ACCESS,
-            ),
-            Rpc(
-                method=service + "Query",
-                kind=CallKind.UNARY,
-                handler=self._query,
-                response=assignment_pb2.AssignmentResponse,
-                access=ACCESS,
-            ),
+            fake_rpc(service + "Report", self._report, assignment_pb2.Decision, kind=CallKind.BIDI, access=ACCESS),
+            fake_rpc(service + "Query", self._query, assignment_pb2.AssignmentResponse, access=ACCESS),
         ]
 
     async def _report(self, requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncGenerator[bytes, None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from evenq.errors import ConnectionFailed, Error, NotImplementedYet
 from evenq.model import MessageType
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 ADMIN = "/evenq.v1.Admin/"
 
 
@@ -248,102 +246,88 @@ async def test_a_topic_on_chosen_brokers_is_not_made_at_others(stage: Any, tmp_p
     assert cluster.topic("c") is cluster.topic("c", "u") is None
 
 
-def test_a_change_that_a_broker_refuses_is_sent_again_and_holds_up_no_other(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_change_that_a_broker_refuses_is_sent_again_and_holds_up_no_other(
+    stage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(stage: Any) -> None:
-        cluster = Cluster(stage, tmp_path)
-        await cluster.start("a", "c")
-        await cluster.create("u", queues=1)
-        await cluster.stop("c")
-        await cluster.create("t", queues=1)
-        await cluster.delete("u")
-        store = StoreSettings(path=tmp_path / "c")
-        cluster.brokers["c"] = await stage.broker("c", nameservers="ns:1", store=store, topics_max=1)
-        await stage.until(lambda: cluster.topic("c", "u") is None)
-        await stage.until(lambda: cluster.topic("c") is not None, limit_ms=60_000)
-        await cluster.confirmed()
-
-    run(story)
+    cluster = Cluster(stage, tmp_path)
+    await cluster.start("a", "c")
+    await cluster.create("u", queues=1)
+    await cluster.stop("c")
+    await cluster.create("t", queues=1)
+    await cluster.delete("u")
+    store = StoreSettings(path=tmp_path / "c")
+    cluster.brokers["c"] = await stage.broker("c", nameservers="ns:1", store=store, topics_max=1)
+    await stage.until(lambda: cluster.topic("c", "u") is None)
+    await stage.until(lambda: cluster.topic("c") is not None, limit_ms=60_000)
+    await cluster.confirmed()
     assert caplog.text.count("broker c does not take over a change (topic-made t): this broker has 1 topics") == 1
 
 
-def test_a_broker_of_an_older_version_is_asked_once(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_broker_of_an_older_version_is_asked_once(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(stage: Any) -> None:
-        cluster = Cluster(stage, tmp_path)
-        await cluster.start("a", "c")
-        await cluster.create("t", queues=1)
-        await cluster.stop("c")
-        await cluster.delete("t")
-        asked: list[str] = []
+    cluster = Cluster(stage, tmp_path)
+    await cluster.start("a", "c")
+    await cluster.create("t", queues=1)
+    await cluster.stop("c")
+    await cluster.delete("t")
+    asked: list[str] = []
 
-        async def ask(name: str, method: str, *_: Any, **__: Any) -> bytes:
-            if method == change_sender.METHOD:
-                asked.append(name)
-                raise NotImplementedYet("unknown")
-            raise ConnectionFailed("away")
+    async def ask(name: str, method: str, *_: Any, **__: Any) -> bytes:
+        if method == change_sender.METHOD:
+            asked.append(name)
+            raise NotImplementedYet("unknown")
+        raise ConnectionFailed("away")
 
-        monkeypatch.setattr(cluster.brokers["a"].cluster.peers, "ask", ask)
-        await cluster.start("c")
-        await stage.clock.advance(60_000)
-        assert asked == ["c"]
-        assert len(cluster.remembered("a")) == 1
-
-    run(story)
+    monkeypatch.setattr(cluster.brokers["a"].cluster.peers, "ask", ask)
+    await cluster.start("c")
+    await stage.clock.advance(60_000)
+    assert asked == ["c"]
+    assert len(cluster.remembered("a")) == 1
     assert caplog.text.count("did not take over changes of topics and groups: unknown") == 1
 
 
-def test_a_forgotten_broker_is_not_waited_for_and_the_age_is_bounded(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_forgotten_broker_is_not_waited_for_and_the_age_is_bounded(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("evenq_broker.core.cluster.unconfirmed_changes.KEPT_MS", 60_000)
     monkeypatch.setattr(change_sender, "LOOK_MS", 10_000)
-
-    async def story(stage: Any) -> None:
-        cluster = Cluster(stage, tmp_path)
-        await cluster.start("a", "b", "c")
-        await cluster.create("t", queues=1)
-        await cluster.create("u", queues=1)
-        await cluster.stop("b", "c")
-        await cluster.delete("t")
-        a = cluster.brokers["a"]
-        listed = await stage.call(ADMIN + "ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
-        assert [(one.name, one.changes) for one in listed.missing] == [("b", 1), ("c", 1)]
-        await stage.during(a.cluster.known.forget("b"))
-        [change] = cluster.remembered("a")
-        assert change.waiting == ("c",)
-        await stage.clock.advance(50_000)
-        assert cluster.remembered("a") == [change]
-        await stage.clock.advance(20_000)
-        assert cluster.remembered("a") == []
-
-    run(story)
+    cluster = Cluster(stage, tmp_path)
+    await cluster.start("a", "b", "c")
+    await cluster.create("t", queues=1)
+    await cluster.create("u", queues=1)
+    await cluster.stop("b", "c")
+    await cluster.delete("t")
+    a = cluster.brokers["a"]
+    listed = await stage.call(ADMIN + "ListBrokers", admin_pb2.ListBrokersRequest(), admin_pb2.ListBrokersResponse)
+    assert [(one.name, one.changes) for one in listed.missing] == [("b", 1), ("c", 1)]
+    await stage.during(a.cluster.known.forget("b"))
+    [change] = cluster.remembered("a")
+    assert change.waiting == ("c",)
+    await stage.clock.advance(50_000)
+    assert cluster.remembered("a") == [change]
+    await stage.clock.advance(20_000)
+    assert cluster.remembered("a") == []
     assert (
         "1 changes that brokers have not confirmed are given up, the bound is 30 days: c do not get topic-del"
         in caplog.text
     )
 
 
-def test_the_number_of_changes_is_bounded(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_the_number_of_changes_is_bounded(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("evenq_broker.core.cluster.unconfirmed_changes.CHANGES_MAX", 2)
-
-    async def story(stage: Any) -> None:
-        cluster = Cluster(stage, tmp_path)
-        await cluster.start("a", "c")
-        await cluster.stop("c")
-        with caplog.at_level(logging.WARNING):
-            for number in range(4):
-                await cluster.create(f"t{number}", queues=1)
-        assert [change.name for change in cluster.remembered("a")] == ["t2", "t3"]
-        await cluster.stop("a")
-        await cluster.start("a")
-        assert [change.name for change in cluster.remembered("a")] == ["t2", "t3"]
-
-    run(story)
+    cluster = Cluster(stage, tmp_path)
+    await cluster.start("a", "c")
+    await cluster.stop("c")
+    with caplog.at_level(logging.WARNING):
+        for number in range(4):
+            await cluster.create(f"t{number}", queues=1)
+    assert [change.name for change in cluster.remembered("a")] == ["t2", "t3"]
+    await cluster.stop("a")
+    await cluster.start("a")
+    assert [change.name for change in cluster.remembered("a")] == ["t2", "t3"]
     assert caplog.text.count("are given up") == 2
 
 

@@ -1,7 +1,6 @@
 """Topics of the whole cluster: made once by many first uses, with the counts that they have elsewhere."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,8 +8,6 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import ConnectionFailed, GroupNotFound, IllegalGroup, IllegalTopic, TopicNotFound
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def test_many_first_uses_of_a_topic_make_it_once(stage: Any) -> None:

@@ -1,6 +1,5 @@
 """When a broker that starts says that it is ready: its cluster may be starting, too, or be away."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, WELCOME_WAIT_MS
@@ -8,8 +7,6 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.model import BrokerAddress
 from evenq.runtime.tasks import spawn
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def began(stage: Any, **settings: Any) -> Any:

@@ -1,7 +1,6 @@
 """The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when no group will miss this one."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from evenq_broker.settings import StoreSettings
 from evenq.errors import ConnectionFailed
 from evenq.model import BrokerAddress, MessageQueue, MessageType, Permission, QueueCounts
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def seen(name: str, incarnation: str = "1", **read_queues: int) -> RegisteredBroker:

@@ -1,7 +1,8 @@
 """A broker and its nameservers: what it waits for at a start, and whom it tells what changes."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,6 @@ from evenq_proofs.fake_registry import FakeRegistry
 from evenq.model import BrokerAddress, Listener
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def through(listener: str, **headers: str) -> RpcContext:
@@ -175,3 +174,97 @@ async def test_facts_wait_a_moment_for_the_first_nameserver_and_not_when_one_ans
     settled = asyncio.ensure_future(known.cluster.facts_settled())
     await asyncio.sleep(0)
     assert settled.done()
+
+
+def names(broker: Any) -> list[str]:
+    return [view.name for view in broker.catalog.routes.brokers()]
+
+
+def count_watches(stage: Any) -> int:
+    return len([method for _, method in stage.net.calls if method.endswith("WatchRoutes")])
+
+
+async def test_brokers_learn_of_each_other_and_of_those_that_are_dropped(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    a = await stage.broker("a", nameservers="ns:1")
+    b = await stage.broker("b", nameservers="ns:1")
+    await stage.until(lambda: names(a) == names(b) == ["a", "b"])
+    registry.drop("b")
+    await stage.until(lambda: names(a) == ["a"])
+
+
+async def test_a_broken_watch_is_opened_again_and_removes_nobody_meanwhile(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    a = await stage.broker("a", nameservers="ns:1")
+    await stage.broker("b", nameservers="ns:1")
+    await stage.until(lambda: names(a) == ["a", "b"])
+    stage.net.stop("ns:1")
+    await stage.clock.advance(100_000)
+    assert names(a) == ["a", "b"]
+    registry.forget("after restart")
+    stage.net.serve("ns:1", registry.rpcs())
+    watches = count_watches(stage)
+    await stage.until(lambda: len(registry.brokers) == 2 and count_watches(stage) >= watches + 2)
+    assert names(a) == ["a", "b"]
+
+
+async def test_without_a_nameserver_the_broker_is_the_whole_cluster(stage: Any) -> None:
+    a = await stage.broker("a")
+    await stage.during(a.catalog.create_topic("t", queues=2))
+    assert [queue.queue_id for queue in a.catalog.routes.readable("t")] == [0, 1]
+    assert stage.net.calls == []
+
+
+async def test_a_nameserver_that_does_not_know_the_broker_hears_of_it_at_once(stage: Any) -> None:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    a = await stage.broker("a", nameservers="ns:1", register_interval_ms=600_000)
+    await stage.until(lambda: names(a) == ["a"])
+    beats = len(registry.heartbeats)
+    registry.forget("after restart")
+    stage.net.serve("ns:1", registry.rpcs())
+    await stage.until(lambda: registry.brokers.keys() == {"a"})
+    assert len(registry.heartbeats) <= beats + 2
+
+
+async def test_every_nameserver_is_told_and_one_that_is_away_holds_up_nobody(stage: Any) -> None:
+    here, away = FakeRegistry(), FakeRegistry("late")
+    stage.net.serve("ns:1", here.rpcs())
+    await stage.broker(nameservers="gone:1, ns:1")
+    assert here.registered == ["a"]
+    stage.net.serve("gone:1", away.rpcs())
+    await stage.until(lambda: away.registered == ["a"])
+
+
+async def test_a_change_is_told_at_once_and_in_between_there_are_light_beats(stage: Any) -> None:
+    registry = FakeRegistry(heartbeat_interval_ms=1_000)
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns:1")
+    await stage.clock.advance(3_500)
+    assert registry.registered == ["a"]
+    assert len(registry.heartbeats) == 3
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    await stage.clock.advance(10)
+    assert registry.registered == ["a", "a"]
+    assert [entry.name for entry in registry.brokers["a"].topics] == ["t"]
+
+
+async def test_a_nameserver_that_restarted_is_told_everything_again(stage: Any) -> None:
+    registry = FakeRegistry(heartbeat_interval_ms=1_000)
+    stage.net.serve("ns:1", registry.rpcs())
+    await stage.broker(nameservers="ns:1")
+    registry.forget("after restart")
+    await stage.until(lambda: "a" in registry.brokers)
+    assert registry.registered == ["a", "a"]
+
+
+async def test_a_closing_broker_says_goodbye_and_does_not_register_again(stage: Any) -> None:
+    registry = FakeRegistry(heartbeat_interval_ms=100)
+    stage.net.serve("ns:1", registry.rpcs())
+    broker = await stage.broker(nameservers="ns:1")
+    await stage.during(broker.leave())
+    assert registry.brokers == {}
+    await stage.clock.advance(2_000)
+    assert registry.brokers == {}

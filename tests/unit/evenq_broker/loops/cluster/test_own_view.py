@@ -1,6 +1,5 @@
 """What a broker says of itself: made anew when something changed, and only then."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.cluster.routes import RegisteredBroker
@@ -8,8 +7,6 @@ from evenq_broker.loops.cluster.own_view import OwnView
 from evenq_broker.loops.resizing.resizing import drain
 
 from evenq.model import BrokerAddress, QueueCounts
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def view_of(broker: Any) -> RegisteredBroker:
@@ -48,14 +45,14 @@ async def test_a_draining_broker_says_that_its_queues_take_no_messages(stage: An
         return view_of(broker).topics["t"]
 
     assert counts().permission.writable
-    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    await stage.during(drain(broker.kernel, on=True))
     assert not counts().permission.writable
     assert counts().permission.readable
 
 
 async def test_each_start_has_an_incarnation_of_its_own_and_keeps_it(stage: Any) -> None:
     broker = await stage.broker()
-    again = OwnView(broker.runtime, broker.catalog)
+    again = OwnView(broker.kernel)
     assert again.incarnation != broker.cluster.own.incarnation
     assert len(again.incarnation) == 16
     assert view_of(broker).incarnation == broker.cluster.own.incarnation

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,7 +26,7 @@ QUICK = RemoteTiming(total_ms=30_000, tries=100, silence_ms=60_000, retry_ms_max
 
 
 class Coordinators:
-    """Makes the coordinator of one more broker, and runs what uses them."""
+    """Makes the coordinator of one more broker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,22 +58,17 @@ class Coordinators:
         mark = EpochMark(self.folder / f"mark-{broker or self._made}")
         return RemoteCoordinator(store, mark=mark, clock=SystemClock(), rng=random.Random(self._made), timing=timing)
 
-    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """In a loop of its own."""
-
-        async def whole() -> None:
-            try:
-                await scenario()
-            finally:
-                for net in self._nets:
-                    await net.close()
-
-        asyncio.run(whole())
-
 
 @pytest.fixture
 def coordinators(tmp_path: Path) -> Coordinators:
     return Coordinators(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+async def _nets_are_closed(coordinators: Coordinators) -> AsyncIterator[None]:
+    yield
+    for net in coordinators._nets:
+        await net.close()
 
 
 @pytest.fixture(scope="session")

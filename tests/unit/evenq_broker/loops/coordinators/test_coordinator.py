@@ -23,8 +23,8 @@ def test_a_record_comes_back_with_all_fields_that_stand_beside_it(encoded: bool)
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ("{", "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
+        ("{", "is not valid JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
         ("[]", "a group record is an object"),
         ('{"isr": {}, "members": []}', "version"),
         (" " * (BYTES_MAX + 1), f"is over {BYTES_MAX} bytes"),
@@ -33,7 +33,7 @@ def test_a_record_comes_back_with_all_fields_that_stand_beside_it(encoded: bool)
 def test_what_is_no_record_is_refused(stored: str | bytes, words: str) -> None:
     with pytest.raises(RecordRefused, match=words) as refused:
         parsed_record(stored, PLACE)
-    if "is no JSON" in words or "bytes" in words:
+    if "is not valid JSON" in words or "bytes" in words:
         assert str(refused.value).startswith(PLACE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 Make = Callable[[], Coordinator]
 
 
-Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 PLACES = ["memory", "file", "lease", pytest.param("etcd", marks=pytest.mark.timeout(BUILD_SECONDS + 300))]
 
 
@@ -50,64 +49,45 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, coordinators: Any) -> M
     return one
 
 
-@pytest.fixture
-def run(coordinators: Any) -> Run:
-    """Runs a scenario and closes what it opened."""
-    runs: Run = coordinators.run
-    return runs
-
-
 async def written(coordinator: Coordinator, expected: Seen | None, proposed: GroupRecord) -> Seen:
     seen = await coordinator.compare_and_set(expected, proposed)
     assert seen is not None
     return seen
 
 
-def test_there_is_no_record_before_the_first_and_then_everybody_reads_it(make: Make, run: Run) -> None:
-    async def scenario() -> None:
-        a, b = make(), make()
-        assert await a.read() is None
-        seen = await written(a, None, FIRST)
-        assert seen.record == FIRST
-        assert await a.read() == seen
-        assert await b.read() == seen
-
-    run(scenario)
+async def test_there_is_no_record_before_the_first_and_then_everybody_reads_it(make: Make) -> None:
+    a, b = make(), make()
+    assert await a.read() is None
+    seen = await written(a, None, FIRST)
+    assert seen.record == FIRST
+    assert await a.read() == seen
+    assert await b.read() == seen
 
 
-def test_a_second_first_record_is_not_written(make: Make, run: Run) -> None:
-    async def scenario() -> None:
-        a, b = make(), make()
-        seen = await written(a, None, FIRST)
-        assert await b.compare_and_set(None, FIRST) is None
-        assert await b.read() == seen
-
-    run(scenario)
+async def test_a_second_first_record_is_not_written(make: Make) -> None:
+    a, b = make(), make()
+    seen = await written(a, None, FIRST)
+    assert await b.compare_and_set(None, FIRST) is None
+    assert await b.read() == seen
 
 
-def test_of_two_that_saw_the_same_record_one_writes(make: Make, run: Run) -> None:
-    async def scenario() -> None:
-        a, b = make(), make()
-        seen = await written(a, None, FIRST)
-        won = await written(b, seen, FIRST.elected(0))
-        assert await a.compare_and_set(seen, FIRST.renewed()) is None
-        assert await a.read() == won
-
-    run(scenario)
+async def test_of_two_that_saw_the_same_record_one_writes(make: Make) -> None:
+    a, b = make(), make()
+    seen = await written(a, None, FIRST)
+    won = await written(b, seen, FIRST.elected(0))
+    assert await a.compare_and_set(seen, FIRST.renewed()) is None
+    assert await a.read() == won
 
 
-def test_the_same_record_written_again_has_another_token(make: Make, run: Run) -> None:
-    async def scenario() -> None:
-        a = make()
-        seen = await written(a, None, FIRST)
-        again = await written(a, seen, FIRST)
-        assert again.token != seen.token
-        assert await a.compare_and_set(seen, FIRST) is None
-
-    run(scenario)
+async def test_the_same_record_written_again_has_another_token(make: Make) -> None:
+    a = make()
+    seen = await written(a, None, FIRST)
+    again = await written(a, seen, FIRST)
+    assert again.token != seen.token
+    assert await a.compare_and_set(seen, FIRST) is None
 
 
-def test_many_brokers_at_once_lose_no_write(make: Make, run: Run) -> None:
+async def test_many_brokers_at_once_lose_no_write(make: Make) -> None:
     async def add(coordinator: Coordinator, times: int) -> None:
         while times:
             seen = await coordinator.read()
@@ -117,25 +97,19 @@ def test_many_brokers_at_once_lose_no_write(make: Make, run: Run) -> None:
             else:
                 await asyncio.sleep(0.001)  # another coordinator was faster
 
-    async def scenario() -> None:
-        a = make()
-        await written(a, None, FIRST)
-        await asyncio.gather(*(add(make(), 5) for _ in range(4)))
-        seen = await a.read()
-        assert seen is not None
-        assert seen.record.version == FIRST.version + 20
-
-    run(scenario)
+    a = make()
+    await written(a, None, FIRST)
+    await asyncio.gather(*(add(make(), 5) for _ in range(4)))
+    seen = await a.read()
+    assert seen is not None
+    assert seen.record.version == FIRST.version + 20
 
 
-def test_a_watch_tells_the_record_and_then_its_last_change(make: Make, run: Run) -> None:
-    async def scenario() -> None:
-        a, b = make(), make()
-        seen = await written(a, None, FIRST)
-        watch = b.watch()
-        assert await anext(watch) == seen
-        later = await written(a, seen, FIRST.elected(0))
-        assert await asyncio.wait_for(anext(watch), 60) == later
-        await watch.aclose()
-
-    run(scenario)
+async def test_a_watch_tells_the_record_and_then_its_last_change(make: Make) -> None:
+    a, b = make(), make()
+    seen = await written(a, None, FIRST)
+    watch = b.watch()
+    assert await anext(watch) == seen
+    later = await written(a, seen, FIRST.elected(0))
+    assert await asyncio.wait_for(anext(watch), 60) == later
+    await watch.aclose()

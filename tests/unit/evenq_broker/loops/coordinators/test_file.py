@@ -107,7 +107,7 @@ async def test_what_a_crash_left_of_a_write_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no JSON"),
+        ("", "is not valid JSON"),
         ("[]", "a group record is an object, not list"),
         ('{"token": "1", "version": 0}', "isr is None"),
         ("x" * (BYTES_MAX + 1), f"is over {BYTES_MAX} bytes"),
@@ -131,7 +131,9 @@ async def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(tmp_
     (tmp_path / "mark-b").mkdir()
     b = of(tmp_path, broker="b")
     for call in (b.read(), b.compare_and_set(seen, FIRST.elected(0))):
-        with pytest.raises(CoordinatorUnknown, match=r"^what this broker saw of .*mark-b: Is a directory") as raised:
+        with pytest.raises(
+            CoordinatorUnknown, match=r"^the epoch that this broker saw in .*mark-b: Is a directory"
+        ) as raised:
             await call
         assert "need a folder on this machine" not in raised.value.message
     (tmp_path / "mark-b").rmdir()

@@ -193,35 +193,33 @@ def test_the_mark_is_used_by_one_at_a_time(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(
+async def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        a = on(store, tmp_path)
-        seen = await a.compare_and_set(None, FIRST)
-        newer = StoredRecord(FIRST.elected(0), "2", "")
-        watch = a.watch()
-        assert await anext(watch) == seen
-        (tmp_path / "mark").unlink()
-        (tmp_path / "mark").mkdir()
-        store.stored, store.watched = newer, [newer]
-        for call in (
-            anext(watch),
-            a.read(),
-            on(store, tmp_path).read(),
-            on(store, tmp_path).compare_and_set(seen, FIRST),
-        ):
-            with pytest.raises(CoordinatorUnknown, match=r"^what this broker saw of .*mark") as raised:
-                await call
-            assert raised.value.is_logged
-        assert store.tries == 4, "another try does not help"
-        (tmp_path / "mark").rmdir()
-        assert await a.read() == newer.seen
-        assert "is reached again" in caplog.text
 
     caplog.set_level("INFO")
-    asyncio.run(scenario())
+    store = FakeStore()
+    a = on(store, tmp_path)
+    seen = await a.compare_and_set(None, FIRST)
+    newer = StoredRecord(FIRST.elected(0), "2", "")
+    watch = a.watch()
+    assert await anext(watch) == seen
+    (tmp_path / "mark").unlink()
+    (tmp_path / "mark").mkdir()
+    store.stored, store.watched = newer, [newer]
+    for call in (
+        anext(watch),
+        a.read(),
+        on(store, tmp_path).read(),
+        on(store, tmp_path).compare_and_set(seen, FIRST),
+    ):
+        with pytest.raises(CoordinatorUnknown, match=r"^the epoch that this broker saw in .*mark") as raised:
+            await call
+        assert raised.value.is_logged
+    assert store.tries == 4, "another try does not help"
+    (tmp_path / "mark").rmdir()
+    assert await a.read() == newer.seen
+    assert "is reached again" in caplog.text
 
 
 def test_a_right_to_write_that_is_missing_is_said_once_however_well_the_record_is_read(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from evenq.model import MessageType, Permission
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
-
 
 class Scene:
     """A broker with `count` dead letters of group `g`, which come from topic `t`; their bodies are their numbers."""
@@ -44,9 +41,9 @@ class Scene:
     ) -> Replay:
         broker = self.broker
         return Replay(
-            broker.runtime, broker.catalog, broker.ledger, "g",
+            broker.kernel, "g",
             message_filter=message_filter, to_topic=to_topic, per_second=per_second, max_count=max_count,
-            cluster_catalog=broker.cluster_catalog, lite=broker.lite,
+            cluster_catalog=broker.cluster_catalog, lite=broker.lite
         )  # fmt: skip
 
     async def run(self, **options: Any) -> Count:
@@ -73,7 +70,7 @@ class Scene:
         return [int(definition_pb2.Message.FromString(message.head).body) for message in messages]
 
     def waiting(self) -> tuple[int, int]:
-        return waiting_letters(self.broker.catalog, self.broker.ledger, "g")
+        return waiting_letters(self.broker.kernel, "g")
 
 
 async def scene_of(stage: Any, count: int, *, origin: str = "t", **settings: Any) -> Scene:
@@ -99,7 +96,7 @@ async def test_letters_wait_until_they_were_replayed(stage: Any) -> None:
     scene = await scene_of(stage, 3)
     broker = scene.broker
     assert scene.waiting() == (3, 3)
-    assert replay_progress(broker.catalog, broker.ledger, "g") is None
+    assert replay_progress(broker.kernel, "g") is None
     assert await scene.run() == Count(total=3, replayed=3)
     assert await scene.bodies() == [0, 1, 2], "in the order of their death"
     assert scene.waiting() == (3, 0)
@@ -176,7 +173,7 @@ async def test_a_topic_that_takes_nothing_fails_the_letter_and_keeps_it(stage: A
     scene = await scene_of(stage, 1)
     broker = scene.broker
     await stage.during(broker.catalog.create_topic("closed", queues=1))
-    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "closed", Permission.READ))
+    await stage.during(permit(broker.kernel, "closed", Permission.READ))
     count = await scene.run(to_topic="closed")
     assert (count.failed, count.error) == (1, "topic closed takes no messages; name another one with --to")
     assert (await scene.run(to_topic="%DLQ%g")).failed == 1, "a dead-letter topic is no place to send to"
@@ -188,7 +185,7 @@ async def test_a_letter_without_a_lite_topic_does_not_fit_a_topic_of_lite_messag
     await stage.during(scene.broker.catalog.create_topic("lite", message_type=MessageType.LITE))
     count = await scene.run(to_topic="lite")
     assert count.failed == 1
-    assert "the letter has no lite topic" in count.error
+    assert "the dead letter has no lite topic" in count.error
 
 
 async def test_a_letter_that_could_not_be_stored_is_sent_by_the_next_replay(
@@ -228,17 +225,17 @@ async def test_letters_that_retention_removed_are_finished_and_not_counted(
     monkeypatch.setattr(store, "read_at", without_the_first)
     count = await scene.run()
     assert (count.replayed, count.failed) == (2, 0)
-    progress = replay_progress(scene.broker.catalog, scene.broker.ledger, "g")
+    progress = replay_progress(scene.broker.kernel, "g")
     assert progress is not None
     assert not progress.pending
 
 
 async def test_groups_with_letters_are_known_also_when_the_group_is_gone(stage: Any) -> None:
     scene = await scene_of(stage, 1)
-    catalog, ledger = scene.broker.catalog, scene.broker.ledger
+    catalog = scene.broker.catalog
     await stage.during(catalog.create_topic("%DLQ%gone", queues=1, system=True))
     assert sorted(groups_with_letters(catalog)) == ["g", "gone"]
     assert group_known(catalog, "g")
     assert group_known(catalog, "gone")
     assert not group_known(catalog, "other")
-    assert waiting_letters(catalog, ledger, "other") == (0, 0)
+    assert waiting_letters(scene.broker.kernel, "other") == (0, 0)

@@ -1,17 +1,15 @@
 """Giving a message back: its delayed copy says which delivery it will be, and waits as long as the group says."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.loops.dead_letters.retries import attempts_before, retry_delay_ms, retry_later
+from evenq_proofs.v2_requests import send_request
 
 from evenq.errors import StoreFull
 from evenq.model.delay_levels import CLASSIC
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 class Scene:
@@ -25,8 +23,8 @@ class Scene:
         broker = self.broker
         stored: bool = await self.stage.during(
             retry_later(
-                broker.runtime, broker.catalog, broker.ledger, self.group, topic or self.topic, 0, offset,
-                level=level, attempts=attempts, delayed_retries=self.delayed,
+                broker.kernel, self.group, topic or self.topic, 0, offset,
+                level=level, attempts=attempts, delayed_retries=self.delayed
             )
         )  # fmt: skip
         return stored
@@ -50,9 +48,7 @@ async def scene_of(stage: Any) -> Scene:
     broker = await stage.broker()
     topic = await stage.during(broker.catalog.create_topic("t", queues=1))
     group = await stage.during(broker.catalog.create_group("g"))
-    send = service_pb2.SendMessageRequest()
-    message = send.messages.add(body=b"poison")
-    message.topic.name, message.system_properties.message_id = "t", "id"
+    send = send_request("t", "id", b"poison")
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     return Scene(stage, broker, group, topic)
 

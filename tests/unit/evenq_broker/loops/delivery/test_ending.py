@@ -1,50 +1,43 @@
 """A broker that ends hands out nothing more and waits for the acks of what is in hand, no longer than it must."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import (
+    ack_request,
+    consumer_settings,
+    messages_of,
+    nack_request,
+    receive_request,
+    v2_message,
+)
 
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def filled(stage: Any, count: int) -> Any:
     broker = await stage.broker(default_start_from="FIRST", default_queues=1)
-    send = service_pb2.SendMessageRequest()
-    for number in range(count):
-        message = send.messages.add(body=b"x")
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{number}") for number in range(count)])
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     return broker
 
 
 async def receive(stage: Any, *, push: bool = False, poll_ms: int = 0) -> list[Any]:
-    asked = service_pb2.ReceiveMessageRequest(batch_size=2, auto_renew=push)
-    asked.group.name, asked.message_queue.topic.name, asked.message_queue.id = "g", "t", -1
-    set_duration_ms(asked.long_polling_timeout, poll_ms)
-    if not push:
-        set_duration_ms(asked.invisible_duration, 30_000)
-    frames = await stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse)
-    return [frame.message for frame in frames if frame.HasField("message")]
+    asked = receive_request(
+        "g", "t", queue=-1, poll_ms=poll_ms, invisible_ms=None if push else 30_000, batch_size=2, auto_renew=push
+    )
+    return messages_of(await stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse))
 
 
 async def ack(stage: Any, message: Any) -> None:
-    asked = service_pb2.AckMessageRequest()
-    asked.group.name, asked.topic.name = "g", "t"
-    asked.entries.add(receipt_handle=message.system_properties.receipt_handle)
+    asked = ack_request("g", "t", message.system_properties.receipt_handle)
     answer = await stage.ask("AckMessage", asked, service_pb2.AckMessageResponse)
     assert answer.status.code == definition_pb2.OK
 
 
 async def nack(stage: Any, message: Any, pause_ms: int) -> None:
-    asked = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=message.system_properties.receipt_handle)
-    asked.group.name, asked.topic.name = "g", "t"
-    set_duration_ms(asked.invisible_duration, pause_ms)
+    asked = nack_request("g", "t", message.system_properties.receipt_handle, pause_ms)
     answer = await stage.ask("ChangeInvisibleDuration", asked, service_pb2.ChangeInvisibleDurationResponse)
     assert answer.status.code == definition_pb2.OK
 
@@ -127,9 +120,7 @@ async def test_its_wait_ends_at_its_limit_with_what_is_still_in_hand(stage: Any)
 
 async def test_it_waits_neither_for_retries_nor_for_clients_that_are_gone(stage: Any) -> None:
     broker = await filled(stage, 4)
-    settings = service_pb2.TelemetryCommand()
-    settings.settings.client_type = definition_pb2.PUSH_CONSUMER
-    settings.settings.subscription.group.name = "g"
+    settings = consumer_settings(definition_pb2.PUSH_CONSUMER, "g")
     frames = stage.net.stream(
         "a:8081",
         "/apache.rocketmq.v2.MessagingService/Telemetry",

@@ -1,7 +1,7 @@
 """What one receive takes: retries before fresh messages, never more than asked, and nothing that was not seen is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -11,8 +11,6 @@ from evenq.errors import StoreCorrupted
 from evenq.model import StartFrom
 from evenq.store import Append
 from tests.unit.evenq_broker.takers import taker_of
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 class Reader:

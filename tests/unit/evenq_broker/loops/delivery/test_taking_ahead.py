@@ -5,7 +5,6 @@ is, which lies behind it in the log (R12): nobody hears of anything that is not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +13,16 @@ from evenq_broker.broker import Broker
 from evenq_broker.core.delivery.progress import Progress
 from evenq_broker.core.polls.poll_table import PollTable
 from evenq_broker.core.state.records import Delivered, Invisible, decode
+from evenq_proofs.v2_requests import ack_request, receive_frames, receive_request
 
 from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreFull
 from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
 from evenq.store.log.record import STATE, frame_at
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, NOTHING, UNKNOWN = 20000, 40401, 50401
 DATA, ADMIN = "/evenq.v1.Data/", "/evenq.v1.Admin/"
 
@@ -100,20 +98,10 @@ def code_of(call: asyncio.Task[bytes]) -> int:
 
 
 def receiving(stage: Any, *, group: str = "g", wait_ms: int = 10_000, tags: str = "*") -> asyncio.Task[list[Any]]:
-    request = v2.ReceiveMessageRequest(batch_size=8)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = group, "t", -1
-    request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, tags
-    set_duration_ms(request.long_polling_timeout, wait_ms)
-    set_duration_ms(request.invisible_duration, 30_000)
+    request = receive_request(group, "t", queue=-1, poll_ms=wait_ms, invisible_ms=30_000, tags=tags, batch_size=8)
 
-    async def frames() -> list[Any]:
-        data = request.SerializeToString()
-        headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
-        method = "/apache.rocketmq.v2.MessagingService/ReceiveMessage"
-        stream = stage.net.stream("a:8081", method, data, timeout_ms=60_000, metadata=headers)
-        return [v2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-
-    return spawn(frames(), name="receive")
+    headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
+    return spawn(receive_frames(stage.net, "a:8081", request, metadata=headers), name="receive")
 
 
 async def received(stage: Any, **more: Any) -> list[Any]:
@@ -310,8 +298,7 @@ async def test_a_message_group_has_one_message_out_before_its_commit_too(stage: 
     following = await parked(stage, broker)
     await stage.clock.advance(500)
     assert not following.done()
-    ack = v2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
+    ack = ack_request("g", "t")
     (handle,) = [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
     ack.entries.add(message_id="id", receipt_handle=handle)
     await stage.ask("AckMessage", ack, v2.AckMessageResponse)

@@ -1,6 +1,5 @@
 """Receives with a filter: what is left out is passed over for the group, in turns, and none sleeps before a match."""
 
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,6 @@ from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.evenq_broker.takers import taker_of
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 LONG_MS = 60_000
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from evenq_broker.loops.diagnosis.watching import READ_ROWS, ROUND_MS, SLICE, lo
 from evenq.errors import StoreFull
 from evenq.model import StartFrom
 from evenq.store import Append
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 class Scene:
@@ -38,7 +35,7 @@ class Scene:
         await self.stage.during(self.broker.ledger.store.append(messages))
 
     async def look(self) -> int:
-        rows: int = await self.stage.during(look_once(self.broker.runtime, self.broker.ledger, **self.parts))
+        rows: int = await self.stage.during(look_once(self.broker.kernel, **self.parts))
         return rows
 
     @property
@@ -157,7 +154,7 @@ async def test_a_long_round_pauses_between_slices(stage: Any, monkeypatch: pytes
         await sleep_ms(duration_ms)
 
     monkeypatch.setattr(stage.clock, "sleep_ms", counted)
-    looking = asyncio.ensure_future(look_once(scene.broker.runtime, scene.broker.ledger, **scene.parts))
+    looking = asyncio.ensure_future(look_once(scene.broker.kernel, **scene.parts))
     await stage.until(looking.done)
     assert await looking == groups * (1 + READ_ROWS)
     assert pauses.count(1) >= 2
@@ -166,7 +163,7 @@ async def test_a_long_round_pauses_between_slices(stage: Any, monkeypatch: pytes
 async def test_rounds_come_every_few_seconds(stage: Any) -> None:
     scene = await scene_of(stage, messages=1)
     await scene.group("g")
-    loop = asyncio.ensure_future(watch_heads(scene.broker.runtime, scene.broker.ledger, **scene.parts))
+    loop = asyncio.ensure_future(watch_heads(scene.broker.kernel, **scene.parts))
     await stage.clock.advance(10)
     assert [waits.offset for _, waits in scene.backlog.items()] == [0]
     scene.broker.ledger.progress.commit(*scene.keys[0], 1)

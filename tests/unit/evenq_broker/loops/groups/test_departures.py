@@ -10,30 +10,19 @@ from typing import Any
 import pytest
 from evenq_broker.core.clients.client_table import RUST, RUST_MS
 from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.groups.departures import NAMES_MAX
 from evenq_broker.store_settings import StoreSettings
+from evenq_proofs.v2_requests import consumer_settings, receive_messages, receive_request, send_request
 
 from evenq.model import BrokerAddress
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from tests.unit.evenq_broker.conftest import know
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
 LOST_MS = 13_000
 SOON_MS = 3_000
-
-
-def know(*brokers: Any) -> None:
-    """Let all brokers know each other, as a nameserver would."""
-    views = [
-        RegisteredBroker(
-            name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
-        )
-        for b in brokers
-    ]
-    for broker in brokers:
-        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
-        broker.cluster.routes_changed()
 
 
 async def pair(stage: Any, **settings: Any) -> list[Any]:
@@ -47,10 +36,7 @@ async def pair(stage: Any, **settings: Any) -> list[Any]:
 
 
 async def send(stage: Any, broker: str = "b") -> None:
-    request = service_pb2.SendMessageRequest()
-    message = request.messages.add(body=b"hello")
-    message.topic.name = "t"
-    message.system_properties.message_id = "id"
+    request = send_request("t", "id", b"hello")
     await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, broker=broker)
 
 
@@ -58,19 +44,13 @@ async def receive(
     stage: Any, *, broker: str = "b", through: str = "", client: str = "c", poll_ms: int = 0, language: str = "JAVA"
 ) -> int:
     """A push consumer's receive of the queue at `broker`; the number of messages. Nothing else is sent there."""
-    request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
-    request.group.name, request.message_queue.topic.name = "g", "t"
+    request = receive_request("g", "t", batch_size=32, auto_renew=True)
     request.message_queue.broker.name = broker
     set_duration_ms(request.long_polling_timeout, poll_ms)
     headers = {"x-mq-client-id": client, "x-mq-language": language}
 
-    async def collect() -> int:
-        address, data = f"{through or broker}:8081", request.SerializeToString()
-        stream = stage.net.stream(address, V2 + "ReceiveMessage", data, timeout_ms=60_000, metadata=headers)
-        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return sum(answer.WhichOneof("content") == "message" for answer in answers)
-
-    return int(await stage.during(collect()))
+    reading = receive_messages(stage.net, f"{through or broker}:8081", request, metadata=headers)
+    return len(await stage.during(reading))
 
 
 def heartbeat() -> service_pb2.HeartbeatRequest:
@@ -100,10 +80,7 @@ async def telemetry(stage: Any, *, broker: str = "a", client: str = "c") -> asyn
     """An open telemetry stream; to be cancelled."""
 
     async def requests() -> AsyncIterator[bytes]:
-        command = service_pb2.TelemetryCommand()
-        command.settings.client_type = definition_pb2.PUSH_CONSUMER
-        command.settings.subscription.group.name = "g"
-        command.settings.subscription.subscriptions.add().topic.name = "t"
+        command = consumer_settings(definition_pb2.PUSH_CONSUMER, "g", "t")
         yield command.SerializeToString()
         await asyncio.Event().wait()
 
@@ -118,6 +95,24 @@ async def telemetry(stage: Any, *, broker: str = "a", client: str = "c") -> asyn
     found = next(one for one in stage.brokers if one.runtime.settings.broker_name == broker)
     await stage.until(lambda: found.clients.streams.reaches(client))
     return task
+
+
+async def assigned(stage: Any, *, client: str = "c", language: str = "JAVA") -> int:
+    """Number of queues that broker `b` assigns to the client; nothing else is sent there."""
+    request = service_pb2.QueryAssignmentRequest()
+    request.topic.name, request.group.name = "t", "g"
+    request.endpoints.addresses.add(host="b", port=8081)
+    headers = {"x-mq-client-id": client, "x-mq-language": language}
+    call = stage.net.unary(
+        "b:8081", V2 + "QueryAssignment", request.SerializeToString(), timeout_ms=60_000, metadata=headers
+    )
+    answer = service_pb2.QueryAssignmentResponse.FromString(await stage.during(call))
+    return len(answer.assignments)
+
+
+def members(broker: Any) -> list[str]:
+    """Client ids of the group's members at the broker."""
+    return [member.client_id for member in broker.membership.members.members("g")]
 
 
 async def is_ready_within(stage: Any, broker: Any, limit_ms: int) -> bool:
@@ -137,7 +132,7 @@ async def test_a_goodbye_reaches_a_broker_that_knows_the_client_by_receives_only
     await goodbye(stage)
     assert await is_ready_within(stage, b, SOON_MS)
     assert b.clients.table.get("c") is None
-    assert b.membership.members.members("g") == []
+    assert members(b) == []
 
 
 @pytest.mark.parametrize("knows_it", ["b", "d"])
@@ -165,7 +160,7 @@ async def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives
     stream.cancel()
     assert await is_ready_within(stage, b, LOST_MS + 2_000)
     await stage.until(lambda: a.clients.table.get("c") is None)
-    await stage.until(lambda: b.membership.members.members("g") == [])
+    await stage.until(lambda: members(b) == [])
 
 
 async def test_a_client_that_dies_after_a_call_to_another_broker_is_ended_in_one_time_and_not_in_two(
@@ -258,15 +253,74 @@ async def test_a_client_that_only_asked_a_broker_for_its_queues_is_no_member_the
 ) -> None:
     """Its stream and its heartbeats are at the other one. As a ghost it would keep queues that nobody reads."""
     _, b = await pair(stage)
-    request = service_pb2.QueryAssignmentRequest()
-    request.topic.name, request.group.name = "t", "g"
-    request.endpoints.addresses.add(host="b", port=8081)
-    await stage.ask("QueryAssignment", request, service_pb2.QueryAssignmentResponse, broker="b")
-    members = b.membership.members
-    assert [member.client_id for member in members.members("g")] == ["c"]
+    assert await assigned(stage) == 1
+    assert members(b) == ["c"]
     await goodbye(stage)
     await stage.clock.advance(SOON_MS)
-    assert not members.members("g")
+    assert not members(b)
+
+
+async def dividing(stage: Any, **config: Any) -> Any:
+    """Broker `b`, whose group divides its queues."""
+    _, b = await pair(stage)
+    await stage.during(b.catalog.create_group("g", **(config or {"strategy": "AVG"})))
+    return b
+
+
+@pytest.mark.parametrize(("had_a_stream", "waited"), [(False, False), (True, False), (True, True)])
+async def test_a_member_that_dies_without_a_stream_and_without_messages_leaves_its_queues_to_others(
+    stage: Any, had_a_stream: bool, waited: bool
+) -> None:
+    """As after a restart of the broker: the client calls, and dies before it opens a stream (sim seed 2011640)."""
+    b = await dividing(stage)
+    if had_a_stream:
+        stream = await telemetry(stage, broker="b")
+        stream.cancel()
+        await stage.until(lambda: not b.clients.streams.reaches("c"))
+    dies_ms = stage.clock.monotonic_ms()
+    assert await assigned(stage, client="c") == 1
+    if waited:
+        assert await receive(stage, client="other") == 1
+        assert await receive(stage, poll_ms=5_000) == 0
+    while not await assigned(stage, client="d"):
+        assert stage.clock.monotonic_ms() - dies_ms < LOST_MS + SOON_MS
+        await stage.clock.advance(1_000)
+    assert stage.clock.monotonic_ms() - dies_ms >= LOST_MS
+    assert "c" not in members(b)
+
+
+async def test_a_member_of_rust_that_dies_without_messages_leaves_its_queues_when_its_heartbeats_are_missing(
+    stage: Any,
+) -> None:
+    b = await dividing(stage)
+    await assigned(stage, language=RUST)
+    await stage.clock.advance(LOST_MS + RUST_MS - 1_000)
+    assert members(b) == ["c"]
+    await stage.clock.advance(SOON_MS)
+    assert not members(b)
+
+
+async def test_a_member_without_messages_is_kept_while_it_lives_at_another_broker(stage: Any) -> None:
+    b = await dividing(stage)
+    await assigned(stage)
+    for _ in range(5):
+        await stage.clock.advance(10_000)
+        await beat(stage)
+    assert members(b) == ["c"]
+
+
+async def test_a_silent_member_has_a_share_only_where_queues_are_divided(stage: Any) -> None:
+    """By the strategy of the group, or by the one that members of the evenq protocol send."""
+    b = await dividing(stage, ordered=False)
+    await assigned(stage)
+    assert not b.sessions.has_share_v2("c")
+    session = b.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+    assert b.sessions.has_share_v2("c")
+    b.sessions.leave(session)
+    assert not b.sessions.has_share_v2("c")
+    await stage.during(b.catalog.create_group("g", strategy="AVG"))
+    assert b.sessions.has_share_v2("c")
+    assert not b.sessions.has_share_v2("unknown")
 
 
 async def test_a_client_of_rust_may_be_silent_for_longer_because_its_heartbeats_are_rare(stage: Any) -> None:

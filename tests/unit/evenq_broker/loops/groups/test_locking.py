@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from evenq_broker.loops.groups.locking import lock_op
 from evenq.errors import ConnectionFailed, PreconditionFailed
 from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq.model.session_events import QueueWanted
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 QUEUE, OTHER = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
 
@@ -137,7 +134,7 @@ async def test_strangers_and_overtaken_decisions_are_refused_by_name(stage: Any)
         await scene.locked("stranger")
     await scene.locked("x", generation=Generation(1, 5))
     scene.locking.unlock("g", "x", [QUEUE])
-    with pytest.raises(PreconditionFailed, match=r"generation 1\.4 of queue .* is over"):
+    with pytest.raises(PreconditionFailed, match=r"generation 1\.4 of queue .* is outdated"):
         await scene.locked("y", generation=Generation(1, 4))
     assert scene.holder() == ""
     assert await scene.locked("y", generation=Generation(1, 6)) == [True]
@@ -222,6 +219,33 @@ async def test_a_queue_is_revoked_from_a_holder_that_a_newer_decision_has_overta
     assert "group g: queue" in caplog.text
     assert "revoked from member x" in caplog.text
     assert await stage.during(waiting) == [True]
+
+
+async def test_a_group_that_is_created_again_is_not_charged_with_the_delay_of_the_one_before(stage: Any) -> None:
+    scene = await scene_of(stage, revoke_ms=10_000)
+    for _life in range(2):
+        await scene.locked("x", generation=Generation(1, 1))
+        waiting = scene.lock("y", wait_ms=50_000, generation=Generation(1, 2))
+        await stage.clock.advance(10)
+        now_ms = stage.clock.monotonic_ms()
+        for seconds in (0, 4, 8):
+            scene.locking.tick(now_ms + seconds * 1_000)
+        assert scene.holder() == "x"
+        waiting.cancel()
+        await stage.during(scene.broker.catalog.delete_group("g"))
+        await stage.during(scene.broker.catalog.create_group("g"))
+        await stage.clock.advance(8_000)
+
+
+async def test_the_deletion_of_its_group_ends_the_wait_for_what_members_hold(stage: Any) -> None:
+    scene = await scene_of(stage)
+    await scene.locked("x")
+    ending = asyncio.ensure_future(scene.locking.let_go([("g", "x")], 3_600_000))
+    await stage.clock.advance(10)
+    await stage.during(scene.broker.catalog.delete_group("g"))
+    await stage.clock.advance(10)
+    assert ending.done()
+    assert await ending == 0
 
 
 async def test_a_wait_without_a_newer_decision_revokes_nothing(stage: Any) -> None:

@@ -1,7 +1,6 @@
 """What a session tells its member: the newest news of each kind, and never a backlog."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +17,6 @@ from evenq.model.session_events import (
     SettingsChanged,
 )
 from evenq.wire.stubs.evenq.v1 import common_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 QUEUES = [MessageQueue("t", "a", queue_id) for queue_id in range(3)]
 MEMBERS = [Member(client_id="x", protocol=Protocol.EVENQ), Member(client_id="y", protocol=Protocol.EVENQ)]

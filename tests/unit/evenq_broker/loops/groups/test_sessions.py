@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from evenq.serving.program.metrics import exposition
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import common_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PUSH_CONSUMER, PRODUCER = 2, 1
 
 

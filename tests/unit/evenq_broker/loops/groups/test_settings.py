@@ -1,6 +1,5 @@
 """Changes of groups' settings that a broker missed."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from evenq.model import BalancePolicy, GroupConfig, StartFrom
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = group_settings.METHOD
 
 
@@ -95,21 +93,17 @@ async def test_a_change_reaches_all_brokers_complete_and_the_newest_stands(stage
     assert b.catalog.groups.get("g").revised_ms == later_ms + 1
 
 
-def test_many_groups_are_told_in_pages_and_what_makes_no_sense_is_left_out(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_many_groups_are_told_in_pages_and_what_makes_no_sense_is_left_out(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_settings, "PAGE", 2)
-
-    async def story(stage: Any) -> None:
-        stage.net.serve("ns:1", FakeRegistry().rpcs())
-        a = await started(stage, "a")
-        for number in range(5):
-            await stage.during(a.catalog.create_group(f"g{number}", strategy="AVG", revised_ms=1 + number))
-        await stage.during(a.catalog.create_group("g2", strategy="NOT_INSTALLED_THERE", revised_ms=9))
-        b = await started(stage, "b")
-        assert [group.name for group in b.catalog.groups.all()] == ["g0", "g1", "g3", "g4"]
-
-    run(story)
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a = await started(stage, "a")
+    for number in range(5):
+        await stage.during(a.catalog.create_group(f"g{number}", strategy="AVG", revised_ms=1 + number))
+    await stage.during(a.catalog.create_group("g2", strategy="NOT_INSTALLED_THERE", revised_ms=9))
+    b = await started(stage, "b")
+    assert [group.name for group in b.catalog.groups.all()] == ["g0", "g1", "g3", "g4"]
 
 
 async def test_a_peer_that_does_not_answer_is_asked_again_and_holds_nobody_up(stage: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from evenq.errors import IllegalOffset, LiteSubscriptionQuotaExceeded, LiteTopic
 from evenq.model import BrokerAddress, MessageType, Permission
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 ADD, REMOVE = LiteSubscribeAction.PARTIAL_ADD, LiteSubscribeAction.PARTIAL_REMOVE
 CLIENT = Subscriber("c", "g", "p")
@@ -130,7 +127,7 @@ async def test_a_lite_topic_is_stored_by_one_of_the_brokers_that_take_messages(s
     assert set(owners) == {"a", "b"}
     assert owners == [second.lite.owner("p", f"n{number}") for number in range(20)], "all brokers say the same"
     broker = second.broker
-    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "p", Permission.READ))
+    await stage.during(permit(broker.kernel, "p", Permission.READ))
     meet()
     assert {first.lite.owner("p", f"n{number}") for number in range(20)} == {"a"}
 

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.polls.interest import Want
 from evenq_broker.loops.delivery.ending import FetchedMessages
 from evenq_broker.loops.polls.cluster_polls import _Line
 from evenq_broker.rpc.polls.fetching import fetch
+from evenq_proofs.v2_requests import ack_request, receive_messages, receive_request, v2_message
 
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
+from tests.unit.evenq_broker.conftest import know
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
-
-
-def know(*brokers: Any) -> None:
-    """Let all brokers know each other, as a nameserver would."""
-    views = [
-        RegisteredBroker(
-            name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
-        )
-        for b in brokers
-    ]
-    for broker in brokers:
-        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
-        broker.cluster.routes_changed()
 
 
 async def pair(stage: Any, *names: str, **settings: Any) -> list[Any]:
@@ -56,22 +42,13 @@ def receiving(
     set_duration_ms(request.invisible_duration, 30_000)
     headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
 
-    async def collect() -> list[Any]:
-        stream = stage.net.stream(
-            f"{broker}:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
-        )
-        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
-
-    return asyncio.ensure_future(collect())
+    return asyncio.ensure_future(receive_messages(stage.net, f"{broker}:8081", request, metadata=headers))
 
 
 async def send(stage: Any, broker: str, count: int = 1) -> None:
-    request = service_pb2.SendMessageRequest()
-    for number in range(count):
-        message = request.messages.add(body=b"hello")
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    request = service_pb2.SendMessageRequest(
+        messages=[v2_message("t", f"id{number}", b"hello") for number in range(count)]
+    )
     await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, broker=broker)
 
 
@@ -92,8 +69,7 @@ async def test_31_a_poll_at_one_broker_is_answered_with_the_message_of_another(s
     handle = got.system_properties.receipt_handle
     assert handle.startswith("e1.b.")
     assert (a.cluster_polls.fetches, a.cluster_polls.fetches_empty) == (1, 0)
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
+    ack = ack_request("g", "t")
     ack.entries.add(message_id="id0", receipt_handle=handle)
     answer = await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse, broker="a")
     assert answer.status.code == 20000
@@ -272,8 +248,7 @@ async def test_one_request_settles_messages_of_several_brokers(stage: Any) -> No
     assert {handle[:5] for handle in handles} == {"e1.a.", "e1.b."}
 
     async def ack(*texts: str) -> Any:
-        request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = "g", "t"
+        request = ack_request("g", "t")
         for text in texts:
             request.entries.add(message_id=text[-3:], receipt_handle=text)
         return await stage.ask("AckMessage", request, service_pb2.AckMessageResponse, broker="a")
@@ -393,9 +368,7 @@ async def test_a_broker_that_ends_waits_for_no_fetched_message_that_its_client_d
 ) -> None:
     a, b = await pair(stage)
     [receive] = [rpc for rpc in a.rpcs() if rpc.method == V2 + "ReceiveMessage"]
-    request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-    set_duration_ms(request.long_polling_timeout, 10_000)
+    request = receive_request("g", "t", queue=-1, poll_ms=10_000, batch_size=32, auto_renew=True)
     context = RpcContext(receive.method, [("x-mq-client-id", "c")], "127.0.0.1:1", None)
     frames = receive.handler(request.SerializeToString(), context)
     first = asyncio.ensure_future(anext(frames))

@@ -1,14 +1,11 @@
 """Who waits is woken by growth, by a retry, by the end of its client or by its time; and no wake-up is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.polls.poll_table import ANY
 
 from evenq.store import Append
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 HERE = ""
 """What a poll answers that a message of this broker woke."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from evenq_proofs.blocks import block, place
 from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 FINISHED = -1
 DATA, GROUPS = "/evenq.v1.Data/", "/evenq.v1.Groups/"
 
@@ -140,16 +138,13 @@ async def test_reading_without_owning_is_no_delivery(stage: Any) -> None:
         ({"queue": place(7)}, BadRequest),
     ],
 )
-def test_what_cannot_be_counted_is_refused(run: Run, wrong: dict[str, Any], error: type[Exception]) -> None:
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        fields = {"client_id": "x", "counts": {0: 1}, **wrong}
-        counts, client_id = fields.pop("counts"), fields.pop("client_id")
-        with pytest.raises(error):
-            await tell(stage, client_id, counts, **fields)
-        assert heard(await lock(stage, "x", anew=False)) == (0, {})
-
-    run(story)
+async def test_what_cannot_be_counted_is_refused(stage: Any, wrong: dict[str, Any], error: type[Exception]) -> None:
+    await begin(stage)
+    fields = {"client_id": "x", "counts": {0: 1}, **wrong}
+    counts, client_id = fields.pop("counts"), fields.pop("client_id")
+    with pytest.raises(error):
+        await tell(stage, client_id, counts, **fields)
+    assert heard(await lock(stage, "x", anew=False)) == (0, {})
 
 
 async def test_what_is_not_in_the_queue_yet_cannot_have_been_delivered(stage: Any) -> None:

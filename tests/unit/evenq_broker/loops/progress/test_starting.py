@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evenq_broker.core.cluster.known_brokers import Away
+from evenq_broker.core.cluster.routes import AWAY_MS, RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Unsubscribed
 from evenq_broker.loops.progress.starting import AS_CONFIGURED
 
-from evenq.errors import ConnectionFailed
-from evenq.model import FilterExpression, StartFrom, StartPolicy, Subscription
+from evenq.errors import ConnectionFailed, RequestTimeout, TopicNotFound
+from evenq.model import (
+    BrokerAddress,
+    FilterExpression,
+    MessageType,
+    Permission,
+    QueueCounts,
+    StartFrom,
+    StartPolicy,
+    Subscription,
+)
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def scene(stage: Any, start: StartFrom, *, name: str = "t") -> tuple[Any, Any, Any]:
@@ -132,6 +140,8 @@ async def test_a_broker_that_does_not_know_the_cluster_yet_begins_nothing(stage:
 
 
 AWAY = ConnectionFailed("it is away")
+SLOW = RequestTimeout("it hangs")
+REFUSED = TopicNotFound("the topic is not there any more")
 
 
 class Elsewhere:
@@ -156,8 +166,8 @@ class Elsewhere:
 @pytest.mark.parametrize(
     ("answer", "told_ms", "offset"),
     [
-        (0, 0, 3), (-1, 0, 0), (1_500, 0, 1), (10**9, 0, 0), (AWAY, 0, 3),
-        (AWAY, 1_500, 1), (AWAY, -1, 0), (AWAY, 10**18, 0), (0, 1_500, 1), (1_500, -1, 1), (1_500, 10, 1),
+        (0, 0, 3), (-1, 0, 0), (1_500, 0, 1), (10**9, 0, 0), (REFUSED, 0, 3),
+        (REFUSED, 1_500, 1), (REFUSED, -1, 0), (REFUSED, 10**18, 0), (0, 1_500, 1), (1_500, -1, 1), (1_500, 10, 1),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("start", [StartFrom.LAST, StartFrom.TIMESTAMP])
@@ -179,6 +189,78 @@ async def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_si
     assert await began(stage, broker, group, topic, policy) == [offset]
     assert other.asked == 1, "once for a group and topic"
     assert broker.starts.begun_ms(group, topic) >= 1
+
+
+@pytest.mark.parametrize("answer", [AWAY, SLOW])
+@pytest.mark.parametrize("told_ms", [0, 1_500])
+@pytest.mark.parametrize(("age_ms", "offset"), [(AWAY_MS - 60_000, 0), (AWAY_MS + 1, None)])
+async def test_a_broker_that_does_not_answer_may_know_the_group_so_a_young_queue_is_read_whole(
+    stage: Any, answer: Exception, told_ms: int, age_ms: int, offset: int | None
+) -> None:
+    """A queue with older messages is read by the policy: the group would have begun here while both brokers were there."""
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    await stage.clock.advance(age_ms)
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+    Elsewhere(broker, answer)
+    by_policy = 3 if told_ms else 4
+    policy = StartPolicy(begun_ms=told_ms)
+    assert await began(stage, broker, group, topic, policy) == [by_policy if offset is None else offset]
+
+
+async def test_a_queue_that_lost_its_first_messages_is_not_young(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    Elsewhere(broker, AWAY)
+    monkeypatch.setattr(broker.ledger.store, "queue_range", lambda *_: (1, 3))
+    assert await began(stage, broker, group, topic) == [3]
+
+
+def gone(broker: Any, *, ago_ms: int, topic: str = "t") -> None:
+    """Lets a nameserver report a broker that left."""
+    counts = QueueCounts(
+        broker_name="other", read_queues=1, write_queues=1, permission=Permission.READ, message_type=MessageType.NORMAL
+    )
+    view = RegisteredBroker(name="other", addresses=(BrokerAddress("default", "h", 1),), topics={topic: counts})
+    own, now_ms = broker.cluster.own.now(), broker.runtime.clock.monotonic_ms()
+    broker.catalog.routes.snapshot("ns:1", "n", [own], now_ms, left=[(view, ago_ms)])
+
+
+@pytest.mark.parametrize(
+    ("ago_ms", "topic", "offset"), [(0, "t", 0), (AWAY_MS - 1, "t", 0), (AWAY_MS, "t", 3), (0, "another", 3)]
+)
+async def test_a_broker_that_left_before_this_one_joined_may_know_the_group(
+    stage: Any, ago_ms: int, topic: str, offset: int
+) -> None:
+    """It cannot be reached any more."""
+    broker, group, there = await scene(stage, StartFrom.LAST)
+    gone(broker, ago_ms=ago_ms, topic=topic)
+    assert await began(stage, broker, group, there) == [offset]
+
+
+@pytest.mark.parametrize(("ago_ms", "offset"), [(0, 3), (-1, 0)])
+async def test_a_broker_that_left_the_routes_and_still_answers_is_asked(stage: Any, ago_ms: int, offset: int) -> None:
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    gone(broker, ago_ms=5_000)
+    calls = []
+
+    async def unary(address: str, method: str, *_: Any, **__: Any) -> bytes:
+        calls.append((address, method))
+        status = definition_pb2.Status(code=definition_pb2.OK)
+        return data_pb2.QueryOffsetsResponse(status=status, begun_ms=ago_ms).SerializeToString()
+
+    broker.runtime.net.unary = unary
+    assert await began(stage, broker, group, topic) == [offset]
+    assert calls == [("h:1", "/evenq.v1.Data/QueryOffsets")]
+
+
+@pytest.mark.parametrize(("gone_ms_ago", "offset"), [(None, 0), (AWAY_MS - 1, 0), (AWAY_MS, 3)])
+async def test_a_broker_that_only_this_one_remembers_may_know_the_group(
+    stage: Any, gone_ms_ago: int | None, offset: int
+) -> None:
+    """The nameservers restarted, too."""
+    broker, group, topic = await scene(stage, StartFrom.LAST)
+    since_ms = 0 if gone_ms_ago is None else broker.runtime.clock.now_ms() - gone_ms_ago
+    broker.cluster.known.away = lambda topic: [Away("other", 1, since_ms)] if topic == "t" else []
+    assert await began(stage, broker, group, topic) == [offset]
 
 
 async def test_a_time_before_another_brokers_start_counts_there_too(stage: Any) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from evenq_broker.core.replication.messages import Body, Envelope, FollowerProgress, Records
@@ -84,19 +83,3 @@ class Stage:
 
     async def until(self, state: Callable[[], object]) -> None:
         await self.clock.until(state, limit_ms=120_000)
-
-
-def run(story: Callable[[Stage], Awaitable[None]], *, count: int = 2) -> None:
-    async def body() -> None:
-        stage = Stage(count)
-        try:
-            await story(stage)
-        finally:
-            for node in stage.nodes:
-                await stage.clock.during(node.close())
-            assert not any(node.runtime.failed for node in stage.nodes)
-
-    asyncio.run(body())
-
-
-__all__ = ["CLUSTER", "GROUP", "Node", "Stage", "address", "run"]

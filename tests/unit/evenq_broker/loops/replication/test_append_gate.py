@@ -18,10 +18,13 @@ class Core:
     class record:  # noqa: N801  as the replica's attribute is called
         min_isr = 2
 
+    def __init__(self) -> None:
+        self.leader = self.copies = self
+
     def may_append(self) -> bool:
         return self.takes
 
-    def copies(self) -> int:
+    def count_in_sync(self) -> int:
         return self.have
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "core" / "replication"))
 
@@ -57,60 +58,45 @@ class Stage:
             await asyncio.sleep(0)
 
 
-def play(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await story(Stage())
-
-    asyncio.run(body())
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
 
 
 LAST = LastRecord(3, 10, 99)
 
 
-def test_a_reply_leaves_with_the_record_once_that_was_read() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.ask(1, 10)
-        assert (stage.places, stage.sent) == ([10], [])
-        await stage.read(LAST)
-        assert stage.sent == [(1, LAST, 1)]
-
-    play(story)
+async def test_a_reply_leaves_with_the_record_once_that_was_read(stage: Stage) -> None:
+    await stage.ask(1, 10)
+    assert (stage.places, stage.sent) == ([10], [])
+    await stage.read(LAST)
+    assert stage.sent == [(1, LAST, 1)]
 
 
-def test_a_record_that_cannot_be_read_holds_no_reply_up() -> None:
-    async def story(stage: Stage) -> None:
-        for number, outcome in enumerate((None, StoreError("its file is not there"))):
-            await stage.ask(number, 10)
-            await stage.read(outcome)
-        assert stage.sent == [(1, None, 0), (1, None, 1)]
-
-    play(story)
+async def test_a_record_that_cannot_be_read_holds_no_reply_up(stage: Stage) -> None:
+    for number, outcome in enumerate((None, StoreError("its file is not there"))):
+        await stage.ask(number, 10)
+        await stage.read(outcome)
+    assert stage.sent == [(1, None, 0), (1, None, 1)]
 
 
-def test_of_one_peer_one_record_is_read_at_a_time_and_the_newest_question_is_answered() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.ask(1, 10)
-        await stage.ask(2, 10)
-        await stage.ask(8, 7, to=2)
-        assert stage.places == [10, 7]
-        await stage.read(LAST, 0)
-        assert stage.sent == [(1, LAST, 2)]
-        await stage.ask(3, 10)
-        await stage.ask(4, 8)
-        await stage.read(LAST)
-        assert stage.sent[1:] == [(1, None, 4)], "the record that was read is of another place"
-
-    play(story)
+async def test_of_one_peer_one_record_is_read_at_a_time_and_the_newest_question_is_answered(stage: Stage) -> None:
+    await stage.ask(1, 10)
+    await stage.ask(2, 10)
+    await stage.ask(8, 7, to=2)
+    assert stage.places == [10, 7]
+    await stage.read(LAST, 0)
+    assert stage.sent == [(1, LAST, 2)]
+    await stage.ask(3, 10)
+    await stage.ask(4, 8)
+    await stage.read(LAST)
+    assert stage.sent[1:] == [(1, None, 4)], "the record that was read is of another place"
 
 
-def test_what_was_read_of_a_log_that_may_have_been_cut_since_is_not_sent() -> None:
+async def test_what_was_read_of_a_log_that_may_have_been_cut_since_is_not_sent(stage: Stage) -> None:
     """A follower that has not heard of the next epoch would take another log's record for this one's, and end."""
-
-    async def story(stage: Stage) -> None:
-        await stage.ask(1, 10)
-        stage.leader.observed(seen(3, epoch=2, leader=1), 0)
-        stage.leader.epoch_persisted(2)
-        await stage.read(LAST)
-        assert stage.sent == []
-
-    play(story)
+    await stage.ask(1, 10)
+    stage.leader.observed(seen(3, epoch=2, leader=1), 0)
+    stage.leader.epoch_persisted(2)
+    await stage.read(LAST)
+    assert stage.sent == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
+from evenq_broker.core.replication.config import Mode
+from evenq_broker.core.replication.rules import LogView
 from evenq_broker.core.state.records import KeyPut, TopicPut, encode
 from evenq_broker.loops.replication.follower_reads import IDLE_MS, TICK_MS, FollowerReads
 
@@ -23,7 +25,8 @@ SEGMENT = 1 << 16
 class Replica:
     """What is committed, as far as a follower knows."""
 
-    hw = 0
+    def __init__(self) -> None:
+        self.log = LogView(Mode.REPL_SYNC)
 
 
 class Stage:
@@ -55,99 +58,82 @@ class Stage:
         return [message.head for message in read.messages]
 
 
-def run(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def report() -> None:
-        leading, options = MemoryDisk(), StoreOptions(segment_bytes=SEGMENT)
-        store = await MessageStore.open(
-            None, options, clock=SystemClock(), disk=leading, broker_name="a", on_state=lambda *_: None,
-            on_snapshot=lambda _: None, snapshot_of=lambda: b"",
-        )  # fmt: skip
-        copy = await LogCopy.open(
-            None, StoreOptions(), clock=SystemClock(), disk=MemoryDisk(), broker_name="a", segment_bytes=SEGMENT
-        )
-        stage = Stage(store, leading, copy)
-        await store.append([], state=encode([KeyPut(b"k" * 32), TopicPut(TopicConfig(name="t", topic_id=1))]))
-        task = asyncio.ensure_future(stage.reads.run())
-        await stage.clock.advance(1)
-        try:
-            await story(stage)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            stage.reads.close()
-            await store.close()
-
-    asyncio.run(report())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    leading, options = MemoryDisk(), StoreOptions(segment_bytes=SEGMENT)
+    store = await MessageStore.open(
+        None, options, clock=SystemClock(), disk=leading, broker_name="a", on_state=lambda *_: None,
+        on_snapshot=lambda _: None, snapshot_of=lambda: b"",
+    )  # fmt: skip
+    copy = await LogCopy.open(
+        None, StoreOptions(), clock=SystemClock(), disk=MemoryDisk(), broker_name="a", segment_bytes=SEGMENT
+    )
+    stage = Stage(store, leading, copy)
+    await store.append([], state=encode([KeyPut(b"k" * 32), TopicPut(TopicConfig(name="t", topic_id=1))]))
+    task = asyncio.ensure_future(stage.reads.run())
+    await stage.clock.advance(1)
+    try:
+        yield stage
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        stage.reads.close()
+        await store.close()
 
 
 @pytest.mark.spec("HA-9")
-def test_readers_see_what_is_committed_and_no_more_whatever_the_copy_has() -> None:
-    async def story(stage: Stage) -> None:
-        ends = [await stage.append(b"%d" % number) for number in range(4)]
-        for number, end in enumerate(ends):
-            stage.replica.hw = end
-            assert await stage.seen() == [b"%d" % one for one in range(number + 1)]
-        assert (await stage.reads.view()).names.topics.get("t") is not None
-        stage.replica.hw = await stage.append(b"not here yet", copied=False)
-        assert len(await stage.seen()) == 4, "committed by others, and not in this copy"
-
-    run(story)
+async def test_readers_see_what_is_committed_and_no_more_whatever_the_copy_has(stage: Stage) -> None:
+    ends = [await stage.append(b"%d" % number) for number in range(4)]
+    for number, end in enumerate(ends):
+        stage.replica.log.hw = end
+        assert await stage.seen() == [b"%d" % one for one in range(number + 1)]
+    assert (await stage.reads.view()).names.topics.get("t") is not None
+    stage.replica.log.hw = await stage.append(b"not here yet", copied=False)
+    assert len(await stage.seen()) == 4, "committed by others, and not in this copy"
 
 
-def test_nothing_is_shown_while_the_copy_leads_or_may_not_serve() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = await stage.append(b"one")
-        view = await stage.reads.view()
-        stage.copy = None
-        with pytest.raises(HaNotAvailable, match="leads"):
-            await stage.reads.view()
-        with pytest.raises(HaNotAvailable, match="leads"):
-            await stage.reads.grown(0, 100)
+async def test_nothing_is_shown_while_the_copy_leads_or_may_not_serve(stage: Stage) -> None:
+    stage.replica.log.hw = await stage.append(b"one")
+    view = await stage.reads.view()
+    stage.copy = None
+    with pytest.raises(HaNotAvailable, match="leads"):
+        await stage.reads.view()
+    with pytest.raises(HaNotAvailable, match="leads"):
+        await stage.reads.grown(0, 100)
+    await stage.clock.advance(TICK_MS)
+    assert not view.log.is_current, "its files are given back"
+    stage.copy, stage.refusal = stage.log, "it was removed"
+    with pytest.raises(HaNotAvailable, match="it was removed"):
+        await stage.reads.view()
+
+
+async def test_a_view_of_a_log_that_was_cut_is_opened_again(stage: Stage) -> None:
+    first = stage.replica.log.hw = await stage.append(b"one")
+    assert await stage.seen() == [b"one"]
+    await stage.append(b"never committed")
+    await stage.log.truncate(first)
+    assert await stage.seen() == [b"one"]
+
+
+async def test_who_waits_hears_of_growth_and_of_its_end(stage: Stage) -> None:
+    stage.replica.log.hw = first = await stage.append(b"one")
+    waiting = asyncio.ensure_future(stage.reads.grown(first, 5_000))
+    await stage.clock.advance(1_000)
+    assert not waiting.done()
+    stage.replica.log.hw = await stage.append(b"two")
+    stage.reads.changed()
+    await asyncio.wait_for(waiting, 30)
+    late = asyncio.ensure_future(stage.reads.grown(stage.replica.log.hw, 5_000))
+    await stage.clock.advance(5_001)
+    await asyncio.wait_for(late, 30)
+
+
+async def test_without_readers_nothing_is_held(stage: Stage) -> None:
+    stage.replica.log.hw = await stage.append(b"one")
+    view = await stage.reads.view()
+    await stage.clock.advance(IDLE_MS)
+    assert view.log.is_current
+    for _ in range(3):
         await stage.clock.advance(TICK_MS)
-        assert not view.log.is_current, "its files are given back"
-        stage.copy, stage.refusal = stage.log, "it was removed"
-        with pytest.raises(HaNotAvailable, match="it was removed"):
-            await stage.reads.view()
-
-    run(story)
-
-
-def test_a_view_of_a_log_that_was_cut_is_opened_again() -> None:
-    async def story(stage: Stage) -> None:
-        first = stage.replica.hw = await stage.append(b"one")
-        assert await stage.seen() == [b"one"]
-        await stage.append(b"never committed")
-        await stage.log.truncate(first)
-        assert await stage.seen() == [b"one"]
-
-    run(story)
-
-
-def test_who_waits_hears_of_growth_and_of_its_end() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = first = await stage.append(b"one")
-        waiting = asyncio.ensure_future(stage.reads.grown(first, 5_000))
-        await stage.clock.advance(1_000)
-        assert not waiting.done()
-        stage.replica.hw = await stage.append(b"two")
-        stage.reads.changed()
-        await asyncio.wait_for(waiting, 30)
-        late = asyncio.ensure_future(stage.reads.grown(stage.replica.hw, 5_000))
-        await stage.clock.advance(5_001)
-        await asyncio.wait_for(late, 30)
-
-    run(story)
-
-
-def test_without_readers_nothing_is_held() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = await stage.append(b"one")
-        view = await stage.reads.view()
-        await stage.clock.advance(IDLE_MS)
-        assert view.log.is_current
-        for _ in range(3):
-            await stage.clock.advance(TICK_MS)
-        assert not view.log.is_current
-        assert await stage.seen() == [b"one"], "and opened again"
-
-    run(story)
+    assert not view.log.is_current
+    assert await stage.seen() == [b"one"], "and opened again"

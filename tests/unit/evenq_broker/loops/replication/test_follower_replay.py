@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import pytest
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.rules import Role
+from evenq_broker.core.replication.rules import LogView, Role
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 from evenq_broker.loops.replication.follower_replay import DAMAGED_REST_MS, LOOK_MS, REST_MS, FollowerReplay
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, IncomingSnapshot
@@ -22,7 +23,7 @@ class Replica:
     """What is committed, as far as a follower knows."""
 
     def __init__(self) -> None:
-        self.role, self.hw, self.table = Role.FETCHING, 0, EpochTable(0, ())
+        self.role, self.log = Role.FETCHING, LogView(Mode.REPL_SYNC)
 
 
 class Copy:
@@ -77,93 +78,76 @@ class Stage:
         return newest
 
 
-def run(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def report() -> None:
-        stage = Stage()
-        task = asyncio.ensure_future(stage.replay.run())
-        await stage.clock.advance(1)
-        try:
-            await story(stage)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(report())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    task = asyncio.ensure_future(stage.replay.run())
+    await stage.clock.advance(1)
+    try:
+        yield stage
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def test_it_asks_at_once_then_seldom_and_often_when_the_log_has_grown() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = 100
-        await stage.clock.advance(LOOK_MS)
-        assert stage.asked == [(0, 100)]
-        await stage.clock.advance(REST_MS - 2 * LOOK_MS)
-        assert len(stage.asked) == 1
-        await stage.clock.advance(2 * LOOK_MS)
-        assert len(stage.asked) == 2
-        stage.replica.hw = 300
-        await stage.clock.advance(3 * LOOK_MS)
-        assert stage.asked[2:] == [(0, 300)] * 3
-        stage.has(250)
-        await stage.clock.advance(LOOK_MS)
-        assert stage.log.replays == [(b"250", 300)]
-        assert stage.replay.lag == 50
-        await stage.clock.advance(3 * LOOK_MS)
-        assert len(stage.log.replays) == 1
-
-    run(story)
+async def test_it_asks_at_once_then_seldom_and_often_when_the_log_has_grown(stage: Stage) -> None:
+    stage.replica.log.hw = 100
+    await stage.clock.advance(LOOK_MS)
+    assert stage.asked == [(0, 100)]
+    await stage.clock.advance(REST_MS - 2 * LOOK_MS)
+    assert len(stage.asked) == 1
+    await stage.clock.advance(2 * LOOK_MS)
+    assert len(stage.asked) == 2
+    stage.replica.log.hw = 300
+    await stage.clock.advance(3 * LOOK_MS)
+    assert stage.asked[2:] == [(0, 300)] * 3
+    stage.has(250)
+    await stage.clock.advance(LOOK_MS)
+    assert stage.log.replays == [(b"250", 300)]
+    assert stage.replay.lag == 50
+    await stage.clock.advance(3 * LOOK_MS)
+    assert len(stage.log.replays) == 1
 
 
-def test_a_leader_whose_answer_takes_long_is_asked_seldom() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw, stage.takes_ms = 900, 40
-        await stage.clock.advance(12 * LOOK_MS + LOOK_MS // 2)
-        assert len(stage.asked) == 3
-
-    run(story)
+async def test_a_leader_whose_answer_takes_long_is_asked_seldom(stage: Stage) -> None:
+    stage.replica.log.hw, stage.takes_ms = 900, 40
+    await stage.clock.advance(12 * LOOK_MS + LOOK_MS // 2)
+    assert len(stage.asked) == 3
 
 
-def test_only_what_is_committed_and_on_disk_is_asked_for() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw, stage.log.synced_end = 900, 700
-        await stage.clock.advance(LOOK_MS)
-        stage.replica.hw = 600
-        await stage.clock.advance(LOOK_MS)
-        assert [until for _, until in stage.asked] == [700, 600]
-
-    run(story)
+async def test_only_what_is_committed_and_on_disk_is_asked_for(stage: Stage) -> None:
+    stage.replica.log.hw, stage.log.synced_end = 900, 700
+    await stage.clock.advance(LOOK_MS)
+    stage.replica.log.hw = 600
+    await stage.clock.advance(LOOK_MS)
+    assert [until for _, until in stage.asked] == [700, 600]
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.FETCHING])
-def test_who_does_not_follow_asks_nobody(role: Role) -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.role, stage.replica.hw = role, 900
-        await stage.clock.advance(2 * REST_MS)
-        stage.replica.role, stage.copy = Role.FETCHING, None
-        await stage.clock.advance(2 * REST_MS)
-        assert (stage.asked, stage.replay.lag) == ([], 0)
-
-    run(story)
+async def test_who_does_not_follow_asks_nobody(stage: Stage, role: Role) -> None:
+    stage.replica.role, stage.replica.log.hw = role, 900
+    await stage.clock.advance(2 * REST_MS)
+    stage.replica.role, stage.copy = Role.FETCHING, None
+    await stage.clock.advance(2 * REST_MS)
+    assert (stage.asked, stage.replay.lag) == ([], 0)
 
 
-def test_what_the_leader_let_go_goes_once_the_copy_is_replayed_that_far() -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = 900
-        stage.has(1_500, log_start=400)
-        await stage.clock.advance(LOOK_MS)
-        assert stage.trimmed == [], "a store could not go on from there"
-        stage.has(800, log_start=400)
-        await stage.clock.advance(LOOK_MS)
-        assert stage.trimmed == [400]
-        stage.replica.table = EpochTable(400, ())
-        await stage.clock.advance(2 * REST_MS)
-        assert stage.trimmed == [400]
-
-    run(story)
+async def test_what_the_leader_let_go_goes_once_the_copy_is_replayed_that_far(stage: Stage) -> None:
+    stage.replica.log.hw = 900
+    stage.has(1_500, log_start=400)
+    await stage.clock.advance(LOOK_MS)
+    assert stage.trimmed == [], "a store could not go on from there"
+    stage.has(800, log_start=400)
+    await stage.clock.advance(LOOK_MS)
+    assert stage.trimmed == [400]
+    stage.replica.log.table = EpochTable(400, ())
+    await stage.clock.advance(2 * REST_MS)
+    assert stage.trimmed == [400]
 
 
-def test_damage_is_told_once_and_trouble_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = 900
+async def test_damage_is_told_once_and_trouble_is_tried_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        stage.replica.log.hw = 900
         stage.trouble = ConnectionFailed("the leader is away")
         await stage.clock.advance(LOOK_MS)
         stage.trouble = None
@@ -179,24 +163,18 @@ def test_damage_is_told_once_and_trouble_is_tried_again(caplog: pytest.LogCaptur
         stage.copy = Copy()
         await stage.clock.advance(REST_MS)
         assert stage.copy.replayed_end == 800
-
-    with caplog.at_level(logging.WARNING):
-        run(story)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
     assert "commitlog/00 is damaged" in caplog.text
 
 
-def test_a_leader_that_is_away_for_long_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(stage: Stage) -> None:
-        stage.trouble = ConnectionFailed("the leader is away")
-        await stage.clock.advance(5 * REST_MS)
-        assert len(stage.asked) >= 4
-        stage.trouble = None
-        await stage.clock.advance(REST_MS)
-        stage.trouble = ConnectionFailed("the leader is away")
-        await stage.clock.advance(REST_MS)
-
-    run(story)
+async def test_a_leader_that_is_away_for_long_is_one_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.trouble = ConnectionFailed("the leader is away")
+    await stage.clock.advance(5 * REST_MS)
+    assert len(stage.asked) >= 4
+    stage.trouble = None
+    await stage.clock.advance(REST_MS)
+    stage.trouble = ConnectionFailed("the leader is away")
+    await stage.clock.advance(REST_MS)
     assert [record.message for record in caplog.records] == [
         "replica b: the leader's snapshot is not taken over now: the leader is away"
     ] * 2, "once for each time that it went away"
@@ -218,9 +196,11 @@ class Repairs:
         return True
 
 
-def test_damage_that_a_replay_meets_is_repaired_and_the_replay_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = 900
+async def test_damage_that_a_replay_meets_is_repaired_and_the_replay_goes_on(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        stage.replica.log.hw = 900
         stage.has(800)
         repairs = stage.replay.repairs = Repairs()
         stage.log.trouble = StoreCorrupted("commitlog/00 is damaged", log_offset=70)
@@ -229,17 +209,14 @@ def test_damage_that_a_replay_meets_is_repaired_and_the_replay_goes_on(caplog: p
         stage.log.trouble = None
         await stage.clock.advance(LOOK_MS)
         assert stage.log.replayed_end == 800, "at once"
-
-    with caplog.at_level(logging.WARNING):
-        run(story)
     assert caplog.records == []
 
 
-def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a_long_time(
-    caplog: pytest.LogCaptureFixture,
+async def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a_long_time(
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(stage: Stage) -> None:
-        stage.replica.hw = 900
+    with caplog.at_level(logging.WARNING):
+        stage.replica.log.hw = 900
         stage.has(800)
         repairs = stage.replay.repairs = Repairs()
         repairs.helps = False
@@ -254,16 +231,13 @@ def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a
         for _ in range(DAMAGED_REST_MS // REST_MS + 1):
             await stage.clock.advance(REST_MS)
         assert len(stage.log.replays) == 3
-
-    with caplog.at_level(logging.WARNING):
-        run(story)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "copy 1 was asked" in caplog.text
 
 
 async def test_a_failed_disk_ends_the_loop() -> None:
     stage = Stage()
-    stage.replica.hw = 900
+    stage.replica.log.hw = 900
     stage.has(800)
     stage.log.trouble = stage.log.failure = StorePoisoned("the disk failed")
     task = asyncio.ensure_future(stage.replay.run())
@@ -292,7 +266,7 @@ def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:
         assert known.data == (b"abcd" if wanted else b"")
 
 
-def test_the_message_index_is_built_behind_each_replay_until_all_of_it_is_there() -> None:
+async def test_the_message_index_is_built_behind_each_replay_until_all_of_it_is_there(stage: Stage) -> None:
     """A few blocks at a time, so that the next replay comes between; not while the broker leads."""
 
     class Index:
@@ -304,20 +278,17 @@ def test_the_message_index_is_built_behind_each_replay_until_all_of_it_is_there(
             self.left -= 1
             return self.left <= 0
 
-    async def story(stage: Stage) -> None:
-        index = stage.replay._index = Index()  # type: ignore[assignment]  # what is called of it
-        stage.replica.hw = 100
-        await stage.clock.advance(3 * LOOK_MS)
-        assert index.calls == [stage.log], "once for what was replayed before this start"
-        stage.has(90)
-        index.left = 3
-        await stage.clock.advance(REST_MS)
-        assert stage.log.replays == [(b"90", 100)]
-        await stage.clock.advance(5 * LOOK_MS)
-        assert len(index.calls) == 4
-        stage.copy = None
-        stage.replay._is_indexed = False
-        await stage.clock.advance(5 * LOOK_MS)
-        assert len(index.calls) == 4
-
-    run(story)
+    index = stage.replay._index = Index()  # type: ignore[assignment]  # what is called of it
+    stage.replica.log.hw = 100
+    await stage.clock.advance(3 * LOOK_MS)
+    assert index.calls == [stage.log], "once for what was replayed before this start"
+    stage.has(90)
+    index.left = 3
+    await stage.clock.advance(REST_MS)
+    assert stage.log.replays == [(b"90", 100)]
+    await stage.clock.advance(5 * LOOK_MS)
+    assert len(index.calls) == 4
+    stage.copy = None
+    stage.replay._is_indexed = False
+    await stage.clock.advance(5 * LOOK_MS)
+    assert len(index.calls) == 4

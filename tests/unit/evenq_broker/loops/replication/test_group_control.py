@@ -48,7 +48,7 @@ class Driver:
                 self.replica.cas_done(call.number, Seen(call.proposed, str(call.proposed.version)), 0)
 
     def change_copies(self, change: CopyChange) -> None:
-        for call in self.replica.change_copies(change):
+        for call in self.replica.leader.change_copies(change):
             if self.writes and isinstance(call, CompareAndSet):
                 self.replica.cas_done(call.number, Seen(call.proposed, str(call.proposed.version)), 0)
 
@@ -124,7 +124,7 @@ def test_a_nominee_that_does_not_take_over_is_told_and_the_leader_leads_on() -> 
     driver = Driver(ready())
     driver.result = HandedOver(NO_LEADER, 1)
     text = refused(driver, 2, PreconditionFailed)
-    assert f"copy 2 of broker group g did not take over within {HAND_OVER_MS} ms, so copy 0 leads on" in text
+    assert f"copy 2 of broker group g did not take over within {HAND_OVER_MS} ms, so copy 0 continues to lead" in text
     assert "try another copy with --to" in text
     driver.reaches_record = False
     assert "No copy can: the place of the group record does not answer" in refused(driver, 2, PreconditionFailed)
@@ -231,15 +231,15 @@ def test_a_copy_that_is_not_in_sync_leads_on_request_once_the_record_has_been_qu
 
 def test_what_hinders_an_unclean_election_is_said_and_nothing_is_written() -> None:
     driver = left_behind()
-    driver.replica.again_ms = -1_000  # before that the record was away
+    driver.replica.group.again_ms = -1_000  # before that the record was away
     one = control(driver)
     why = r"read the group record for 1\.0 s without a change, so a leader may live.*Nothing was changed"
     with pytest.raises(PreconditionFailed, match=why):
         asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
-    driver.replica.again_ms, driver.replica.durable = NEVER, 5
+    driver.replica.group.again_ms, driver.replica.log.durable = NEVER, 5
     with pytest.raises(PreconditionFailed, match="still writes what it copied last"):
         asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
-    assert driver.replica.cas is None
+    assert driver.replica.group.cas is None
 
 
 def test_an_unclean_election_whose_record_cannot_be_written_says_that_it_may_be_later() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -19,11 +18,11 @@ from evenq_broker.loops.replication.incoming_links import (
     IncomingLinks,
     LinkRefused,
 )
-from evenq_broker.loops.wire.replication import LinkEnd, Opening
+from evenq_broker.loops.wire.replication import LinkEnd, LinkOpening
 
 from evenq.runtime.clock import FakeClock
 
-OPENING = Opening("c", "broker-a", 1, 0)
+OPENING = LinkOpening("c", "broker-a", 1, 0)
 
 
 def table(clock: FakeClock, **options: object) -> IncomingLinks:
@@ -32,14 +31,10 @@ def table(clock: FakeClock, **options: object) -> IncomingLinks:
     )
 
 
-def opened(links: IncomingLinks, opening: Opening = OPENING) -> IncomingLink:
+def opened(links: IncomingLinks, opening: LinkOpening = OPENING) -> IncomingLink:
     link = links.arrived("127.0.0.1:1")
     links.opened(link, opening)
     return link
-
-
-def run(story: Callable[[FakeClock], Awaitable[None]]) -> None:
-    asyncio.run(story(FakeClock()))  # type: ignore[arg-type]
 
 
 def test_a_newer_link_of_a_sender_ends_the_older_one_and_no_other() -> None:
@@ -64,8 +59,8 @@ def test_a_newer_link_of_a_sender_ends_the_older_one_and_no_other() -> None:
         ({"cluster": "other"}, "this is cluster 'c', not 'other'"),
         ({"broker_name": "broker-b"}, "group 'broker-a', not of 'broker-b'"),
         ({"receiver": 2}, "this is broker 0 of group 'broker-a', not 2"),
-        ({"sender": 7}, "broker 7 is no other member"),
-        ({"sender": 0}, "broker 0 is no other member"),
+        ({"sender": 7}, "broker 7 is not another member"),
+        ({"sender": 0}, "broker 0 is not another member"),
     ],
 )
 def test_who_means_somebody_else_is_refused_by_name(change: dict[str, object], words: str) -> None:
@@ -75,27 +70,25 @@ def test_who_means_somebody_else_is_refused_by_name(change: dict[str, object], w
     assert links.senders == set()
 
 
-def test_a_sender_waits_longer_after_each_fault_and_is_forgiven_after_two_minutes() -> None:
-    async def story(clock: FakeClock) -> None:
-        links = table(clock)
-        pauses = []
-        for _ in range(12):
-            link = opened(links)
-            links.refuse(link, "it sent nonsense")
-            assert link.end == LinkEnd("it sent nonsense")
-            links.left(link)
-            pause_ms = links.pause(1, "asked again within the pause")
-            pauses.append(pause_ms)
-            with pytest.raises(LinkRefused, match="closed for a while: it sent nonsense"):
-                opened(links)
-            await clock.advance(pause_ms)
-        assert pauses[0] <= PAUSE_FIRST_MS * 1.2
-        assert PAUSE_MAX_MS * 0.8 <= pauses[-1] <= PAUSE_MAX_MS * 1.2
-        opened(links, replace(OPENING, sender=2))
-        await clock.advance(120_000)
-        assert links.pause(1, "once more") <= PAUSE_FIRST_MS * 1.2
-
-    run(story)
+async def test_a_sender_waits_longer_after_each_fault_and_is_forgiven_after_two_minutes() -> None:
+    clock = FakeClock()
+    links = table(clock)
+    pauses = []
+    for _ in range(12):
+        link = opened(links)
+        links.refuse(link, "it sent nonsense")
+        assert link.end == LinkEnd("it sent nonsense")
+        links.left(link)
+        pause_ms = links.pause(1, "asked again within the pause")
+        pauses.append(pause_ms)
+        with pytest.raises(LinkRefused, match="closed for a while: it sent nonsense"):
+            opened(links)
+        await clock.advance(pause_ms)
+    assert pauses[0] <= PAUSE_FIRST_MS * 1.2
+    assert PAUSE_MAX_MS * 0.8 <= pauses[-1] <= PAUSE_MAX_MS * 1.2
+    opened(links, replace(OPENING, sender=2))
+    await clock.advance(120_000)
+    assert links.pause(1, "once more") <= PAUSE_FIRST_MS * 1.2
 
 
 def test_a_pause_ends_the_link_that_stands() -> None:
@@ -105,36 +98,32 @@ def test_a_pause_ends_the_link_that_stands() -> None:
     assert link.end == LinkEnd("a confirmation over the log's end")
 
 
-def test_a_link_tells_each_second_that_it_stands_and_at_once_why_it_is_closed() -> None:
-    async def story(clock: FakeClock) -> None:
-        link = opened(table(clock))
-        assert await link.news() is None  # it was opened
-        began_ms = clock.monotonic_ms()
-        assert await clock.during(link.news()) is None
-        assert BEAT_MS <= clock.monotonic_ms() - began_ms <= BEAT_MS + 10
-        waiting = asyncio.ensure_future(link.news())
-        await clock.advance(10)
-        link.close("first")
-        link.close("second")
-        assert await clock.during(waiting) == LinkEnd("first")
-        assert await link.news() == LinkEnd("first")
-
-    run(story)
+async def test_a_link_tells_each_second_that_it_stands_and_at_once_why_it_is_closed() -> None:
+    clock = FakeClock()
+    link = opened(table(clock))
+    assert await link.news() is None  # it was opened
+    began_ms = clock.monotonic_ms()
+    assert await clock.during(link.news()) is None
+    assert BEAT_MS <= clock.monotonic_ms() - began_ms <= BEAT_MS + 10
+    waiting = asyncio.ensure_future(link.news())
+    await clock.advance(10)
+    link.close("first")
+    link.close("second")
+    assert await clock.during(waiting) == LinkEnd("first")
+    assert await link.news() == LinkEnd("first")
 
 
-def test_a_call_without_an_opening_ends_and_there_are_not_many_of_them() -> None:
-    async def story(clock: FakeClock) -> None:
-        links = table(clock)
-        silent = [links.arrived(f"127.0.0.1:{number}") for number in range(UNOPENED_MAX)]
-        with pytest.raises(LinkRefused, match="the maximum"):
-            links.arrived("127.0.0.1:99")
-        while (end := await clock.during(silent[0].news())) is None:
-            assert clock.monotonic_ms() < OPENING_MS
-        assert "no opening" in end.reason
-        links.left(silent[0])
-        opened(links)
-
-    run(story)
+async def test_a_call_without_an_opening_ends_and_there_are_not_many_of_them() -> None:
+    clock = FakeClock()
+    links = table(clock)
+    silent = [links.arrived(f"127.0.0.1:{number}") for number in range(UNOPENED_MAX)]
+    with pytest.raises(LinkRefused, match="the maximum"):
+        links.arrived("127.0.0.1:99")
+    while (end := await clock.during(silent[0].news())) is None:
+        assert clock.monotonic_ms() < OPENING_MS
+    assert "no opening" in end.reason
+    links.left(silent[0])
+    opened(links)
 
 
 def test_after_the_end_nobody_is_taken() -> None:
@@ -153,8 +142,8 @@ def test_a_refusal_is_one_line_until_its_reason_changes(caplog: pytest.LogCaptur
         for _ in range(5):
             links.refuse(links.arrived("10.0.0.9:1234"), reason)
     assert [record.message for record in caplog.records] == [
-        "replication of broker-a: a link from 10.0.0.9:1234 is refused: this is group a",
-        "replication of broker-a: a link from 10.0.0.9:1234 is refused: this is group b",
+        "replication of broker-a: a link from 10.0.0.9:1234 is rejected: this is group a",
+        "replication of broker-a: a link from 10.0.0.9:1234 is rejected: this is group b",
     ]
     caplog.clear()
     links.refuse(opened_after(links), "nonsense")
@@ -174,11 +163,11 @@ def test_the_link_of_a_copy_that_was_removed_ends_with_words_and_its_pause_is_fo
     links = table(FakeClock())
     link, other = opened(links), opened(links, replace(OPENING, sender=2))
     links.set_members((0, 2, 3))
-    assert "broker 1 is no other member of group 'broker-a' (others of broker 0: 2, 3)" in str(link.end)
+    assert "broker 1 is not another member of group 'broker-a' (others of broker 0: 2, 3)" in str(link.end)
     assert "evenq broker add-replica" in str(link.end)
     assert other.end is None
     links.left(link)
-    with pytest.raises(LinkRefused, match="broker 1 is no other member"):
+    with pytest.raises(LinkRefused, match="broker 1 is not another member"):
         opened(links)
     opened(links, replace(OPENING, sender=3))
     links.pause(2, "nonsense")

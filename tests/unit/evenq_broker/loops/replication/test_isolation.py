@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,26 +56,24 @@ class Term:
         self.turned += 1
 
 
-def play(story: Any) -> None:
-    async def body() -> None:
-        clock = FakeClock()
-        leader, log = Leader(), Log()
-        driver: Any = leader
-        replica_log: Any = log
-        watching = spawn(
-            watch_isolation(driver, replica_log, term=lambda: leader.term, clock=clock, group="b"), name="watch"
-        )
-        await clock.advance(1_000)
-        await story(clock, leader, log)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[FakeClock, Leader, Log]]:
+    clock = FakeClock()
+    leader, log = Leader(), Log()
+    driver: Any = leader
+    replica_log: Any = log
+    watching = spawn(
+        watch_isolation(driver, replica_log, term=lambda: leader.term, clock=clock, group="b"), name="watch"
+    )
+    await clock.advance(1_000)
+    yield clock, leader, log
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 @pytest.mark.spec("HA-2")
-def test_messages_are_refused_while_copies_and_record_are_silent_and_taken_as_soon_as_one_answers() -> None:
-    async def story(clock: FakeClock, leader: Leader, log: Log) -> None:
+async def test_messages_are_refused_while_copies_and_record_are_silent_and_taken_as_soon_as_one_answers() -> None:
+    async with running() as (clock, leader, log):
         leader.reaches_record, leader.peers.connected = False, {2}
         await clock.advance(AFTER_MS - 1_000)
         assert not log.isolation, "a copy that restarts comes back in this time"
@@ -91,14 +91,12 @@ def test_messages_are_refused_while_copies_and_record_are_silent_and_taken_as_so
         await clock.advance(1_000)
         assert not log.isolation
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     "state", ["the record alone is silent", "copies alone are silent", "it follows", "not in the set"]
 )
-def test_what_can_still_be_confirmed_or_is_no_leaders_business_is_not_refused(state: str) -> None:
-    async def story(clock: FakeClock, leader: Leader, log: Log) -> None:
+async def test_what_can_still_be_confirmed_or_is_no_leaders_business_is_not_refused(state: str) -> None:
+    async with running() as (clock, leader, log):
         leader.reaches_record = state == "copies alone are silent"
         leader.peers.connected = {1, 2} if state == "the record alone is silent" else {2}
         leader.leads = state != "it follows"
@@ -107,11 +105,9 @@ def test_what_can_still_be_confirmed_or_is_no_leaders_business_is_not_refused(st
         await clock.advance(10 * AFTER_MS)
         assert (log.isolation, log.looks) == ("", 0)
 
-    play(story)
 
-
-def test_short_silences_do_not_add_up() -> None:
-    async def story(clock: FakeClock, leader: Leader, log: Log) -> None:
+async def test_short_silences_do_not_add_up() -> None:
+    async with running() as (clock, leader, log):
         leader.reaches_record = False
         for _ in range(4):
             leader.peers.connected = {2}
@@ -120,11 +116,9 @@ def test_short_silences_do_not_add_up() -> None:
             await clock.advance(1_000)
         assert (log.isolation, log.looks) == ("", 0)
 
-    play(story)
 
-
-def test_clients_are_told_to_connect_anew_once_load_balancers_know_and_again_while_it_lasts() -> None:
-    async def story(clock: FakeClock, leader: Leader, log: Log) -> None:
+async def test_clients_are_told_to_connect_anew_once_load_balancers_know_and_again_while_it_lasts() -> None:
+    async with running() as (clock, leader, log):
         term = leader.term
         assert term is not None
         leader.reaches_record, leader.peers.connected = False, set()
@@ -144,5 +138,3 @@ def test_clients_are_told_to_connect_anew_once_load_balancers_know_and_again_whi
         leader.term = None
         await clock.advance(TURN_AWAY_MS)
         assert term.turned == 2
-
-    play(story)

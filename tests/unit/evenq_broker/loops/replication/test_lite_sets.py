@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
+import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, Subscriber
 from evenq_broker.loops.replication.lite_sets import LOOK_MS, REPEAT_MS, CopiedLiteSets
 from evenq_broker.loops.wire.lite import LiteNews
@@ -60,82 +61,64 @@ class Stage:
             await self.clock.advance(LOOK_MS)
 
 
-def run(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def body() -> None:
-        stage = Stage()
-        telling = asyncio.ensure_future(stage.leader.tell())
-        try:
-            await story(stage)
-        finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
-
-    asyncio.run(body())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    telling = asyncio.ensure_future(stage.leader.tell())
+    try:
+        yield stage
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
-def test_each_copy_is_told_once_what_has_changed() -> None:
-    async def story(stage: Stage) -> None:
-        stage.says(7, LiteSet(ANN, ["red", "blue"], 25_000))
-        await stage.turns(6)
-        assert stage.kept(FIRST) == stage.kept(SECOND) == {ANN: ["red", "blue"]}
-        assert stage.received == {FIRST: 1, SECOND: 1}
-        stage.says(8, LiteSet(BEN, ["red"], 0))
-        await stage.turns()
-        assert stage.kept(FIRST) == stage.kept(SECOND) == {BEN: ["red"]}
-        stage.says(9)
-        await stage.turns()
-        assert stage.kept(FIRST) == {}, "the last client has gone"
-        await stage.turns(2 * REPEAT_MS // LOOK_MS)
-        assert stage.received == {FIRST: 3, SECOND: 3}, "and that is said once"
-
-    run(story)
+async def test_each_copy_is_told_once_what_has_changed(stage: Stage) -> None:
+    stage.says(7, LiteSet(ANN, ["red", "blue"], 25_000))
+    await stage.turns(6)
+    assert stage.kept(FIRST) == stage.kept(SECOND) == {ANN: ["red", "blue"]}
+    assert stage.received == {FIRST: 1, SECOND: 1}
+    stage.says(8, LiteSet(BEN, ["red"], 0))
+    await stage.turns()
+    assert stage.kept(FIRST) == stage.kept(SECOND) == {BEN: ["red"]}
+    stage.says(9)
+    await stage.turns()
+    assert stage.kept(FIRST) == {}, "the last client has gone"
+    await stage.turns(2 * REPEAT_MS // LOOK_MS)
+    assert stage.received == {FIRST: 3, SECOND: 3}, "and that is said once"
 
 
-def test_where_no_client_has_a_set_nothing_is_sent() -> None:
-    async def story(stage: Stage) -> None:
-        stage.says(7)
-        await stage.turns(2 * REPEAT_MS // LOOK_MS)
-        assert stage.received == {}
-
-    run(story)
+async def test_where_no_client_has_a_set_nothing_is_sent(stage: Stage) -> None:
+    stage.says(7)
+    await stage.turns(2 * REPEAT_MS // LOOK_MS)
+    assert stage.received == {}
 
 
-def test_a_copy_that_has_started_since_is_told_soon() -> None:
-    async def story(stage: Stage) -> None:
-        stage.says(7, LiteSet(ANN, ["red"], 0))
-        await stage.turns()
-        stage.copies[FIRST] = stage.begin(FIRST)
-        assert stage.kept(FIRST) == {}
-        await stage.turns(REPEAT_MS // LOOK_MS + 2)
-        assert stage.kept(FIRST) == {ANN: ["red"]}
-
-    run(story)
+async def test_a_copy_that_has_started_since_is_told_soon(stage: Stage) -> None:
+    stage.says(7, LiteSet(ANN, ["red"], 0))
+    await stage.turns()
+    stage.copies[FIRST] = stage.begin(FIRST)
+    assert stage.kept(FIRST) == {}
+    await stage.turns(REPEAT_MS // LOOK_MS + 2)
+    assert stage.kept(FIRST) == {ANN: ["red"]}
 
 
-def test_a_set_is_as_old_as_the_last_word_of_the_leader_and_outlives_it() -> None:
+async def test_a_set_is_as_old_as_the_last_word_of_the_leader_and_outlives_it(stage: Stage) -> None:
     """The leader forgets sets that are not repeated, so one that it names is none of them, however old it is."""
-
-    async def story(stage: Stage) -> None:
-        stage.says(7, LiteSet(ANN, ["red"], 80_000))
-        await stage.turns(40 * REPEAT_MS // LOOK_MS)
-        assert stage.copies[FIRST].newest()[0].age_ms <= REPEAT_MS + 2 * LOOK_MS
-        stage.leads_no_more()  # it leads no more
-        await stage.turns(4 * REPEAT_MS // LOOK_MS)
-        assert stage.kept(FIRST) == {ANN: ["red"]}
-        assert stage.copies[FIRST].newest()[0].age_ms >= 3 * REPEAT_MS
-
-    run(story)
+    stage.says(7, LiteSet(ANN, ["red"], 80_000))
+    await stage.turns(40 * REPEAT_MS // LOOK_MS)
+    assert stage.copies[FIRST].newest()[0].age_ms <= REPEAT_MS + 2 * LOOK_MS
+    stage.leads_no_more()  # it leads no more
+    await stage.turns(4 * REPEAT_MS // LOOK_MS)
+    assert stage.kept(FIRST) == {ANN: ["red"]}
+    assert stage.copies[FIRST].newest()[0].age_ms >= 3 * REPEAT_MS
 
 
-def test_a_leader_that_leads_again_tells_all_copies_anew() -> None:
-    async def story(stage: Stage) -> None:
-        stage.says(7, LiteSet(ANN, ["red"], 0))
-        await stage.turns()
-        stage.leads_no_more()
-        await stage.turns()
-        stage.copies[FIRST].keep([])  # another one led
-        stage.says(7, LiteSet(ANN, ["red"], 0))
-        await stage.turns()
-        assert stage.kept(FIRST) == {ANN: ["red"]}
-
-    run(story)
+async def test_a_leader_that_leads_again_tells_all_copies_anew(stage: Stage) -> None:
+    stage.says(7, LiteSet(ANN, ["red"], 0))
+    await stage.turns()
+    stage.leads_no_more()
+    await stage.turns()
+    stage.copies[FIRST].keep([])  # another one led
+    stage.says(7, LiteSet(ANN, ["red"], 0))
+    await stage.turns()
+    assert stage.kept(FIRST) == {ANN: ["red"]}

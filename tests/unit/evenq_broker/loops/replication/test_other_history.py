@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from evenq_broker.core.replication.messages import LastRecord
 from evenq_broker.loops.replication.other_history import compare, cut, ends_elsewhere
@@ -37,36 +35,29 @@ async def test_a_log_that_would_be_cut_within_a_record_is_of_another_history() -
     await copy.close()
 
 
-def test_a_log_whose_last_common_record_is_another_one_is_of_another_history() -> None:
+async def test_a_log_whose_last_common_record_is_another_one_is_of_another_history() -> None:
     theirs = LastRecord(30, 90, 0xABCD)
+    copy, ends = await copied(100)
 
-    async def story() -> None:
-        copy, ends = await copied(100)
+    async def compared(mine: LastRecord | None, known: LastRecord | None = theirs) -> None:
+        async def own(end: int) -> LastRecord | None:
+            assert end == theirs.end
+            return mine
 
-        async def compared(mine: LastRecord | None, known: LastRecord | None = theirs) -> None:
-            async def own(end: int) -> LastRecord | None:
-                assert end == theirs.end
-                return mine
+        await compare(known, own, copy, group="broker-a")
 
-            await compare(known, own, copy, group="broker-a")
-
-        for other in (LastRecord(30, 90, 0xABCE), LastRecord(31, 90, 0xABCD)):
-            with pytest.raises(StoreError) as raised:
-                await compared(other)
-            text = str(raised.value)
-            assert (
-                f"copy of broker-a is in epoch 1 and ends at {ends[0]}, and its last record before log offset 90"
-                in text
-            )
-            assert f"begins at {other.start} with crc32c {other.crc32c:08x}, its leader's at 30 with 0000abcd" in text
-            assert "with an empty folder" in text
-            assert "look at the leader's disk first" in text
-        await compared(theirs)
-        await compared(None)
-        await compared(LastRecord(1, 90, 2), None)
-        await copy.close()
-
-    asyncio.run(story())
+    for other in (LastRecord(30, 90, 0xABCE), LastRecord(31, 90, 0xABCD)):
+        with pytest.raises(StoreError) as raised:
+            await compared(other)
+        text = str(raised.value)
+        assert f"copy of broker-a is in epoch 1 and ends at {ends[0]}, and its last record before log offset 90" in text
+        assert f"begins at {other.start} with crc32c {other.crc32c:08x}, its leader's at 30 with 0000abcd" in text
+        assert "with an empty folder" in text
+        assert "look at the leader's disk first" in text
+    await compared(theirs)
+    await compared(None)
+    await compared(LastRecord(1, 90, 2), None)
+    await copy.close()
 
 
 def test_a_follower_that_reports_a_place_within_a_record_is_told_what_it_is() -> None:

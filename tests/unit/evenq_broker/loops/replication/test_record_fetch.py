@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from evenq_broker.loops.replication.record_fetch import METHOD, STALL_MS, fetch_records
 from evenq_broker.loops.wire.records import WantedRecords
-from evenq_broker.loops.wire.replication import MalformedMessage, Opening
-from evenq_broker.rpc.access import ACCESS
+from evenq_broker.loops.wire.replication import LinkOpening, MalformedMessage
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import FakeClock
-from evenq.serving.rpc import CallKind, Rpc
+from evenq.serving.auth.calls import CALLS
+from evenq.serving.rpc import CallKind
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
 ADDRESS = "host-0:8081"
@@ -36,13 +37,10 @@ def fetched(*pieces: bytes, ends: bool = True, address: str = ADDRESS) -> bytes:
         net.serve(
             ADDRESS,
             [
-                Rpc(
-                    method=METHOD, kind=CallKind.SERVER_STREAM, handler=send, response=pb.FetchedRecords,
-                    access=ACCESS[METHOD],
-                )
+                fake_rpc(METHOD, send, pb.FetchedRecords, kind=CallKind.SERVER_STREAM, access=CALLS[METHOD].access)
             ],
         )  # fmt: skip
-        who = Opening("c", "broker-a", 1, 0)
+        who = LinkOpening("c", "broker-a", 1, 0)
         try:
             return await clock.during(fetch_records(net, address, who, WantedRecords(5, 15, 0), clock=clock))
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
@@ -89,19 +90,17 @@ class Group:
             await copy.close()
 
 
-def run(story: Callable[[Group], Awaitable[None]], log: MadeLog = LOG) -> None:
-    async def told() -> None:
-        group = Group(log)
-        try:
-            await story(group)
-        finally:
-            await group.close()
-
-    asyncio.run(told())
+@asynccontextmanager
+async def a_group(log: MadeLog = LOG) -> AsyncIterator[Group]:
+    group = Group(log)
+    try:
+        yield group
+    finally:
+        await group.close()
 
 
-def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() -> None:
-    async def story(group: Group) -> None:
+async def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() -> None:
+    async with a_group() as group:
         for place in range(LOG.end):
             group.flip(0, place, place % 8)
             assert not group.is_whole(0)
@@ -110,11 +109,9 @@ def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() 
         assert group.copies[0].records_repaired >= LOG.end
         assert group.copies[0].parts_failed == 0
 
-    run(story)
 
-
-def test_many_places_of_all_copies_are_repaired_crosswise_as_long_as_one_copy_has_each() -> None:
-    async def story(group: Group) -> None:
+async def test_many_places_of_all_copies_are_repaired_crosswise_as_long_as_one_copy_has_each() -> None:
+    async with a_group() as group:
         for seed in range(40):
             rng = random.Random(seed)
             for record in rng.sample(LOG.starts, 12):
@@ -127,11 +124,9 @@ def test_many_places_of_all_copies_are_repaired_crosswise_as_long_as_one_copy_ha
             assert all(map(group.is_whole, range(3))), seed
             assert [copy.parts_failed for copy in group.copies] == [0, 0, 0]
 
-    run(story)
 
-
-def test_the_same_place_on_all_copies_fails_loudly_names_who_was_asked_and_is_asked_for_rarely() -> None:
-    async def story(group: Group) -> None:
+async def test_the_same_place_on_all_copies_fails_loudly_names_who_was_asked_and_is_asked_for_rarely() -> None:
+    async with a_group() as group:
         place = LOG.starts[4] + 50
         for number in range(3):
             group.flip(number, place)
@@ -151,11 +146,10 @@ def test_the_same_place_on_all_copies_fails_loudly_names_who_was_asked_and_is_as
         assert await group.read(0, place)
         assert group.is_whole(0)
 
-    run(story)
 
+async def test_each_copy_is_asked_once_and_the_next_one_if_the_first_has_it_not() -> None:
+    async with a_group() as group:
 
-def test_each_copy_is_asked_once_and_the_next_one_if_the_first_has_it_not() -> None:
-    async def story(group: Group) -> None:
         async def away(_: WantedRecords) -> bytes:
             raise ConnectionFailed("nobody answers at b1:8083")
 
@@ -169,11 +163,9 @@ def test_each_copy_is_asked_once_and_the_next_one_if_the_first_has_it_not() -> N
         assert {wanted.epoch for _, _, wanted in group.questions} == {TABLE.epoch_at(LOG.starts[3])}
         assert group.is_whole(0)
 
-    run(story)
-
 
 @pytest.mark.parametrize("wrong", ["short", "longer", "flipped", "another place", "another epoch", "damaged", "empty"])
-def test_bytes_that_do_not_fit_are_refused_and_the_next_copy_is_asked(wrong: str) -> None:
+async def test_bytes_that_do_not_fit_are_refused_and_the_next_copy_is_asked(wrong: str) -> None:
     _, began = LOG.epochs[1]
     end = LOG.starts[LOG.starts.index(began) + 1]
 
@@ -198,7 +190,8 @@ def test_bytes_that_do_not_fit_are_refused_and_the_next_copy_is_asked(wrong: str
             case _:
                 return b""
 
-    async def story(group: Group) -> None:
+    async with a_group() as group:
+
         async def liar(wanted: WantedRecords) -> bytes:
             return forged(LOG.data[wanted.start : wanted.end])
 
@@ -216,12 +209,10 @@ def test_bytes_that_do_not_fit_are_refused_and_the_next_copy_is_asked(wrong: str
         assert bytes(group.disks[0].files[path_of(0)].data) == before, "nothing of it was written"
         assert end > began
 
-    run(story)
-
 
 @pytest.mark.parametrize("keep", list(Keep))
-def test_a_crash_at_each_step_of_the_disk_leaves_what_is_repaired_again(keep: Keep) -> None:
-    async def story(group: Group) -> None:
+async def test_a_crash_at_each_step_of_the_disk_leaves_what_is_repaired_again(keep: Keep) -> None:
+    async with a_group() as group:
         first, last = LOG.starts[2], LOG.starts[5]
         size, crashes = last - first, 0
         for operation in range(2):
@@ -242,11 +233,9 @@ def test_a_crash_at_each_step_of_the_disk_leaves_what_is_repaired_again(keep: Ke
                 assert group.is_whole(0), (operation, written)
         assert crashes == 9
 
-    run(story)
 
-
-def test_what_is_not_known_to_be_committed_is_neither_asked_for_nor_given() -> None:
-    async def story(group: Group) -> None:
+async def test_what_is_not_known_to_be_committed_is_neither_asked_for_nor_given() -> None:
+    async with a_group() as group:
         place, following = LOG.starts[-1], LOG.end  # nothing lies behind that both have
         group.flip(0, place + 20)
         group.known[0] = CommittedLog(place, TABLE)
@@ -261,15 +250,13 @@ def test_what_is_not_known_to_be_committed_is_neither_asked_for_nor_given() -> N
         assert await group.read(0, place)
         assert group.is_whole(0)
 
-    run(story)
 
-
-def test_a_copy_gives_only_whole_records_of_one_file_of_the_same_epoch() -> None:
-    async def story(group: Group) -> None:
+async def test_a_copy_gives_only_whole_records_of_one_file_of_the_same_epoch() -> None:
+    async with a_group() as group:
         copy, starts = group.copies[0], LOG.starts
         assert await copy.given(WantedRecords(starts[1], starts[3], 0)) == LOG.data[starts[1] : starts[3]]
         for start, end in ((-1, 9), (9, 9), (9, 4), (starts[1], SEGMENT + 1), (0, PART_BYTES_MAX + 1)):
-            with pytest.raises(BadRequest, match="no part of one log file"):
+            with pytest.raises(BadRequest, match="not a part of one log file"):
                 await copy.given(WantedRecords(start, end, 0))
         with pytest.raises(BadRequest, match="epoch 1 wrote the log here at 0, not epoch 2"):
             await copy.given(WantedRecords(0, starts[1], 2))
@@ -285,11 +272,9 @@ def test_a_copy_gives_only_whole_records_of_one_file_of_the_same_epoch() -> None
         with pytest.raises(NotFound, match="does not reach back"):
             await copy.given(WantedRecords(0, starts[1], 0))
 
-    run(story)
 
-
-def test_what_is_asked_for_and_damaged_there_too_is_repaired_there_as_well() -> None:
-    async def story(group: Group) -> None:
+async def test_what_is_asked_for_and_damaged_there_too_is_repaired_there_as_well() -> None:
+    async with a_group() as group:
         place = LOG.starts[4] + 9
         group.flip(0, place)
         group.flip(1, place)
@@ -299,11 +284,9 @@ def test_what_is_asked_for_and_damaged_there_too_is_repaired_there_as_well() -> 
         assert group.is_whole(0)
         assert group.is_whole(1)
 
-    run(story)
 
-
-def test_who_read_before_a_repair_reads_again_without_another_one() -> None:
-    async def story(group: Group) -> None:
+async def test_who_read_before_a_repair_reads_again_without_another_one() -> None:
+    async with a_group() as group:
         repair = group.copies[0]
         seen, place = repair.version, LOG.starts[4]
         group.flip(0, place)
@@ -319,11 +302,9 @@ def test_who_read_before_a_repair_reads_again_without_another_one() -> None:
         await group.clock.advance(CLEAN_MS)
         assert await group.read(0, place)
 
-    run(story)
 
-
-def test_readers_of_one_file_wait_for_one_repair_and_not_for_ever() -> None:
-    async def story(group: Group) -> None:
+async def test_readers_of_one_file_wait_for_one_repair_and_not_for_ever() -> None:
+    async with a_group() as group:
         held = asyncio.Event()
 
         async def slow(wanted: WantedRecords) -> bytes:
@@ -338,17 +319,16 @@ def test_readers_of_one_file_wait_for_one_repair_and_not_for_ever() -> None:
         await group.clock.advance(2)
         results = await asyncio.gather(*readers, return_exceptions=True)
         assert all(isinstance(result, StoreCorrupted) for result in results)
-        assert "its repair from another copy goes on, read again" in str(results[0])
+        assert "its repair from another copy continues, read again" in str(results[0])
         held.set()
         assert await group.read(0, LOG.starts[4])
         assert group.is_whole(0)
         assert len(group.questions) == 1
 
-    run(story)
 
+async def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_written_for_ever() -> None:
+    async with a_group() as group:
 
-def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_written_for_ever() -> None:
-    async def story(group: Group) -> None:
         async def lost(start: int, data: bytes) -> None:
             group.disks[0].files[path_of(0)].data[start] ^= 2
 
@@ -357,11 +337,10 @@ def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_written_for
         with pytest.raises(StoreCorrupted, match="the disk is broken"):
             await group.read(0, 9)
 
-    run(story)
 
+async def test_a_write_that_is_refused_leaves_the_damage_and_says_why() -> None:
+    async with a_group() as group:
 
-def test_a_write_that_is_refused_leaves_the_damage_and_says_why() -> None:
-    async def story(group: Group) -> None:
         async def refused(start: int, data: bytes) -> None:
             raise StoreError("the log changes its owner just now")
 
@@ -370,14 +349,12 @@ def test_a_write_that_is_refused_leaves_the_damage_and_says_why() -> None:
         with pytest.raises(StoreCorrupted, match="changes its owner"):
             await group.read(0, 9)
 
-    run(story)
-
 
 # -- a start ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_opened_is_repaired_up_to_the_damage() -> None:
-    async def story(group: Group) -> None:
+async def test_a_folder_that_cannot_be_opened_is_repaired_up_to_the_damage() -> None:
+    async with a_group() as group:
         disk, repair = group.disks[0], group.copies[0]
         group.known[0] = CommittedLog(0, EpochTable())  # nothing is known yet
         epoch_file.save(disk, EpochStarts(LOG.epochs))
@@ -390,11 +367,9 @@ def test_a_folder_that_cannot_be_opened_is_repaired_up_to_the_damage() -> None:
         lock.acquire(disk)
         disk.unlock()
 
-    run(story)
 
-
-def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> None:
-    async def story(group: Group) -> None:
+async def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> None:
+    async with a_group() as group:
         disk, repair = group.disks[0], group.copies[0]
         place = LOG.starts[-1] + 5  # nothing lies behind that both have
         group.flip(0, place)
@@ -421,13 +396,10 @@ def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> No
         disk.remove(path_of(place // SEGMENT * SEGMENT))
         assert "the file is missing" in await failing()
 
-    run(story)
 
-
-def test_a_leader_gives_a_start_what_it_cannot_know_to_be_committed_before_that_copy_is_back() -> None:
+async def test_a_leader_gives_a_start_what_it_cannot_know_to_be_committed_before_that_copy_is_back() -> None:
     """Both would wait for each other: it serves when enough copies have its first record."""
-
-    async def story(group: Group) -> None:
+    async with a_group() as group:
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
         group.flip(0, LOG.starts[7] + 5)
         group.known[1] = CommittedLog(0, TABLE)
@@ -445,13 +417,10 @@ def test_a_leader_gives_a_start_what_it_cannot_know_to_be_committed_before_that_
         with pytest.raises(BadRequest, match=f"epoch {epoch} wrote the log here"):
             await group.copies[2].given(WantedRecords(LOG.starts[7], LOG.starts[8], epoch + 1))
 
-    run(story)
 
-
-def test_a_copy_that_knows_of_nothing_committed_gives_what_lies_below_a_record_that_both_have() -> None:
+async def test_a_copy_that_knows_of_nothing_committed_gives_what_lies_below_a_record_that_both_have() -> None:
     """The two in sync have damaged one place, and the third one has just started: nobody could lead (decision 95)."""
-
-    async def story(group: Group) -> None:
+    async with a_group() as group:
         place = LOG.starts[7]
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
         group.flip(0, place + 5)
@@ -464,11 +433,9 @@ def test_a_copy_that_knows_of_nothing_committed_gives_what_lies_below_a_record_t
         await repairing
         assert group.is_whole(0)
 
-    run(story)
 
-
-def test_a_copy_gives_nothing_uncommitted_below_another_record_or_below_none() -> None:
-    async def story(group: Group) -> None:
+async def test_a_copy_gives_nothing_uncommitted_below_another_record_or_below_none() -> None:
+    async with a_group() as group:
         copy, (start, end) = group.copies[2], LOG.starts[7:9]
         group.known[2] = CommittedLog(0, TABLE)
         crc = crc_of_record_at(group.disks[0], SEGMENT, end)
@@ -481,13 +448,10 @@ def test_a_copy_gives_nothing_uncommitted_below_another_record_or_below_none() -
         with pytest.raises(HaNotAvailable, match="nothing behind 0 is known to be committed"):
             await copy.given(WantedRecords(start, end, 0, crc))
 
-    run(story)
 
-
-def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> None:
+async def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> None:
     """Else a start would open it and look again for ever."""
-
-    async def story(group: Group) -> None:
+    async with a_group() as group:
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
         group.flip(0, LOG.starts[7] + 5)
         task = asyncio.ensure_future(
@@ -500,11 +464,9 @@ def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> No
         assert not group.questions
         assert not group.is_whole(0)
 
-    run(story)
 
-
-def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committed() -> None:
-    async def story(group: Group) -> None:
+async def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committed() -> None:
+    async with a_group() as group:
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
         group.flip(0, LOG.starts[-1] + 5)
         group.known[1] = group.known[2] = CommittedLog(0, TABLE)
@@ -519,10 +481,8 @@ def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committ
         await asyncio.wait_for(task, 60)
         assert group.is_whole(0)
 
-    run(story)
 
-
-def test_each_sector_that_is_lost_is_repaired_by_a_read_and_by_a_start() -> None:
+async def test_each_sector_that_is_lost_is_repaired_by_a_read_and_by_a_start() -> None:
     """Decision 94: a disk loses sectors more often than it turns bits, and a start refused its folder for ever."""
     size = 4 * BLOCK_BYTES
 
@@ -539,9 +499,8 @@ def test_each_sector_that_is_lost_is_repaired_by_a_read_and_by_a_start() -> None
         await copy.close()
         return MadeLog(size, data, tuple(start for _, start in copy.epochs), copy.epochs)
 
-    log = asyncio.run(long_log())
-
-    async def story(group: Group) -> None:
+    log = await long_log()
+    async with a_group(log) as group:
         disk = group.disks[0]
         disk.remove("commitlog")
         copy = await opened(disk)
@@ -564,13 +523,10 @@ def test_each_sector_that_is_lost_is_repaired_by_a_read_and_by_a_start() -> None
             group.known[0] = known
             await group.clock.advance(REST_MS)
 
-    run(story, log)
 
-
-def test_before_a_cut_what_the_leader_has_too_is_repaired_and_nothing_behind_it() -> None:
+async def test_before_a_cut_what_the_leader_has_too_is_repaired_and_nothing_behind_it() -> None:
     """Decision 94: a copy that was just started knows of nothing committed, and below the cut it has its leader's log."""
-
-    async def story(group: Group) -> None:
+    async with a_group() as group:
         place, cut_at = LOG.starts[4], LOG.starts[7]
         group.flip(0, place)
         group.known[0] = CommittedLog(0, TABLE)
@@ -585,13 +541,10 @@ def test_before_a_cut_what_the_leader_has_too_is_repaired_and_nothing_behind_it(
         group.flip(0, cut_at)
         assert group.is_whole(0)
 
-    run(story)
 
-
-def test_a_copy_that_has_all_of_a_part_is_preferred_to_one_that_has_its_begin() -> None:
+async def test_a_copy_that_has_all_of_a_part_is_preferred_to_one_that_has_its_begin() -> None:
     """Decision 94: a block that the disk lost can be written as a whole only."""
-
-    async def story(group: Group) -> None:
+    async with a_group() as group:
         for begin in (2, 3):
             group.flip(0, LOG.starts[begin])
         group.flip(1, LOG.starts[3] + 50)
@@ -599,5 +552,3 @@ def test_a_copy_that_has_all_of_a_part_is_preferred_to_one_that_has_its_begin() 
         asked = [(other, wanted.start, wanted.end) for number, other, wanted in group.questions if number == 0]
         assert asked == [(other, LOG.starts[2], LOG.starts[4]) for other in (1, 2)], "one write for all of it"
         assert group.is_whole(0)
-
-    run(story)

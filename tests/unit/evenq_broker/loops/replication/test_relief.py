@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,7 @@ class Stage:
         self.clock = FakeClock()
         self.measured: list[bool] = []
         self.config: Any = SimpleNamespace(timing=SimpleNamespace(relief_ms=RELIEF_MS))
-        self.to = NOTHING
+        self.leader, self.to = self, NOTHING
         self.nominees: list[int] = []
         self.log: Any = SimpleNamespace(full=False, disk=SimpleNamespace(usage=None, problem=""))
         self.driver: Any = SimpleNamespace(replica=self, tell=lambda actions: None)
@@ -69,55 +70,48 @@ class Stage:
         await asyncio.sleep(0)
 
 
-def play(story: Any) -> None:
-    async def body() -> None:
-        stage = Stage()
-        running = asyncio.ensure_future(
-            watch_room(
-                stage.driver, stage.log, stage, OPTIONS, segment_bytes=MIB, blocks=True, clock=stage.clock, group="b",  # type: ignore[arg-type]
-            )
-        )  # fmt: skip
-        try:
-            await story(stage)
-            assert not running.done()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(body())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    running = asyncio.ensure_future(
+        watch_room(
+            stage.driver, stage.log, stage, OPTIONS, segment_bytes=MIB, blocks=True, clock=stage.clock, group="b",  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+    try:
+        yield stage
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_copy_says_that_it_has_room_as_soon_as_its_disk_was_looked_at_and_takes_what_comes() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.looks()
-        assert stage.measured[-1] is False
-        stage.log.disk.usage = Usage(100 * MIB, 50 * MIB)
-        await stage.looks()
-        assert stage.measured[-1] is True
-        stage.log.disk.problem = "no space left"
-        await stage.looks()
-        assert stage.measured[-1] is False
+async def test_a_copy_says_that_it_has_room_as_soon_as_its_disk_was_looked_at_and_takes_what_comes(
+    stage: Stage,
+) -> None:
+    await stage.looks()
+    assert stage.measured[-1] is False
+    stage.log.disk.usage = Usage(100 * MIB, 50 * MIB)
+    await stage.looks()
+    assert stage.measured[-1] is True
+    stage.log.disk.problem = "no space left"
+    await stage.looks()
+    assert stage.measured[-1] is False
 
-    play(story)
 
-
-def test_a_full_leader_asks_who_the_core_names_and_goes_on_when_it_does_not_take_over(
+async def test_a_full_leader_asks_who_the_core_names_and_goes_on_when_it_does_not_take_over(
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(stage: Stage) -> None:
-        stage.to = 1
-        await stage.looks(3)
-        assert stage.nominees == [], "its disk has room"
-        stage.log.full = True
-        await stage.looks(RELIEF_MS // 1_000)
-        assert stage.nominees == [1], "once in this time, although it was refused"
-        first, second = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-        assert (
-            first == "replica b: this leader's disk has no room for messages, that of copy 1 has: it is asked to lead"
-        )
-        assert second == "replica b: copy 1 did not take over"
-        stage.to = 2
-        await stage.looks(2)
-        assert stage.nominees == [1, 2]
-
-    play(story)
+    stage.to = 1
+    await stage.looks(3)
+    assert stage.nominees == [], "its disk has room"
+    stage.log.full = True
+    await stage.looks(RELIEF_MS // 1_000)
+    assert stage.nominees == [1], "once in this time, although it was refused"
+    first, second = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert first == "replica b: this leader's disk has no space for messages, copy 1 has some: it is nominated to lead"
+    assert second == "replica b: copy 1 did not take over"
+    stage.to = 2
+    await stage.looks(2)
+    assert stage.nominees == [1, 2]

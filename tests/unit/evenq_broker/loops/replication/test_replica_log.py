@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -106,7 +106,7 @@ class Stage:
         record = GroupRecord(version=1, epoch=9, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
         self.tell(self.replica.observed(Seen(record, "1"), 0))
         table = EpochTable(0, tuple(EpochStart(*entry) for one in self.pieces for entry in one.epochs))
-        self.receive(EpochsReply(self.replica.request, 1, table, self.pieces[-1].end))
+        self.receive(EpochsReply(self.replica.follower.request, 1, table, self.pieces[-1].end))
 
     def receive(self, body: Any) -> None:
         self.tell(self.replica.receive(Envelope("c", 0, STORES[0], 1, 9, body), 0))
@@ -121,95 +121,83 @@ class Stage:
         await asyncio.gather(running, return_exceptions=True)
 
 
-def play(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def body() -> None:
-        stage = Stage()
-        try:
-            await story(stage)
-        finally:
-            await stage.copy.close()
-
-    asyncio.run(body())
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        await stage.copy.close()
 
 
-def test_records_that_came_ahead_are_written_one_by_one_and_synced_together() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.begin(LARGE, LARGE, LARGE)
-        await stage.settle()
-        stage.reports.clear()
-        for piece in stage.pieces:
-            stage.receive(piece)
-        await stage.settle()
-        ends = [piece.end for piece in stage.pieces]
-        assert [(report.end, report.confirmed) for report in stage.reports] == [
-            (ends[2], 0), (ends[2], ends[2]),
-        ], "R5: nothing is confirmed before its sync"  # fmt: skip
-        assert stage.syncs == 1
-        assert (stage.copy.end, stage.copy.synced_end) == (ends[2], ends[2])
-
-    play(story)
+async def test_records_that_came_ahead_are_written_one_by_one_and_synced_together(stage: Stage) -> None:
+    await stage.begin(LARGE, LARGE, LARGE)
+    await stage.settle()
+    stage.reports.clear()
+    for piece in stage.pieces:
+        stage.receive(piece)
+    await stage.settle()
+    ends = [piece.end for piece in stage.pieces]
+    assert [(report.end, report.confirmed) for report in stage.reports] == [
+        (ends[2], 0), (ends[2], ends[2]),
+    ], "R5: nothing is confirmed before its sync"  # fmt: skip
+    assert stage.syncs == 1
+    assert (stage.copy.end, stage.copy.synced_end) == (ends[2], ends[2])
 
 
-def test_no_more_than_a_bound_is_written_without_a_sync(monkeypatch: Any) -> None:
+async def test_no_more_than_a_bound_is_written_without_a_sync(stage: Stage, monkeypatch: Any) -> None:
     monkeypatch.setattr(replica_log, "UNSYNCED_BYTES", 2 * LARGE)
-
-    async def story(stage: Stage) -> None:
-        await stage.begin(*[LARGE] * 5)
-        await stage.settle()
-        for piece in stage.pieces:
-            stage.receive(piece)
-        await stage.settle()
-        assert stage.copy.synced_end == stage.copy.end == stage.pieces[-1].end
-        assert stage.syncs == 3
-
-    play(story)
+    await stage.begin(*[LARGE] * 5)
+    await stage.settle()
+    for piece in stage.pieces:
+        stage.receive(piece)
+    await stage.settle()
+    assert stage.copy.synced_end == stage.copy.end == stage.pieces[-1].end
+    assert stage.syncs == 3
 
 
-def test_a_small_group_is_written_synced_and_reported_in_one_step_and_those_that_came_meanwhile_in_the_next() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL, SMALL, SMALL, SMALL)
-        await stage.settle()
-        stage.reports.clear()
-        first, *others, last = stage.pieces
-        stage.receive(first)
-        await stage.settle()
-        assert [(one.end, one.confirmed) for one in stage.reports] == [(first.end, first.end)]
-        stage.reports.clear()
-        syncs = stage.syncs
-        for piece in (*others, last):
-            stage.receive(piece)
-        await stage.settle()
-        assert [(one.end, one.confirmed) for one in stage.reports] == [(last.end, last.end)]
-        assert stage.syncs == syncs + 1
-
-    play(story)
-
-
-def test_what_was_written_is_synced_although_the_records_behind_it_are_damaged() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.begin(LARGE, LARGE)
-        await stage.settle()
-        first, second = stage.pieces
-        assert isinstance(second.payload, bytes)
-        broken = second.payload[:-1] + b"\x01"
-        stage.receive(first)
-        stage.receive(Records(second.start, second.end, 1, second.epochs, 0, 0, broken))
-        await stage.settle()
-        assert stage.copy.synced_end == stage.copy.end == first.end
-        assert (stage.reports[-1].end, stage.reports[-1].confirmed) == (first.end, first.end)
-        stage.tell(stage.replica.tick(10_000))
-        assert stage.reports[-1].again
-        stage.receive(second)
-        await stage.settle()
-        assert stage.copy.synced_end == second.end
-
-    play(story)
+async def test_a_small_group_is_written_synced_and_reported_in_one_step_and_those_that_came_meanwhile_in_the_next(
+    stage: Stage,
+) -> None:
+    await stage.begin(SMALL, SMALL, SMALL, SMALL)
+    await stage.settle()
+    stage.reports.clear()
+    first, *others, last = stage.pieces
+    stage.receive(first)
+    await stage.settle()
+    assert [(one.end, one.confirmed) for one in stage.reports] == [(first.end, first.end)]
+    stage.reports.clear()
+    syncs = stage.syncs
+    for piece in (*others, last):
+        stage.receive(piece)
+    await stage.settle()
+    assert [(one.end, one.confirmed) for one in stage.reports] == [(last.end, last.end)]
+    assert stage.syncs == syncs + 1
 
 
-def test_a_full_disk_is_waited_for_and_nothing_is_asked_for_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_was_written_is_synced_although_the_records_behind_it_are_damaged(stage: Stage) -> None:
+    await stage.begin(LARGE, LARGE)
+    await stage.settle()
+    first, second = stage.pieces
+    assert isinstance(second.payload, bytes)
+    broken = second.payload[:-1] + b"\x01"
+    stage.receive(first)
+    stage.receive(Records(second.start, second.end, 1, second.epochs, 0, 0, broken))
+    await stage.settle()
+    assert stage.copy.synced_end == stage.copy.end == first.end
+    assert (stage.reports[-1].end, stage.reports[-1].confirmed) == (first.end, first.end)
+    stage.tell(stage.replica.tick(10_000))
+    assert stage.reports[-1].again
+    stage.receive(second)
+    await stage.settle()
+    assert stage.copy.synced_end == second.end
+
+
+async def test_a_full_disk_is_waited_for_and_nothing_is_asked_for_meanwhile(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """D9: one line at the begin, one at the end, however often it is tried."""
-
-    async def story(stage: Stage) -> None:
+    with caplog.at_level(logging.INFO):
         await stage.begin(SMALL)
         await stage.settle()
         append, tries = stage.copy.append, 0
@@ -235,51 +223,43 @@ def test_a_full_disk_is_waited_for_and_nothing_is_asked_for_meanwhile(caplog: py
         assert not stage.log.disk.problem
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-    with caplog.at_level(logging.INFO):
-        play(story)
     assert caplog.text.count("are not copied") == 1
     assert caplog.text.count("are copied again") == 1
 
 
-def test_a_new_epoch_does_not_wait_for_room(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL)
-        await stage.settle()
+async def test_a_new_epoch_does_not_wait_for_room(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    await stage.begin(SMALL)
+    await stage.settle()
 
-        async def full(*_: Any, **__: Any) -> int:
-            raise StoreFull("no record can be copied: no space left")
+    async def full(*_: Any, **__: Any) -> int:
+        raise StoreFull("no record can be copied: no space left")
 
-        stage.copy.append = full  # type: ignore[method-assign]
-        running = asyncio.ensure_future(stage.log.run())
-        stage.receive(stage.pieces[0])
-        await stage.clock.advance(FULL_MS)
-        assert stage.replica.writing is not None
-        record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
-        stage.tell(stage.replica.observed(Seen(record, "2"), 0))
-        assert stage.replica.role is Role.FENCED
-        await stage.clock.advance(FULL_MS)
-        assert stage.replica.writing is None
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    play(story)
+    stage.copy.append = full  # type: ignore[method-assign]
+    running = asyncio.ensure_future(stage.log.run())
+    stage.receive(stage.pieces[0])
+    await stage.clock.advance(FULL_MS)
+    assert stage.replica.follower.writing is not None
+    record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
+    stage.tell(stage.replica.observed(Seen(record, "2"), 0))
+    assert stage.replica.role is Role.FENCED
+    await stage.clock.advance(FULL_MS)
+    assert stage.replica.follower.writing is None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     assert caplog.text.count("are not copied") == 1
 
 
-def test_an_empty_log_that_begins_where_it_did_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_empty_log_that_begins_where_it_did_is_no_warning(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """So each new group and each new copy begins."""
-
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL)
-        stage.tell([Reset(0, 0)])
-        await stage.settle()
-
-    play(story)
+    await stage.begin(SMALL)
+    stage.tell([Reset(0, 0)])
+    await stage.settle()
     assert "begun anew" not in caplog.text
 
 
-def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_removed() -> None:
+async def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_removed(stage: Stage) -> None:
     class Term:
         async def begin(self, epoch: int, attach: object) -> None:
             pass
@@ -287,56 +267,50 @@ def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_re
         async def end(self) -> None:
             pass
 
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL, SMALL)
-        await stage.settle()
-        pieces = SharedPieces(LogPieces(stage.disk, SEGMENT_BYTES))
-        stage.log._pieces, stage.log._term = pieces, Term()
-        first, _ = stage.pieces
-        stage.receive(first)
-        await stage.settle()
-        stage.log.serve(9)
-        await stage.settle()
-        assert await stage.log.read(0, first.end, 1 << 20) == first.payload
-        stage.log.stop_serving("another copy leads")
-        stage.tell([Reset(0, 0)])
-        await stage.settle()
-        other = await LogCopy.open(
-            None, StoreOptions(), disk=MemoryDisk(1 << 30), clock=stage.clock, broker_name="b",
-            segment_bytes=SEGMENT_BYTES,
-        )  # fmt: skip
-        end = await other.append_epoch_start(7, bytes(SMALL), 1)
-        data = await other.read(0, end, 1 << 20)
-        await other.close()
-        stage.receive(Records(0, end, 0, (EpochStart(7, 0),), 0, 0, data))
-        await stage.settle()
-        assert stage.copy.end == end
-        stage.log.serve(9)
-        await stage.settle()
-        assert await stage.log.read(0, end, 1 << 20) == data
-        await stage.log.close(clean=False)
-        pieces.close()
-
-    play(story)
+    await stage.begin(SMALL, SMALL)
+    await stage.settle()
+    pieces = SharedPieces(LogPieces(stage.disk, SEGMENT_BYTES))
+    stage.log._pieces, stage.log._term = pieces, Term()
+    first, _ = stage.pieces
+    stage.receive(first)
+    await stage.settle()
+    stage.log.serve(9)
+    await stage.settle()
+    assert await stage.log.read(0, first.end, 1 << 20) == first.payload
+    stage.log.stop_serving("another copy leads")
+    stage.tell([Reset(0, 0)])
+    await stage.settle()
+    other = await LogCopy.open(
+        None, StoreOptions(), disk=MemoryDisk(1 << 30), clock=stage.clock, broker_name="b",
+        segment_bytes=SEGMENT_BYTES,
+    )  # fmt: skip
+    end = await other.append_epoch_start(7, bytes(SMALL), 1)
+    data = await other.read(0, end, 1 << 20)
+    await other.close()
+    stage.receive(Records(0, end, 0, (EpochStart(7, 0),), 0, 0, data))
+    await stage.settle()
+    assert stage.copy.end == end
+    stage.log.serve(9)
+    await stage.settle()
+    assert await stage.log.read(0, end, 1 << 20) == data
+    await stage.log.close(clean=False)
+    pieces.close()
 
 
-def test_who_sends_to_a_leader_that_was_just_deposed_is_told_that_nothing_was_taken() -> None:
+async def test_who_sends_to_a_leader_that_was_just_deposed_is_told_that_nothing_was_taken(stage: Stage) -> None:
     """HA-6: 50401, which leaves it open whether the message is kept, is for those who waited; others would send twice."""
 
     class Given:
         def give_up(self, error: Error, *, later: Error) -> None:
             self.errors = error, later
 
-    async def story(stage: Stage) -> None:
-        await stage.log.open()
-        store = stage.log._store = Given()  # type: ignore[assignment]
-        stage.log.stop_serving("epoch 2 began, led by broker 1")
-        waiting, later = store.errors
-        assert [status_of(error, "JAVA").code for error in (waiting, later)] == [50401, 50002]
-        for error in (waiting, later):
-            assert "epoch 2 began, led by broker 1" in error.message
-
-    play(story)
+    await stage.log.open()
+    store = stage.log._store = Given()  # type: ignore[assignment]
+    stage.log.stop_serving("epoch 2 began, led by broker 1")
+    waiting, later = store.errors
+    assert [status_of(error, "JAVA").code for error in (waiting, later)] == [50401, 50002]
+    for error in (waiting, later):
+        assert "epoch 2 began, led by broker 1" in error.message
 
 
 class SlowTerm:
@@ -406,7 +380,7 @@ def test_a_stop_at_any_moment_of_a_term_that_begins_or_ends_is_over_soon(deposed
         asyncio.run(story(after))
 
 
-def test_a_log_of_another_history_is_refused_before_anything_of_it_is_cut() -> None:
+async def test_a_log_of_another_history_is_refused_before_anything_of_it_is_cut(stage: Stage) -> None:
     """Decision 93: the writer compares the last record below the place with the leader's."""
 
     class Pieces:
@@ -414,65 +388,57 @@ def test_a_log_of_another_history_is_refused_before_anything_of_it_is_cut() -> N
             return (0, 5) if end == stage_ends[0] else None
 
     stage_ends: list[int] = []
-
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL, SMALL)
-        await stage.settle()
-        for one in stage.pieces:
-            stage.receive(one)
-        await stage.settle()
-        stage_ends.extend(one.end for one in stage.pieces)
-        stage.log._pieces = Pieces()  # type: ignore[assignment]
-        first, second = stage_ends
-        assert stage.copy.end == second
-        with pytest.raises(StoreError, match="with an empty folder"):
-            await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 6)))
-        assert stage.copy.end == second
-        await stage.log._do(Truncate(second, 0, 0, LastRecord(first, second, 6)))
-        assert stage.copy.end == second, "what cannot be read here is not compared"
-        await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 5)))
-        assert stage.copy.end == first
-
-    play(story)
+    await stage.begin(SMALL, SMALL)
+    await stage.settle()
+    for one in stage.pieces:
+        stage.receive(one)
+    await stage.settle()
+    stage_ends.extend(one.end for one in stage.pieces)
+    stage.log._pieces = Pieces()  # type: ignore[assignment]
+    first, second = stage_ends
+    assert stage.copy.end == second
+    with pytest.raises(StoreError, match="with an empty folder"):
+        await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 6)))
+    assert stage.copy.end == second
+    await stage.log._do(Truncate(second, 0, 0, LastRecord(first, second, 6)))
+    assert stage.copy.end == second, "what cannot be read here is not compared"
+    await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 5)))
+    assert stage.copy.end == first
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_damage_below_a_cut_is_repaired_before_it(mended: bool) -> None:
+async def test_damage_below_a_cut_is_repaired_before_it(stage: Stage, mended: bool) -> None:
     """Decision 94: where a record ends is looked for from the begin of the file, further back than a start looks."""
+    await stage.begin(SMALL, SMALL, SMALL)
+    await stage.settle()
+    for one in stage.pieces:
+        stage.receive(one)
+    await stage.settle()
+    ends = [one.end for one in stage.pieces]
+    stage.copy._epochs = stage.copy._epochs.begun(ends[1])  # no epoch begins where the log is cut
+    data = stage.disk.files[path_of(0)].data
+    magic = data[4]
+    data[4] ^= 1
+    seen: list[tuple[int, int]] = []
 
-    async def story(stage: Stage) -> None:
-        await stage.begin(SMALL, SMALL, SMALL)
-        await stage.settle()
-        for one in stage.pieces:
-            stage.receive(one)
-        await stage.settle()
-        ends = [one.end for one in stage.pieces]
-        stage.copy._epochs = stage.copy._epochs.begun(ends[1])  # no epoch begins where the log is cut
-        data = stage.disk.files[path_of(0)].data
-        magic = data[4]
-        data[4] ^= 1
-        seen: list[tuple[int, int]] = []
+    class Repairing:
+        version = 0
 
-        class Repairing:
-            version = 0
+        async def repair(self, error: StoreCorrupted, _: int) -> bool:
+            seen.append((error.log_offset, stage.log.matched_end))
+            data[4] = magic if mended else data[4]
+            return mended
 
-            async def repair(self, error: StoreCorrupted, _: int) -> bool:
-                seen.append((error.log_offset, stage.log.matched_end))
-                data[4] = magic if mended else data[4]
-                return mended
-
-        stage.log.repair_by(Repairing())
-        if mended:
+    stage.log.repair_by(Repairing())
+    if mended:
+        await stage.log._do(Truncate(ends[0], 0, 0, None))
+        assert stage.copy.end == ends[0]
+    else:
+        with pytest.raises(StoreCorrupted, match="is damaged"):
             await stage.log._do(Truncate(ends[0], 0, 0, None))
-            assert stage.copy.end == ends[0]
-        else:
-            with pytest.raises(StoreCorrupted, match="is damaged"):
-                await stage.log._do(Truncate(ends[0], 0, 0, None))
-            assert stage.copy.end == ends[2]
-        assert seen == [(0, ends[0])]
-        assert stage.log.matched_end == 0
-
-    play(story)
+        assert stage.copy.end == ends[2]
+    assert seen == [(0, ends[0])]
+    assert stage.log.matched_end == 0
 
 
 class HeldIdentity(Identity):
@@ -491,31 +457,27 @@ class HeldIdentity(Identity):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_epoch_is_entered_when_it_is_on_disk_and_not_before(fails: bool) -> None:
+async def test_an_epoch_is_entered_when_it_is_on_disk_and_not_before(stage: Stage, fails: bool) -> None:
     """R3: who answers in an epoch that a power loss takes back can act in an older one."""
-
-    async def story(stage: Stage) -> None:
-        disk = stage.log._identity = HeldIdentity()  # type: ignore[assignment]
-        disk.fails = fails
-        await stage.log.open()
-        record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
-        actions = stage.replica.observed(Seen(record, "2"), 0)
-        assert PersistEpoch(10) in actions
-        assert not any(isinstance(action, Send) for action in actions), "nothing is said in it"
-        before = stage.replica.max_epoch
-        entered = asyncio.ensure_future(stage.log._do(PersistEpoch(10)))
-        await stage.clock.until(lambda: bool(disk.seen))
-        await turns(20)
-        assert not entered.done()
-        assert stage.replica.max_epoch == before < 10
-        disk.let.set()
-        if fails:
-            with pytest.raises(StoreError, match="the disk is gone"):
-                await entered
-            assert stage.replica.max_epoch == before
-        else:
+    disk = stage.log._identity = HeldIdentity()  # type: ignore[assignment]
+    disk.fails = fails
+    await stage.log.open()
+    record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
+    actions = stage.replica.observed(Seen(record, "2"), 0)
+    assert PersistEpoch(10) in actions
+    assert not any(isinstance(action, Send) for action in actions), "nothing is said in it"
+    before = stage.replica.max_epoch
+    entered = asyncio.ensure_future(stage.log._do(PersistEpoch(10)))
+    await stage.clock.until(lambda: bool(disk.seen))
+    await turns(20)
+    assert not entered.done()
+    assert stage.replica.max_epoch == before < 10
+    disk.let.set()
+    if fails:
+        with pytest.raises(StoreError, match="the disk is gone"):
             await entered
-            assert stage.replica.max_epoch == 10
-        assert disk.seen == [(10, record)]
-
-    play(story)
+        assert stage.replica.max_epoch == before
+    else:
+        await entered
+        assert stage.replica.max_epoch == 10
+    assert disk.seen == [(10, record)]

@@ -12,18 +12,19 @@ from crc32c import crc32c
 from evenq_broker.core.replication.snapshot_files import FILES_MAX, SnapshotFile, SnapshotListing
 from evenq_broker.loops.replication.incoming_links import IncomingLinks
 from evenq_broker.loops.replication.snapshot_fetch import METHOD, STALL_MS, SnapshotRefused, fetch_snapshot
-from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, Opening
-from evenq_broker.rpc.access import ACCESS
+from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, LinkOpening
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, NotFound, RequestTimeout
 from evenq.runtime.clock import FakeClock
+from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import CallKind, Rpc
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
 ADDRESS = "host-0:8081"
-WHO = Opening("c", "broker-a", 1, 0)
+WHO = LinkOpening("c", "broker-a", 1, 0)
 
 
 class Sink:
@@ -74,7 +75,7 @@ class Served:
         """There is always room."""
 
 
-def fetched(rpcs: Callable[[FakeClock], list[Rpc]], *, who: Opening = WHO) -> tuple[Sink, SnapshotListing]:
+def fetched(rpcs: Callable[[FakeClock], list[Rpc]], *, who: LinkOpening = WHO) -> tuple[Sink, SnapshotListing]:
     async def body() -> tuple[Sink, SnapshotListing]:
         clock, sink = FakeClock(), Sink()
         net = LoopNet(clock)
@@ -100,9 +101,7 @@ def hostile(*pieces: pb.SnapshotPiece | bytes, ends: bool = True) -> Callable[[F
         if not ends:
             await asyncio.Event().wait()
 
-    row = Rpc(
-        method=METHOD, kind=CallKind.SERVER_STREAM, handler=send, response=pb.SnapshotPiece, access=ACCESS[METHOD]
-    )
+    row = fake_rpc(METHOD, send, pb.SnapshotPiece, kind=CallKind.SERVER_STREAM, access=CALLS[METHOD].access)
     return lambda _clock: [row]
 
 
@@ -134,7 +133,7 @@ def test_a_snapshot_comes_whole() -> None:
 def test_errors_of_the_other_side_keep_their_class() -> None:
     source = Source({"timers/1": b"abc"})
     with pytest.raises(BadRequest, match="this is broker 0"):
-        fetched(lambda clock: replication_rpcs(Served(clock, source)), who=Opening("c", "broker-a", 1, 5))  # type: ignore[arg-type]
+        fetched(lambda clock: replication_rpcs(Served(clock, source)), who=LinkOpening("c", "broker-a", 1, 5))  # type: ignore[arg-type]
     gone = Source({})
     with pytest.raises(NotFound, match="cannot be sent"):
         fetched(lambda clock: replication_rpcs(Served(clock, gone)))  # type: ignore[arg-type]
@@ -143,13 +142,13 @@ def test_errors_of_the_other_side_keep_their_class() -> None:
 
 
 REFUSED: list[tuple[list[pb.SnapshotPiece | bytes], str]] = [
-    ([b"\xff"], "no piece"),
+    ([b"\xff"], "not a piece"),
     ([piece(b"abc")], "without a head"),
     ([head()], "0 files"),
-    ([head(("../../etc/passwd", 3))], "no file of a snapshot"),
-    ([head(("/etc/passwd", 3))], "no file of a snapshot"),
-    ([head(("timers/..", 3))], "no file of a snapshot"),
-    ([head(("commitlog/00000000000000000000", 3))], "no file of a snapshot"),
+    ([head(("../../etc/passwd", 3))], "not a file of a snapshot"),
+    ([head(("/etc/passwd", 3))], "not a file of a snapshot"),
+    ([head(("timers/..", 3))], "not a file of a snapshot"),
+    ([head(("commitlog/00000000000000000000", 3))], "not a file of a snapshot"),
     ([head(("timers/1", 3), ("timers/1", 3))], "twice"),
     ([head(("timers/1", -3))], "-3 bytes"),
     ([head(*((f"timers/{number}", 1) for number in range(FILES_MAX + 1)))], f"{FILES_MAX + 1} files"),

@@ -1,23 +1,34 @@
 """One broker's part of resizing: the steps of shrinking, what stands in the way, and what is left to read."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.core.cluster.unfinished import Hidden
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.loops.resizing.resizing import drain, hidden_by, left_here, permit, scale, stranded
+from evenq_broker.loops.resizing.resizing import (
+    Remains,
+    drain,
+    hidden_by,
+    leave,
+    left_here,
+    look,
+    permit,
+    scale,
+    stranded,
+)
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
+from evenq_proofs.v2_requests import receive_request
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
 from evenq.model import FilterExpression, MessageType, Permission, StartFrom, Subscription
+from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def send(stage: Any, queue_id: int, count: int = 1) -> int:
@@ -50,9 +61,7 @@ def counts(topic: Any) -> tuple[int, int, int]:
 async def test_new_queues_are_open_at_once(stage: Any) -> None:
     broker = await stage.broker()
     await stage.during(broker.catalog.create_topic("t", queues=2))
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 5, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 5, membership=broker.membership))
     assert (counts(topic), left.unfinished) == ((5, 5, 5), ())
     assert await send(stage, 4) == definition_pb2.OK
     assert await pull(stage, 4) == definition_pb2.OK
@@ -64,24 +73,18 @@ async def test_a_shrinking_topic_takes_no_messages_there_and_is_read_until_every
     await send(stage, 3, count=5)
     for group in ("g", "h"):
         await read(stage, 0, 0, group)
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert counts(topic) == (2, 4, 4)
     assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(3, "g", 5), (3, "h", 5)]
     assert await send(stage, 3) == definition_pb2.FORBIDDEN
     assert await send(stage, 7) == definition_pb2.BAD_REQUEST, "it never had that one"
     assert await pull(stage, 3) == definition_pb2.OK
     await read(stage, 3, 5)
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert counts(topic) == (2, 4, 4)
     assert [one.group for one in left.unfinished] == ["h"]
     await read(stage, 3, 5, "h")
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
     assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
     assert await read(stage, 3, 5) == definition_pb2.OK, "a late commit of a closed queue still counts"
@@ -92,25 +95,17 @@ async def test_closing_by_force_leaves_messages_that_are_told_and_come_back_when
     await stage.during(broker.catalog.create_topic("t", queues=4))
     await send(stage, 3, count=5)
     await read(stage, 0, 0)
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, force=True, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, force=True, membership=broker.membership))
     assert counts(topic) == (2, 2, 4)
     assert [one.lag for one in left.unfinished] == [5]
-    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 5
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    assert stranded(broker.kernel, topic, membership=broker.membership) == 5
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert counts(topic) == (2, 4, 4), "open for reading again"
-    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 0
+    assert stranded(broker.kernel, topic, membership=broker.membership) == 0
     await read(stage, 3, 5)
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert (counts(topic), left.unfinished) == ((2, 2, 4), ())
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 4, membership=broker.membership))
     assert counts(topic) == (4, 4, 4)
     found = broker.ledger.progress.committed(broker.catalog.groups.get("g").group_id, topic.topic_id, 3)
     assert found == 5, "the group goes on where it was"
@@ -128,9 +123,7 @@ async def test_a_group_that_waits_for_its_first_message_counts_if_it_is_to_begin
             subscriptions=(Subscription(topic="t", filter=FilterExpression()),),
         )
         broker.membership.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
-    _, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership)
-    )
+    _, left = await stage.during(scale(broker.kernel, "t", 1, membership=broker.membership))
     assert [one.group for one in left.unfinished] == ["first"]
 
 
@@ -139,13 +132,13 @@ async def test_what_cannot_be_resized_is_refused(stage: Any) -> None:
     await stage.during(broker.catalog.create_topic("lite", message_type=MessageType.LITE))
     await stage.during(broker.catalog.create_topic("t"))
     with pytest.raises(TopicNotFound):
-        await scale(broker.runtime, broker.catalog, broker.ledger, "nobody", 3, membership=broker.membership)
+        await scale(broker.kernel, "nobody", 3, membership=broker.membership)
     with pytest.raises(BadRequest, match="range is 1 to 4096"):
-        await scale(broker.runtime, broker.catalog, broker.ledger, "t", 0, membership=broker.membership)
+        await scale(broker.kernel, "t", 0, membership=broker.membership)
     with pytest.raises(BadRequest, match="LITE"):
-        await scale(broker.runtime, broker.catalog, broker.ledger, "lite", 3, membership=broker.membership)
+        await scale(broker.kernel, "lite", 3, membership=broker.membership)
     with pytest.raises(IllegalTopic):
-        await permit(broker.runtime, broker.catalog, broker.ledger, "%RETRY%g", Permission.READ)
+        await permit(broker.kernel, "%RETRY%g", Permission.READ)
 
 
 async def test_permissions_close_a_topic_for_senders_or_readers(stage: Any) -> None:
@@ -153,13 +146,13 @@ async def test_permissions_close_a_topic_for_senders_or_readers(stage: Any) -> N
     await stage.during(broker.catalog.create_topic("t", queues=1))
     await send(stage, 0)
     await read(stage, 0, 0)
-    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
+    await stage.during(permit(broker.kernel, "t", Permission.READ))
     assert await send(stage, 0) == definition_pb2.FORBIDDEN
     assert await pull(stage, 0) == definition_pb2.OK
-    topic = await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
+    topic = await stage.during(permit(broker.kernel, "t", Permission.WRITE))
     assert await send(stage, 0) == definition_pb2.OK
     assert await pull(stage, 0) == definition_pb2.PRECONDITION_FAILED
-    assert stranded(broker.runtime, broker.catalog, broker.ledger, topic, membership=broker.membership) == 2
+    assert stranded(broker.kernel, topic, membership=broker.membership) == 2
 
 
 async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any) -> None:
@@ -173,26 +166,21 @@ async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any
     later.messages[0].system_properties.message_id = "id"
     later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
     await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
-    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    await stage.during(drain(broker.kernel, on=True))
     assert broker.cluster.own.now().topics["t"].permission is Permission.READ
     assert await send(stage, 0) == definition_pb2.FORBIDDEN
-    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
     assert [(one.group, one.lag) for one in left.unfinished] == [("g", 2)]
     assert (left.delayed, left.unread, left.empty) == (1, 0, False)
     await read(stage, 0, 3)
     await stage.until(
-        lambda: (
-            left_here(
-                broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite
-            ).delayed
-            == 0
-        ),
+        lambda: left_here(broker.kernel, membership=broker.membership, lite=broker.lite).delayed == 0,
         limit_ms=90_000,
     )
-    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
     assert left.empty
     assert left.unread == 1, "no group ever read the topic `later`"
-    await stage.during(drain(broker.catalog, broker.ledger, on=False))
+    await stage.during(drain(broker.kernel, on=False))
     assert await send(stage, 0) == definition_pb2.OK
 
 
@@ -202,23 +190,19 @@ async def test_what_is_left_here_counts_queues_that_were_closed_unread(stage: An
     await stage.during(broker.catalog.create_group("g"))
     await send(stage, 1, 3)
     await read(stage, 1, 1)
-    await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
-    )
+    await stage.during(scale(broker.kernel, "t", 1, force=True, membership=broker.membership))
     assert counts(broker.catalog.topics.get("t")) == (1, 1, 2)
-    left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
     assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(1, "g", 2)]
 
 
 async def test_a_receive_that_waits_already_gets_what_comes_in_a_new_queue(stage: Any) -> None:
     broker = await stage.broker()
     await stage.during(broker.catalog.create_topic("t", queues=1))
-    request = service_pb2.ReceiveMessageRequest(batch_size=1)
-    request.group.name, request.message_queue.topic.name = "g", "t"
-    request.invisible_duration.seconds = 10
+    request = receive_request("g", "t", invisible_ms=10_000, batch_size=1)
     waiting = asyncio.ensure_future(stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
     await stage.until(lambda: len(broker.long_polls.table) == 1)
-    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
+    await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     began_ms = stage.clock.monotonic_ms()
     await send(stage, 1)
     await stage.until(waiting.done)
@@ -240,11 +224,11 @@ async def test_an_old_route_does_not_fail_a_send_while_another_broker_takes_mess
         answer = await stage.ask("SendMessage", message, service_pb2.SendMessageResponse)
         return int(answer.status.code)
 
-    await stage.during(drain(a.catalog, a.ledger, on=True))
+    await stage.during(drain(a.kernel, on=True))
     assert await sent() == definition_pb2.OK
     topic_id = b.catalog.topics.get("t").topic_id
     assert b.ledger.store.queue_range(topic_id, 0) == (0, 1)
-    await stage.during(drain(b.catalog, b.ledger, on=True))
+    await stage.during(drain(b.kernel, on=True))
     await stage.until(lambda: not a.catalog.routes.route("t")[1].counts.permission.writable)
     assert await sent() == definition_pb2.FORBIDDEN
 
@@ -255,9 +239,9 @@ async def test_the_steps_and_the_draining_survive_a_restart(stage: Any, tmp_path
     await stage.during(broker.catalog.create_topic("t", queues=4))
     await send(stage, 3)
     await read(stage, 0, 0)
-    await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
-    await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.READ))
-    await stage.during(drain(broker.catalog, broker.ledger, on=True))
+    await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
+    await stage.during(permit(broker.kernel, "t", Permission.READ))
+    await stage.during(drain(broker.kernel, on=True))
     await stage.during(broker.close())
     again = await stage.broker(store=store)
     assert again.catalog.draining
@@ -270,16 +254,12 @@ async def test_what_no_group_has_read_keeps_queues_open_until_somebody_says_that
     await stage.during(broker.catalog.create_topic("t", queues=4))
     await send(stage, 3, count=5)
     await send(stage, 0, count=2)
-    topic, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
+    topic, plan = hidden_by(broker.kernel, "t", 2, membership=broker.membership)
     assert (counts(topic), plan) == ((4, 4, 4), Hidden((), 5, 5)), "a plan changes nothing"
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, membership=broker.membership))
     assert (counts(topic), left.unread) == ((2, 4, 4), 5), "a group that comes later finds it"
     assert await pull(stage, 3) == definition_pb2.OK
-    topic, left = await stage.during(
-        scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, close_unread=True, membership=broker.membership)
-    )
+    topic, left = await stage.during(scale(broker.kernel, "t", 2, close_unread=True, membership=broker.membership))
     assert (counts(topic), left.unread) == ((2, 2, 4), 5)
     assert await pull(stage, 3) == definition_pb2.PRECONDITION_FAILED
 
@@ -289,14 +269,89 @@ async def test_a_plan_tells_groups_and_queues_apart_and_hides_nothing_that_was_r
     await stage.during(broker.catalog.create_topic("t", queues=4))
     await send(stage, 3, count=5)
     await read(stage, 0, 0)
-    _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
+    _, plan = hidden_by(broker.kernel, "t", 3, membership=broker.membership)
     assert ([one.lag for one in plan.unfinished], plan.unread, plan.stored) == ([5], 0, 5)
     await read(stage, 3, 5)
-    _, plan = hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 3, membership=broker.membership)
+    _, plan = hidden_by(broker.kernel, "t", 3, membership=broker.membership)
     assert plan == Hidden((), 0, 5)
-    assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 4, membership=broker.membership)[1] == Hidden(
-        (), 0, 0
+    assert hidden_by(broker.kernel, "t", 4, membership=broker.membership)[1] == Hidden((), 0, 0)
+    assert hidden_by(broker.kernel, "t", 9, membership=broker.membership)[1] == Hidden((), 0, 0)
+
+
+async def stored(stage: Any, **options: Any) -> Any:
+    """A broker with three messages in topic t."""
+    broker = await stage.broker()
+    topic = await stage.during(broker.catalog.create_topic("t", queues=2, **options))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 1, 0, 0, b"", b"") for _ in range(3)]))
+    return broker
+
+
+async def step(stage: Any, broker: Any, *, close_unread: bool = False, force: bool = False) -> Remains:
+    _, remains = await stage.during(
+        leave(broker.kernel, "t", close_unread=close_unread, force=force, membership=broker.membership)
     )
-    assert hidden_by(broker.runtime, broker.catalog, broker.ledger, "t", 9, membership=broker.membership)[1] == Hidden(
-        (), 0, 0
-    )
+    return remains  # type: ignore[no-any-return]  # the stage knows no types
+
+
+async def test_what_no_group_reads_keeps_it_unless_told_otherwise(stage: Any) -> None:
+    broker = await stored(stage)
+    remains = await step(stage, broker)
+    assert (remains.unread, remains.stored, remains.gone) == (3, 3, False)
+    assert broker.catalog.topics.get("t").permission is Permission.READ, "closed for writing at once"
+    assert (await step(stage, broker, close_unread=True)).gone
+    assert broker.catalog.topics.get("t") is None
+
+
+async def test_a_look_changes_nothing(stage: Any) -> None:
+    broker = await stored(stage)
+    before = broker.catalog.topics.get("t")
+    topic, remains = look(broker.kernel, "t", membership=broker.membership)
+    assert (topic, broker.catalog.topics.get("t")) == (before, before)
+    assert (remains.unread, remains.stored, remains.gone) == (3, 3, False)
+    with pytest.raises(TopicNotFound):
+        look(broker.kernel, "u", membership=broker.membership)
+
+
+async def test_a_group_has_to_read_it_first(stage: Any) -> None:
+    broker = await stored(stage)
+    group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.FIRST))
+    topic = broker.catalog.topics.get("t")
+    place = (group.group_id, topic.topic_id, 1)
+    broker.ledger.progress.commit(*place, 0)
+    remains = await step(stage, broker, close_unread=True)
+    assert [(one.group, one.lag) for one in remains.unfinished] == [("g", 3)]
+    assert not remains.gone
+    broker.ledger.progress.commit(*place, 3)
+    assert (await step(stage, broker)).gone
+
+
+async def test_force_ends_it_in_any_case(stage: Any) -> None:
+    broker = await stored(stage)
+    group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.FIRST))
+    broker.ledger.progress.commit(group.group_id, broker.catalog.topics.get("t").topic_id, 1, 0)
+    remains = await step(stage, broker, force=True)
+    assert (remains.gone, remains.stored) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keeps"), [(MessageType.MIXED, True), (MessageType.DELAY, True), (MessageType.FIFO, False)]
+)
+async def test_timers_of_the_broker_keep_a_topic_that_may_have_some(stage: Any, kind: MessageType, keeps: bool) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", message_type=kind))
+    other = await stage.during(broker.catalog.create_topic("u", message_type=MessageType.DELAY))
+    due_ms = broker.runtime.now_ms() + 3_600_000
+    timer = TimerAppend(other.topic_id, 0, 0, due_ms=due_ms, kind=1, born_ms=0, head=b"", system=b"")
+    await stage.during(broker.ledger.store.append([], timers=[timer]))
+    remains = await step(stage, broker)
+    assert (remains.gone, remains.delayed) == (not keeps, int(keeps))
+
+
+async def test_only_a_topic_that_is_here_and_of_users_leaves(stage: Any) -> None:
+    broker = await stage.broker()
+    with pytest.raises(TopicNotFound):
+        await step(stage, broker)
+    with pytest.raises(IllegalTopic):
+        await stage.during(
+            leave(broker.kernel, "%RETRY%g", close_unread=False, force=False, membership=broker.membership)
+        )

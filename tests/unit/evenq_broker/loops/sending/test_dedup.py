@@ -3,7 +3,6 @@ the first try is under way, after it failed or was broken off, and after a resta
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from evenq.store import MessageStore
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 WINDOW = {"duplicates_window_ms": 60_000}
 
@@ -226,92 +224,84 @@ async def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(s
 
 @pytest.mark.parametrize("way", ["v2", "evenq.v1"])
 @pytest.mark.parametrize("records", ["taken", "refused"])
-def test_a_call_that_was_broken_off_is_looked_for_after_what_was_queued_before_it_has_its_outcome(
-    run: Run, monkeypatch: Any, way: str, records: str
+async def test_a_call_that_was_broken_off_is_looked_for_after_what_was_queued_before_it_has_its_outcome(
+    stage: Any, monkeypatch: Any, way: str, records: str
 ) -> None:
     """A leader that lacks copies refuses records, but may still commit what it took before."""
+    broker = await stage.broker(**WINDOW)
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    method, result = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
+    [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
+    context = RpcContext(method, (), "test", None)
+    context.plain = rpc.plain and rpc.plain(result.SerializeToString())
+    call = asyncio.ensure_future(rpc.handler(result.SerializeToString(), context))
+    await asyncio.sleep(0)
 
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(**WINDOW)
-        await stage.during(broker.catalog.create_topic("t", queues=1))
-        method, result = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
-        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
-        context = RpcContext(method, (), "test", None)
-        context.plain = rpc.plain and rpc.plain(result.SerializeToString())
-        call = asyncio.ensure_future(rpc.handler(result.SerializeToString(), context))
-        await asyncio.sleep(0)
+    def refused(_: bytes) -> asyncio.Future[None]:
+        raise HaNotAvailable("nothing is taken now: 1 of 2 copies are in sync; try again")
 
-        def refused(_: bytes) -> asyncio.Future[None]:
-            raise HaNotAvailable("nothing is taken now: 1 of 2 copies are in sync; try again")
+    store, settled = broker.ledger.store, False
+    append_state, settle, read_at = store.append_state, store.settle, store.read_at
 
-        store, settled = broker.ledger.store, False
-        append_state, settle, read_at = store.append_state, store.settle, store.read_at
+    async def append_first(data: bytes) -> None:
+        nonlocal settled
+        await append_state(data)
+        settled = True
 
-        async def append_first(data: bytes) -> None:
-            nonlocal settled
-            await append_state(data)
-            settled = True
+    async def settle_first(within_ms: int) -> None:
+        nonlocal settled
+        await settle(within_ms)
+        settled = True
 
-        async def settle_first(within_ms: int) -> None:
-            nonlocal settled
-            await settle(within_ms)
-            settled = True
+    async def read_committed(*place: Any) -> Any:
+        return await read_at(*place) if settled else []
 
-        async def read_committed(*place: Any) -> Any:
-            return await read_at(*place) if settled else []
-
-        monkeypatch.setattr(store, "append_state", append_first if records == "taken" else refused)
-        monkeypatch.setattr(store, "settle", settle_first)
-        monkeypatch.setattr(store, "read_at", read_committed)
-        call.cancel()
-        if way == "v2":
-            assert (await send(stage, request("one"))).entries[0].offset == 0
-        else:
-            assert list((await publish(stage, block("one"))).offsets) == [0]
-        assert (stored(broker), duplicates(broker)) == (1, 1)
-        monkeypatch.undo()
-
-    run(story)
+    monkeypatch.setattr(store, "append_state", append_first if records == "taken" else refused)
+    monkeypatch.setattr(store, "settle", settle_first)
+    monkeypatch.setattr(store, "read_at", read_committed)
+    call.cancel()
+    if way == "v2":
+        assert (await send(stage, request("one"))).entries[0].offset == 0
+    else:
+        assert list((await publish(stage, block("one"))).offsets) == [0]
+    assert (stored(broker), duplicates(broker)) == (1, 1)
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("mistake", [False, True])
-def test_the_outcome_of_a_call_that_was_broken_off_is_in_the_log_only_if_it_is_a_mistake_of_ours(
-    run: Run, monkeypatch: Any, caplog: pytest.LogCaptureFixture, mistake: bool
+async def test_the_outcome_of_a_call_that_was_broken_off_is_in_the_log_only_if_it_is_a_mistake_of_ours(
+    stage: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture, mistake: bool
 ) -> None:
     """A leader that is deposed fails what was sent to it, also where the sender has gone: that is no stack trace."""
+    broker = await stage.broker(**WINDOW)
+    await stage.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
+    held = asyncio.Event()
 
-    async def story(stage: Any) -> None:
-        broker = await stage.broker(**WINDOW)
-        await stage.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
-        held = asyncio.Event()
+    async def deposed(*_: Any, **__: Any) -> None:
+        await held.wait()
+        raise ValueError("a slip") if mistake else PersistenceTimeout("epoch 2 began")
 
-        async def deposed(*_: Any, **__: Any) -> None:
-            await held.wait()
-            raise ValueError("a slip") if mistake else PersistenceTimeout("epoch 2 began")
-
-        monkeypatch.setattr(broker.ledger.store, "append", deposed)
-        delayed = request("one")
-        delayed.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
-        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == SEND]
-        data = delayed.SerializeToString()
-        context = RpcContext(SEND, (), "test", None)
-        context.plain = rpc.plain and rpc.plain(data)
-        call = asyncio.ensure_future(rpc.handler(data, context))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        held.set()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        gc.collect()
-        monkeypatch.undo()
-
-    run(story)
+    monkeypatch.setattr(broker.ledger.store, "append", deposed)
+    delayed = request("one")
+    delayed.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
+    [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == SEND]
+    data = delayed.SerializeToString()
+    context = RpcContext(SEND, (), "test", None)
+    context.plain = rpc.plain and rpc.plain(data)
+    call = asyncio.ensure_future(rpc.handler(data, context))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    held.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    monkeypatch.undo()
     gc.collect()
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert errors == (["store a message failed after its caller was broken off"] if mistake else [])
+    assert errors == (["store a message failed after its caller was cancelled"] if mistake else [])
 
 
 async def test_fifo_delayed_and_half_messages_are_stored_once_too(stage: Any) -> None:
@@ -430,8 +420,8 @@ async def test_a_half_message_that_was_committed_before_a_restart_is_not_stored_
     assert (stored(broker, "half"), len(broker.ledger.store.timers.pending)) == (1, 0)
 
 
-def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
+    stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repaired = asyncio.Event()
     read_block = MessageStore.read_block
@@ -441,27 +431,24 @@ def test_a_queue_that_waits_for_the_repair_of_a_record_delays_no_other_one(
             await repaired.wait()
         return await read_block(store, topic_id, queue_id, *args, **kwargs)
 
-    async def story(stage: Any) -> None:
-        settings = {"store": {"path": tmp_path}, **WINDOW}
-        broker = await stage.broker(**settings)
-        await stage.during(broker.catalog.create_topic("t", queues=6))
-        sent = [block(f"id{queue_id}", queue_id=queue_id) for queue_id in range(6)]
-        for one in sent:
-            await publish(stage, one)
-        await stage.end(broker)
-        monkeypatch.setattr(MessageStore, "read_block", waits)
-        broker = stage.made("a", **settings)
-        await stage.during(broker.open())
-        await stage.begin(broker)
-        for one in sent[1:]:
-            await publish(stage, one)
-        assert (stored(broker), duplicates(broker)) == (6, 5)
-        repaired.set()
-        await stage.clock.advance(1)
-        await publish(stage, sent[0])
-        assert (stored(broker), duplicates(broker)) == (6, 6), "its reader ended while the broker served"
-
-    run(story)
+    settings = {"store": {"path": tmp_path}, **WINDOW}
+    broker = await stage.broker(**settings)
+    await stage.during(broker.catalog.create_topic("t", queues=6))
+    sent = [block(f"id{queue_id}", queue_id=queue_id) for queue_id in range(6)]
+    for one in sent:
+        await publish(stage, one)
+    await stage.end(broker)
+    monkeypatch.setattr(MessageStore, "read_block", waits)
+    broker = stage.made("a", **settings)
+    await stage.during(broker.open())
+    await stage.begin(broker)
+    for one in sent[1:]:
+        await publish(stage, one)
+    assert (stored(broker), duplicates(broker)) == (6, 5)
+    repaired.set()
+    await stage.clock.advance(1)
+    await publish(stage, sent[0])
+    assert (stored(broker), duplicates(broker)) == (6, 6), "its reader ended while the broker served"
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

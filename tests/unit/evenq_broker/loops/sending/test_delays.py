@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
@@ -12,8 +11,6 @@ from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 from evenq_broker.loops.sending.delays import due
 
 from evenq.store import Append, StoredTimer
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 class Asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from evenq_broker.settings import StagingSettings, StoreSettings
 
 from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed, StoreFull, TooManyRequests
 from evenq.model import BrokerAddress
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 TOKEN, OTHER = "aa" * 16, "bb" * 16
 
@@ -58,9 +56,7 @@ class Scene:
 
     def __init__(self, stage: Any, broker: Any) -> None:
         self.stage, self.broker, self.rows = stage, broker, FakeRows()
-        self.deciding = BatchCoordinator(
-            broker.runtime, broker.catalog, broker.ledger, cluster=broker.cluster, staging=self.rows
-        )
+        self.deciding = BatchCoordinator(broker.kernel, cluster=broker.cluster, staging=self.rows)
 
     async def begin(self, query_id: str = "q", batch_id: int = 0, coordinator: str = "a") -> tuple[str, bool]:
         known: tuple[str, bool] = await self.stage.during(self.deciding.begin(query_id, batch_id, coordinator))
@@ -103,7 +99,7 @@ async def test_a_query_keeps_the_coordinator_that_it_began_with(stage: Any) -> N
     assert await scene.begin(coordinator="") == ("", False)
     assert await scene.begin(coordinator="b") == ("b", False)
     assert await scene.begin(coordinator="a") == ("b", False)
-    with pytest.raises(PreconditionFailed, match="broker b decides for query q, not a; ask it"):
+    with pytest.raises(PreconditionFailed, match="broker b decides for query q, not a; call that broker"):
         await scene.decide()
 
 

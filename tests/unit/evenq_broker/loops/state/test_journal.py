@@ -1,7 +1,6 @@
 """Operations of one turn are one record; what was recorded is the state after a restart."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +11,6 @@ from evenq_broker.runtime import Leadership
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreError, StoreFull
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def test_all_changes_of_one_turn_are_one_record_and_one_answer(stage: Any) -> None:

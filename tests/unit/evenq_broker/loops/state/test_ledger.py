@@ -1,7 +1,6 @@
 """Replaying the records of a log, one by one."""
 
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from evenq_broker.settings import StoreSettings
 from evenq.errors import StoreError
 from evenq.model import GroupConfig, MessageType, TopicConfig
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 TOPIC = TopicConfig(name="t", topic_id=4)
 GROUP = GroupConfig(name="g", group_id=6)
 

@@ -1,17 +1,17 @@
 """What clients see when the store lets old messages go: risen minimum offsets, never an error or a wrong lag."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import ack_request, receive_request
 
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 BODY = b"x" * 20_000
 
 
@@ -30,10 +30,7 @@ async def publish(stage: Any, topic: str, count: int) -> None:
 
 
 async def receive(stage: Any) -> list[Any]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=4)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-    request.invisible_duration.seconds = 600
-    request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, "*"
+    request = receive_request("g", "t", queue=-1, invisible_ms=600_000, tags="*", batch_size=4)
     frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
     return [frame.message.system_properties for frame in frames if frame.HasField("message")]
 
@@ -70,8 +67,7 @@ async def test_a_group_goes_on_where_messages_begin_and_its_lag_counts_only_them
     assert 4 < low < high == 30
     found = await described(stage)
     assert (found.lag, found.inflight) == (high - low, 0), "what it holds is deleted: only what there is counts"
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
+    ack = ack_request("g", "t")
     for at in held:
         ack.entries.add(message_id=at.message_id, receipt_handle=at.receipt_handle)
     assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == 20000

@@ -1,8 +1,10 @@
 """Waiting for a change with a limit."""
 
+from __future__ import annotations
+
 import asyncio
 
-from evenq_broker.loops.state.signals import Signal, done_within
+from evenq_broker.loops.state.signals import Changes, Signal, done_within
 
 from evenq.runtime.clock import FakeClock
 
@@ -38,3 +40,20 @@ async def test_what_is_not_done_within_the_limit_is_cancelled() -> None:
     await clock.advance(50)
     assert await waiting is False
     assert never.cancelled()
+
+
+def test_listeners_hear_of_facts_in_the_order_they_came_in() -> None:
+    changes, heard = Changes(), []
+    changes.on_facts(lambda group, topic: heard.append(("first", group, topic)))
+    changes.on_facts(lambda group, topic: heard.append(("second", group, topic)))
+    changes.facts_changed(topic="t")
+    changes.facts_changed(group="g")
+    assert heard == [("first", "", "t"), ("second", "", "t"), ("first", "g", ""), ("second", "g", "")]
+
+
+def test_routes_are_counted_always_and_told_only_of_topics_that_changed() -> None:
+    changes, heard = Changes(), []
+    changes.on_routes(lambda topics: heard.append(sorted(topics)))
+    changes.routes_changed(())
+    changes.routes_changed({"t", "a"})
+    assert (changes.routes.count, heard) == (2, [["a", "t"]])

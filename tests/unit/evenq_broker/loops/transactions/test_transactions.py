@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.state.records import HalfPut, HalvesEnded, decode
 from evenq_broker.core.transactions.half_messages import unpack_half
 from evenq_broker.core.transactions.table import TransactionOutcome
@@ -26,24 +24,9 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from tests.unit.evenq_broker.conftest import know
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK
-
-
-def know(*brokers: Any) -> None:
-    """Let all brokers know each other, as a nameserver would."""
-    views = [
-        RegisteredBroker(
-            name=one.runtime.settings.broker_name,
-            addresses=one.runtime.addresses,
-            incarnation=one.cluster.own.incarnation,
-        )
-        for one in brokers
-    ]
-    for broker in brokers:
-        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
-        broker.cluster.routes_changed()
 
 
 class Scene:

@@ -53,6 +53,7 @@ def test_a_letter_and_its_replay_keep_everything_else_of_the_message() -> None:
     head, system = properties_of(stored(again.head, again.system))
     assert dict(head.user_properties) == {"color": "red"}
     assert (system.message_type, system.message_group) == (definition_pb2.FIFO, "lane")
+    assert system.trace_context == "x"
     assert not system.HasField("dead_letter_queue")
 
 

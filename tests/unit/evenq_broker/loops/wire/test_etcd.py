@@ -59,5 +59,5 @@ def test_a_watch_tells_the_last_change_a_deletion_too_and_its_own_end() -> None:
 def test_bytes_that_are_not_of_etcd_are_an_error_that_names_where_they_came_from(
     read: Callable[[bytes, str], Any],
 ) -> None:
-    with pytest.raises(ConnectionFailed, match="the record of a: what answers there is not etcd v3"):
+    with pytest.raises(ConnectionFailed, match="the record of a: the server there is not etcd v3"):
         read(b"\xff\xff", "the record of a")

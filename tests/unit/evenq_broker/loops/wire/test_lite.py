@@ -66,5 +66,5 @@ def test_a_leader_tells_another_copy_as_many_sets_as_fit() -> None:
 
 
 def test_an_answer_that_is_none_is_refused() -> None:
-    with pytest.raises(BadRequest, match="3 bytes that are no answer"):
+    with pytest.raises(BadRequest, match="3 bytes that are not an answer"):
         accepted(b"\xff\xff\xff")

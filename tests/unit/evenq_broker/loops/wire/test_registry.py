@@ -41,3 +41,14 @@ def test_a_broker_without_an_address_is_left_out_of_the_news() -> None:
     news = route_news(event.SerializeToString())
     assert [view.name for view in news.brokers] == ["a"]
     assert (news.nameserver, news.snapshot, news.settling, list(news.removed)) == ("n", True, False, ["gone"])
+    assert news.left == []
+
+
+def test_brokers_that_left_come_with_the_time_since_then() -> None:
+    event = registry_pb2.RouteEvent(nameserver="n", snapshot=True)
+    for name, ago_ms in (("a", 7), ("b", -5)):
+        left = event.left.add(ago_ms=ago_ms)
+        left.state.broker.name = name
+        left.state.broker.listeners.add(name="default", host="h", port=1)
+    event.left.add().state.broker.name = "unreachable"
+    assert [(view.name, ago_ms) for view, ago_ms in route_news(event.SerializeToString()).left] == [("a", 7), ("b", 0)]

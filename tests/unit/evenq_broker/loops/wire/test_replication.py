@@ -23,9 +23,9 @@ from evenq_broker.loops.wire.replication import (
     RECORDS_BYTES_MAX,
     STANDS,
     LinkEnd,
+    LinkOpening,
     MalformedMessage,
     MessageReader,
-    Opening,
     closed_event,
     envelope_bytes,
     envelope_pieces,
@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
-OPENING = Opening("cluster", "broker-a", 1, 0)
+OPENING = LinkOpening("cluster", "broker-a", 1, 0)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(max_size=40)
 ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tuple)
@@ -274,7 +274,7 @@ def test_the_answers_of_a_link() -> None:
         assert link_end(closed_event(end)) == end
     assert link_end(closed_event(LinkEnd("x" * 10_000))) == LinkEnd("x" * 500)
     assert link_end(closed_event(LinkEnd(""))) == LinkEnd("it gave no reason")
-    with pytest.raises(MalformedMessage, match="no event of a link"):
+    with pytest.raises(MalformedMessage, match="not an event of a link"):
         link_end(b"\xff")
 
 

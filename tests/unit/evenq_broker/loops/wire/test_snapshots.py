@@ -26,5 +26,5 @@ def test_a_part_of_a_file_says_where_it_begins_and_maybe_a_checksum(crc32c: int 
 
 
 def test_what_is_no_piece_is_refused_with_its_size() -> None:
-    with pytest.raises(MalformedMessage, match="3 bytes that are no piece"):
+    with pytest.raises(MalformedMessage, match="3 bytes that are not a piece"):
         piece_of(b"\xff\xff\xff")

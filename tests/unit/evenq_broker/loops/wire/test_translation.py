@@ -85,8 +85,8 @@ def test_a_message_type_that_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"zone": "z" * 256}, "the zone 'zzz.* is no label: give at most 255 printable"),
-        ({"instance": "a\nb"}, "the instance .* is no label"),
+        ({"zone": "z" * 256}, "the zone 'zzz.* is not valid: give at most 255 printable"),
+        ({"instance": "a\nb"}, "the instance .* is not valid"),
         ({"capacity": -1.0}, "the capacity is -1; give more than 0"),
         ({"capacity": float("nan")}, "the capacity is nan"),
     ],

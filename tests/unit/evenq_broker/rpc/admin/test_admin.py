@@ -1,6 +1,5 @@
 """The whole cluster through any broker."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from evenq.errors import Error
 from evenq.model import FilterExpression, FilterType, Subscription
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def two(stage: Any, registry: FakeRegistry | None = None) -> tuple[Any, Any]:
@@ -77,7 +74,7 @@ async def test_what_a_silent_or_missing_broker_has_of_a_group_is_not_counted_as_
     await stage.until(lambda: a.catalog.routes.broker("b") is None)
     response = await ask(stage, "DescribeGroup", describe)
     assert list(response.summary.silent) == ["b"], "no member is there to ask, and it is still not known"
-    with pytest.raises(Error, match=r"no consumer group 'h' on a broker that answers \(b cannot be asked\)"):
+    with pytest.raises(Error, match=r"no consumer group 'h' on a broker that answers \(b cannot be reached\)"):
         await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="h"))
     await ask(stage, "ForgetBroker", admin_pb2.ForgetBrokerRequest(broker_name="b"))
     assert list((await ask(stage, "DescribeGroup", describe)).summary.silent) == []
@@ -91,7 +88,7 @@ async def test_a_topics_retention_reaches_every_broker_and_stays_until_it_is_tol
     assert (await ask(stage, "DescribeTopic", admin_pb2.DescribeTopicRequest(topic="t"))).retention_ms == 60_000
     await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", retention_ms=-1), broker="b")
     assert [broker.catalog.topics.get("t").retention_ms for broker in (a, b)] == [None, None]
-    with pytest.raises(Error, match="asks for a retention of -2 ms"):
+    with pytest.raises(Error, match="requests a retention of -2 ms"):
         await ask(stage, "CreateTopic", admin_pb2.CreateTopicRequest(topic="t", retention_ms=-2))
 
 

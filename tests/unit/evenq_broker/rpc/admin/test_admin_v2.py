@@ -2,17 +2,14 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.access import ADMIN_V2
 
 from evenq.model import MessageType
+from evenq.serving.auth.calls import ADMIN_V2
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def test_all_calls_of_the_proto_are_there(stage: Any) -> None:
@@ -64,19 +61,16 @@ async def test_rates_are_real(stage: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "given"), [("FIFO", definition_pb2.FIFO), ("MIXED", 0)])
-def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, kind: str, given: int) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        await stage.during(broker.catalog.create_topic("t", message_type=MessageType(kind)))
-        request = admin_pb2.DescribeTopicStatusRequest()
-        request.topic.name = "t"
-        answer = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
-        assert (answer.status.code, answer.topic_message_type) == (20000, given)
-        request.topic.name = "nowhere"
-        unknown = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
-        assert unknown.status.code == 40402
-
-    run(story)
+async def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(stage: Any, kind: str, given: int) -> None:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", message_type=MessageType(kind)))
+    request = admin_pb2.DescribeTopicStatusRequest()
+    request.topic.name = "t"
+    answer = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
+    assert (answer.status.code, answer.topic_message_type) == (20000, given)
+    request.topic.name = "nowhere"
+    unknown = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
+    assert unknown.status.code == 40402
 
 
 async def test_what_a_group_has_before_it_is_counted_by_topic(stage: Any) -> None:

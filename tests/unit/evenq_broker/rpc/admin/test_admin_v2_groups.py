@@ -1,20 +1,18 @@
 """Admin of v2, groups: subscriptions, clients, moving and forgetting progress, time spans."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Unsubscribed, encode
-from evenq_broker.rpc.access import ADMIN_V2
 
 from evenq.errors import ConnectionFailed
 from evenq.model import BrokerAddress, FilterExpression, Subscription
+from evenq.serving.auth.calls import ADMIN_V2
 from evenq.store import Append
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 
 
@@ -48,7 +46,7 @@ async def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_i
     away = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
     broker.catalog.routes.snapshot("nameserver", "n", [away], broker.runtime.clock.monotonic_ms())
     response = await call(stage, "DescribeGroupAccumulation", group="g")
-    assert (response.status.code, response.status.message) == (OK, "at least: what b has cannot be looked at")
+    assert (response.status.code, response.status.message) == (OK, "at least: the messages at b cannot be counted")
 
 
 async def test_subscriptions_are_told_by_topic_and_by_client(stage: Any) -> None:

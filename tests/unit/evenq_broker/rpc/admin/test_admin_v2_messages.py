@@ -1,18 +1,17 @@
 """Admin of v2, messages and questions to clients (checklist 45 of wire contract 8)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.rpc.access import ADMIN_V2
 
 from evenq.errors import Forbidden, MessageNotFound
+from evenq.serving.auth.calls import ADMIN_V2
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 
 

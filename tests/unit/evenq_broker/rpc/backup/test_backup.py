@@ -1,6 +1,5 @@
 """Backup/Fetch: a head, a snapshot, the log; what is refused; the hold on the log ends with the stream."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from evenq.store.copies import snapshot_copy
 from evenq.store.log.frame_walk import FrameWalk
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Backup/Fetch"
 
 
@@ -56,9 +54,9 @@ async def test_the_snapshot_is_of_now_and_the_log_is_whole_up_to_it(stage: Any) 
         ({"cluster": "another"}, PreconditionFailed, "belongs to cluster"),
         ({"start": 1 << 40, "compare_from": 1 << 40}, PreconditionFailed, "its log ends at"),
         ({"start": 100, "compare_crc32c": 5}, PreconditionFailed, "holds other bytes from 0 on"),
-        ({"start": 1, "compare_from": 2}, BadRequest, "compare_from is not behind start"),
+        ({"start": 1, "compare_from": 2}, BadRequest, "compare_from must not be above start"),
         ({"bytes_per_second": -1}, BadRequest, "none may be negative"),
-        ({"start": 0, "end": 1 << 40}, PreconditionFailed, "is wanted"),
+        ({"start": 0, "end": 1 << 40}, PreconditionFailed, "is requested"),
     ],
 )
 async def test_another_broker_cluster_or_log_is_refused(

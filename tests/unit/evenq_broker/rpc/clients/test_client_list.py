@@ -1,6 +1,5 @@
 """ListClients: who talks to the cluster, one row a client and group."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.groups.members import Member, Protocol
@@ -10,7 +9,6 @@ from evenq.model import MessageQueue
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Admin/ListClients"
 
 

@@ -1,11 +1,9 @@
 """Signs of life, and their end (wire contract 3.5, 3.6)."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 
 

@@ -1,11 +1,12 @@
 """What each kind of client, in each language, has to be (wire contract 4.3, 4.4)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from evenq_broker.rpc.clients.telemetry import settings_reply
+from evenq_proofs.v2_requests import receive_request, v2_message
 
 from evenq.errors import BadRequest
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
@@ -13,7 +14,6 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 LANGUAGES = ("JAVA", "GO", "PYTHON", "CPP", "DOTNET", "RUST", "HTTP")
 PUSH, SIMPLE = definition_pb2.PUSH_CONSUMER, definition_pb2.SIMPLE_CONSUMER
 LITE = definition_pb2.LITE_PUSH_CONSUMER
@@ -28,7 +28,7 @@ def consumer(client_type: int = PUSH, group: str = "g") -> definition_pb2.Settin
 
 def reply(broker: Any, response: definition_pb2.Settings, language: str = "JAVA") -> definition_pb2.Settings:
     context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", language)], "127.0.0.1:1", None)
-    command = service_pb2.TelemetryCommand.FromString(settings_reply(broker.runtime, broker.catalog, response, context))
+    command = service_pb2.TelemetryCommand.FromString(settings_reply(broker.kernel, response, context))
     assert command.status.code == definition_pb2.OK
     return command.settings
 
@@ -169,8 +169,7 @@ async def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(
     method = "/apache.rocketmq.v2.MessagingService/Telemetry"
     frames = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
     await stage.during(anext(frames))
-    asked = service_pb2.ReceiveMessageRequest(batch_size=1, auto_renew=True)
-    asked.group.name, asked.message_queue.topic.name = "g", "t"
+    asked = receive_request("g", "t", batch_size=1, auto_renew=True)
     poll = asyncio.ensure_future(
         stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse, language=language)
     )
@@ -235,17 +234,12 @@ async def test_a_stream_of_java_whose_client_calls_nothing_else_is_ended(
 
 
 async def sent(stage: Any, *bodies: bytes) -> None:
-    request = service_pb2.SendMessageRequest()
-    for body in bodies:
-        message = request.messages.add(body=body)
-        message.topic.name, message.system_properties.message_id = "t", body.decode()
+    request = service_pb2.SendMessageRequest(messages=[v2_message("t", body.decode(), body) for body in bodies])
     await stage.ask("SendMessage", request, service_pb2.SendMessageResponse)
 
 
 async def received(stage: Any, client: str = "c") -> list[bytes]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-    request.long_polling_timeout.seconds = 0
+    request = receive_request("g", "t", queue=-1, poll_ms=0, batch_size=32, auto_renew=True)
     frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse, client=client)
     return [frame.message.body for frame in frames if frame.HasField("message")]
 

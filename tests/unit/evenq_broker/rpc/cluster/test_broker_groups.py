@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from evenq_proofs.fake_registry import FakeRegistry
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 Move = admin_pb2.MoveLeaderRequest
 
 

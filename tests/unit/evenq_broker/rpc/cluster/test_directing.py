@@ -1,7 +1,7 @@
 """Calls that name a broker go on to it once, with their caller's name and address, and only a limited number at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,12 @@ import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.cluster import directing
 from evenq_broker.rpc.cluster.directing import DIRECTED, directed
+from evenq_proofs.rpcs import fake_rpc
 
 from evenq.errors import ConnectionFailed, Forbidden, TooManyRequests
 from evenq.model import BrokerAddress
-from evenq.serving.rpc import CallKind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, RpcContext
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PULL, SCAN, SESSION = "/evenq.v1.Data/Pull", "/evenq.v1.Data/Scan", "/evenq.v1.Groups/Session"
 
 
@@ -82,13 +82,10 @@ async def ready(stage: Any) -> tuple[Net, dict[str, Any], list[RpcContext]]:
 
     rows = ((PULL, CallKind.UNARY, unary), (SCAN, CallKind.SERVER_STREAM, frames), (SESSION, CallKind.BIDI, bidi))
     known = {rpc.method: rpc for rpc in broker.rpcs()}
-    rpcs = [
-        Rpc(method=method, kind=kind, handler=handler, response=bytes, access=known[method].access)
-        for method, kind, handler in rows
-    ]
+    rpcs = [fake_rpc(method, handler, bytes, kind=kind, access=known[method].access) for method, kind, handler in rows]
     return (
         net,
-        {rpc.method: rpc.handler for rpc in directed(broker.runtime, broker.catalog, rpcs, cluster=broker.cluster)},
+        {rpc.method: rpc.handler for rpc in directed(broker.kernel, rpcs, cluster=broker.cluster)},
         here,
     )
 
@@ -129,21 +126,17 @@ async def test_streams_go_on_and_say_why_their_requests_were_refused(stage: Any)
     assert [frame async for frame in handlers[SESSION](words(False), context())] == [b"here 1"]
 
 
-def test_only_so_many_run_to_one_broker_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_run_to_one_broker_at_once(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directing, "RUNNING_MAX", 2)
-
-    async def story(stage: Any) -> None:
-        net, handlers, _ = await ready(stage)
-        net.go.clear()
-        running = [asyncio.ensure_future(handlers[PULL](b"x", context(x_evenq_broker="b"))) for _ in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(TooManyRequests, match="passes 2 calls on to broker b at once"):
-            await handlers[PULL](b"x", context(x_evenq_broker="b"))
-        net.go.set()
-        assert await asyncio.gather(*running) == [b"there x"] * 2
-        assert await handlers[PULL](b"x", context(x_evenq_broker="b")) == b"there x"
-
-    run(story)
+    net, handlers, _ = await ready(stage)
+    net.go.clear()
+    running = [asyncio.ensure_future(handlers[PULL](b"x", context(x_evenq_broker="b"))) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests, match="already forwards 2 calls to broker b"):
+        await handlers[PULL](b"x", context(x_evenq_broker="b"))
+    net.go.set()
+    assert await asyncio.gather(*running) == [b"there x"] * 2
+    assert await handlers[PULL](b"x", context(x_evenq_broker="b")) == b"there x"
 
 
 def test_calls_that_look_at_rights_behind_the_guard_are_answered_where_they_come() -> None:

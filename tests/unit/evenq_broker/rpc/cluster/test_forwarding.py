@@ -1,6 +1,5 @@
 """Any broker answers for any other, over one hop."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from evenq.serving.auth.users import Users
 from evenq.serving.rpc import ACTS_FOR, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
 
 
@@ -37,19 +35,16 @@ async def test_a_call_is_forwarded_to_a_known_other_broker_and_only_once(stage: 
     broker = await stage.broker("a")
     other = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
     broker.catalog.routes.snapshot("nameserver:1", "identity", [other], 0)
-    assert owner_of(broker.runtime, broker.catalog, "b", context(), cluster=broker.cluster) == "b:8081"
-    assert owner_of(broker.runtime, broker.catalog, "b", context(**{MARK: "1"}), cluster=broker.cluster) is None
+    assert owner_of(broker.kernel, "b", context(), cluster=broker.cluster) == "b:8081"
+    assert owner_of(broker.kernel, "b", context(**{MARK: "1"}), cluster=broker.cluster) is None
     for name in ("", "a", "unknown"):
-        assert owner_of(broker.runtime, broker.catalog, name, context(), cluster=broker.cluster) is None
+        assert owner_of(broker.kernel, name, context(), cluster=broker.cluster) is None
     handle = broker.ledger.handles.make(1, 1, 0, 0, 1, 5)
-    assert owner_of_handle(broker.runtime, broker.catalog, handle, context(), cluster=broker.cluster) is None
+    assert owner_of_handle(broker.kernel, handle, context(), cluster=broker.cluster) is None
     assert (
-        owner_of_handle(
-            broker.runtime, broker.catalog, handle.replace("e1.a.", "e1.b."), context(), cluster=broker.cluster
-        )
-        == "b:8081"
+        owner_of_handle(broker.kernel, handle.replace("e1.a.", "e1.b."), context(), cluster=broker.cluster) == "b:8081"
     )
-    assert owner_of_handle(broker.runtime, broker.catalog, "nonsense", context(), cluster=broker.cluster) is None
+    assert owner_of_handle(broker.kernel, "nonsense", context(), cluster=broker.cluster) is None
 
 
 async def test_a_handle_of_a_broker_that_is_away_is_not_refused_for_good(stage: Any) -> None:

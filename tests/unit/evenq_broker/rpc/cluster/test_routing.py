@@ -1,7 +1,6 @@
 """Routes and assignments on the wire, beyond the promises in tests/spec/test_cluster.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, routes_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
 POINT = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.dead_letters.letter import replay_group
+from evenq_broker.rpc.dead_letters import dead_letters
 
 from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound
 from evenq.model import MessageType
@@ -17,11 +17,10 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 SERVICE = "/evenq.v1.DeadLetters/"
 
 
-async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False) -> Any:
+async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False, body: bytes = b"poison") -> Any:
     """A broker whose group `g` forwarded `count` messages of topic `t` to its dead letters."""
     made = await stage.broker(broker, default_start_from="FIRST", default_queues=1)
     kind = MessageType.FIFO if fifo else MessageType.NORMAL
@@ -29,7 +28,7 @@ async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False)
     group = await stage.during(made.catalog.create_group("g"))
     send = service_pb2.SendMessageRequest()
     for number in range(count):
-        message = send.messages.add(body=b"poison")
+        message = send.messages.add(body=body)
         message.topic.name = "t"
         message.user_properties["number"] = str(number)
         message.system_properties.message_id = f"{broker}{number}"
@@ -53,6 +52,17 @@ async def died(stage: Any, count: int, *, broker: str = "a", fifo: bool = False)
 async def listed(stage: Any, **fields: Any) -> Any:
     request = pb.ListDeadLettersRequest(group="g", **fields)
     return await stage.call(SERVICE + "List", request, pb.ListDeadLettersResponse)
+
+
+async def test_a_list_is_bounded_by_bytes_and_always_has_one_letter(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "BYTES_MAX", 10_000)
+    await died(stage, 5, body=b"x" * 4_000)
+    assert [one.message_id for one in (await listed(stage, bodies=True)).letters] == ["a4", "a3"]
+    assert len((await listed(stage)).letters) == 5
+    monkeypatch.setattr(dead_letters, "BYTES_MAX", 1)
+    assert [one.message_id for one in (await listed(stage, bodies=True)).letters] == ["a4"]
 
 
 async def frames(stage: Any, **fields: Any) -> list[Any]:
@@ -214,7 +224,7 @@ async def test_bodies_of_letters_are_for_those_who_may_consume_with_the_group(st
     asked = pb.ListDeadLettersRequest(group="g", bodies=True)
     for local in (False, True):
         asked.local = local
-        with pytest.raises(Forbidden, match="consume with group g; leave them out"):
+        with pytest.raises(Forbidden, match="consume with group g; omit them"):
             await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
         response = await stage.as_user("group:g consume", SERVICE + "List", asked, pb.ListDeadLettersResponse)
         assert [one.body for one in response.letters] == [b"poison"] * 2
@@ -222,7 +232,7 @@ async def test_bodies_of_letters_are_for_those_who_may_consume_with_the_group(st
     response = await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
     assert [(one.body, one.body_bytes) for one in response.letters] == [(b"", 6)] * 2
     copy = pb.ReplayDeadLettersRequest(group="g", to_topic="mine")
-    with pytest.raises(Forbidden, match="replay to where they came from"):
+    with pytest.raises(Forbidden, match="replay to the original topics"):
         await stage.as_user("group:g operate; topic:mine publish", SERVICE + "Replay", copy, pb.ReplayProgress)
     assert await arrived(broker, "mine") == []
     grants = "group:g operate,consume; topic:mine publish"

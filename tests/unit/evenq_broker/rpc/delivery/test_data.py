@@ -1,7 +1,6 @@
 """Blocks in and out, beyond the promises in tests/spec/test_cluster.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from evenq.model import MessageQueue, StartFrom
 from evenq.store.log.record import frame_at
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def publish(stage: Any, request: data_pb2.PublishRequest) -> data_pb2.PublishResponse:
@@ -114,7 +111,7 @@ async def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(sta
     assert answer.offsets[0].timestamp_offset == 1
 
 
-def test_the_mark_of_a_message_tells_it_from_another_one_at_its_offset(run: Run) -> None:
+async def test_the_mark_of_a_message_tells_it_from_another_one_at_its_offset(stage: Any) -> None:
     async def marks(stage: Any, *places: tuple[int, int]) -> list[str]:
         request = data_pb2.QueryOffsetsRequest(
             queues=[place(queue_id) for queue_id, _ in places], mark_at=[offset for _, offset in places]
@@ -123,23 +120,20 @@ def test_the_mark_of_a_message_tells_it_from_another_one_at_its_offset(run: Run)
         assert answer.status.code == definition_pb2.Code.OK
         return [at.mark for at in answer.offsets]
 
-    async def story(stage: Any) -> None:
-        await begin(stage)
-        first = await publish(stage, block(place(0), "x", "y"))
-        x, y, *_ = found = await marks(stage, (0, 1), (0, 2), (0, 0), (0, 3), (1, 1))
-        assert found == [x, y, "", "", ""]
-        assert x != y, "both are of the same moment"
-        assert {int(mark.partition(".")[0], 16) for mark in (x, y)} == {first.store_ms}
-        await publish(stage, block(place(0), "z"))
-        assert await marks(stage, (0, 1), (0, 2)) == [x, y]
-        request = data_pb2.QueryOffsetsRequest(queues=[place(0)], mark_at=[1, 2])
-        with pytest.raises(BadRequest, match="2 mark_at for 1 queues"):
-            await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
-        with pytest.raises(BadRequest, match="the limit is 256"):
-            await marks(stage, *[(0, 1)] * 257)
-        assert await marks(stage, *[(0, 1)] * 256, (0, 0)) == [x] * 256 + [""]
-
-    run(story)
+    await begin(stage)
+    first = await publish(stage, block(place(0), "x", "y"))
+    x, y, *_ = found = await marks(stage, (0, 1), (0, 2), (0, 0), (0, 3), (1, 1))
+    assert found == [x, y, "", "", ""]
+    assert x != y, "both are of the same moment"
+    assert {int(mark.partition(".")[0], 16) for mark in (x, y)} == {first.store_ms}
+    await publish(stage, block(place(0), "z"))
+    assert await marks(stage, (0, 1), (0, 2)) == [x, y]
+    request = data_pb2.QueryOffsetsRequest(queues=[place(0)], mark_at=[1, 2])
+    with pytest.raises(BadRequest, match="2 mark_at for 1 queues"):
+        await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+    with pytest.raises(BadRequest, match="the limit is 256"):
+        await marks(stage, *[(0, 1)] * 257)
+    assert await marks(stage, *[(0, 1)] * 256, (0, 0)) == [x] * 256 + [""]
 
 
 async def test_a_commit_beyond_the_queue_is_refused_and_nothing_of_the_call_is_kept(stage: Any) -> None:
@@ -463,5 +457,5 @@ async def test_what_was_passed_does_not_outlive_a_reset_and_hides_nothing_that_i
     progress.commit(*key, 0, allow_backward=True)
     assert progress.lag(*key, 0, 4) == 4
     progress.deliver(queue, [0, 1], 2, deadline_ms=10**15, client_id="")
-    let_go(broker.catalog, broker.ledger, "g", MessageQueue("t", "a", 0))
+    let_go(broker.kernel, "g", MessageQueue("t", "a", 0))
     assert queue.committed == 0, "what a receiver holds is not finished by a lock that moves"

@@ -1,23 +1,20 @@
 """PRIORITY topics: what they take, where it goes, and that the highest is delivered first, retries included."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import messages_of, nack_request, receive_request, v2_message
 
 from evenq.model import MessageType
-from evenq.wire.convert import set_duration_ms, set_ms
+from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, BAD_REQUEST, CONFLICT = 20000, 40000, 40014
 
 
 def message(name: str, priority: int | None = None) -> Any:
-    made = definition_pb2.Message(body=name.encode())
-    made.topic.name = "p"
-    made.system_properties.message_id = name
+    made = v2_message("p", name, name.encode())
     if priority is not None:
         made.system_properties.priority = priority
         made.system_properties.message_type = definition_pb2.PRIORITY
@@ -31,12 +28,8 @@ async def sent(stage: Any, *messages: Any) -> Any:
 
 
 async def received(stage: Any, *, count: int = 32, push: bool = False, queue_id: int = -1) -> list[Any]:
-    asked = service_pb2.ReceiveMessageRequest(batch_size=count, auto_renew=push)
-    asked.group.name, asked.message_queue.topic.name, asked.message_queue.id = "g", "p", queue_id
-    set_duration_ms(asked.long_polling_timeout, 0)
-    set_duration_ms(asked.invisible_duration, 10_000)
-    frames = await stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse)
-    return [frame.message for frame in frames if frame.HasField("message")]
+    asked = receive_request("g", "p", queue=queue_id, poll_ms=0, invisible_ms=10_000, batch_size=count, auto_renew=push)
+    return messages_of(await stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse))
 
 
 def names(messages: list[Any]) -> list[str]:
@@ -72,9 +65,7 @@ async def test_a_message_that_comes_back_stands_with_its_own_priority(stage: Any
     await sent(stage, message("low", 1), message("high", 8))
     high, low = await received(stage)
     for one in (low, high):
-        change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=one.system_properties.receipt_handle)
-        change.group.name, change.topic.name = "g", "p"
-        set_duration_ms(change.invisible_duration, 0)
+        change = nack_request("g", "p", one.system_properties.receipt_handle, 0)
         await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
     await sent(stage, message("middle", 5), message("higher", 9))
     assert names(await received(stage)) == ["higher", "high", "middle", "low"]

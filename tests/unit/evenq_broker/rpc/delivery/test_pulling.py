@@ -1,7 +1,6 @@
 """The pull path of v2 (wire contract 7): offsets that are not there, waiting, and progress that never goes back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from evenq.store import Append
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Committed
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import ack_request, send_request, v2_message
 
 from evenq.errors import StoreCorrupted
 from evenq.model import NO_GENERATION, StartFrom
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def request(*, batch: int = 32, poll_ms: int | None = 0, invisible_ms: int | None = 10_000, **fields: Any) -> Any:
@@ -37,11 +35,9 @@ async def receive(stage: Any, result: Any, **options: Any) -> list[Any]:
 
 async def filled(stage: Any, count: int, **settings: Any) -> Any:
     broker = await stage.broker(**{"default_start_from": "FIRST", "default_queues": 1} | settings)
-    send = service_pb2.SendMessageRequest()
-    for number in range(count):
-        message = send.messages.add(body=b"x" * 1_000)
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    send = service_pb2.SendMessageRequest(
+        messages=[v2_message("t", f"id{number}", b"x" * 1_000) for number in range(count)]
+    )
     if count:
         await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     return broker
@@ -71,9 +67,7 @@ async def test_a_message_that_the_clients_sdk_cannot_receive_becomes_a_dead_lett
     await filled(stage, 0)
     await stage.during(stage.brokers[0].catalog.create_group("g", ordered=ordered, start_from=StartFrom.FIRST))
     for number, size in enumerate((10, 4 << 20, 20)):
-        send = service_pb2.SendMessageRequest()
-        message = send.messages.add(body=b"x" * size)
-        message.topic.name, message.system_properties.message_id = "t", f"id{number}"
+        send = send_request("t", f"id{number}", b"x" * size)
         await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
     bodies: list[int] = []
     while len(bodies) < 2:  # an ordered group gives the next one when the one before it is acknowledged
@@ -81,8 +75,7 @@ async def test_a_message_that_the_clients_sdk_cannot_receive_becomes_a_dead_lett
         got = [frame.message for frame in frames if frame.HasField("message")]
         assert got, frames
         bodies += [len(one.body) for one in got]
-        ack = service_pb2.AckMessageRequest()
-        ack.group.name, ack.topic.name = "g", "t"
+        ack = ack_request("g", "t")
         for one in got:
             ack.entries.add(message_id="id", receipt_handle=one.system_properties.receipt_handle)
         await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
@@ -181,11 +174,7 @@ async def _lost_answer(stage: Any, name: str, *, ordered: bool) -> None:
         for frame in rest[1:-1]:
             ack.entries[0].receipt_handle = frame.message.system_properties.receipt_handle
             await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
-        send = service_pb2.SendMessageRequest()
-        for number in range(2):
-            message = send.messages.add(body=b"x")
-            message.topic.name = "t"
-            message.system_properties.message_id = f"more{number}"
+        send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"more{number}") for number in range(2)])
         await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
         while len(left := await receive(stage, request())) > 1:
             for frame in left[1:-1]:
@@ -250,8 +239,7 @@ async def test_a_member_gets_a_queue_when_what_was_received_of_it_is_finished(st
     assert await stage.during(lock("g", "owner", [queue], wait_ms=0)) == [False]
     assert not messages(await receive(stage, request())), "nothing more is given out meanwhile"
     waiting = asyncio.ensure_future(lock("g", "owner", [queue], wait_ms=3_000))
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
+    ack = ack_request("g", "t")
     ack.entries.add(message_id="m", receipt_handle=got[0].system_properties.receipt_handle)
     await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
     assert await stage.during(waiting) == [True]
@@ -312,28 +300,24 @@ def handler_of(broker: Any) -> Any:
 
 
 @pytest.mark.parametrize("piece_bytes", [0, 128 << 10])
-def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+async def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     monkeypatch.setattr("evenq_broker.rpc.delivery.receive._PIECE_BYTES", piece_bytes)
-
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, 3)
-        context = call_of(stage, 5_000)
-        frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
-        first = await stage.during(anext(frames))
-        if piece_bytes:  # all of it, and the client is gone before that was written
-            assert len(first) == 5
-        else:  # the status and one message; then the client is gone
-            await stage.during(anext(frames))
-        assert len(await receive(stage, request())) == 1, "they are being delivered"
-        await stage.during(frames.aclose())
-        again = await receive(stage, request())
-        places = [frame.message.system_properties.queue_offset for frame in again[1:-1]]
-        assert places == [0, 1, 2]
-        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "no member saw them"
-
-    run(story)
+    broker = await filled(stage, 3)
+    context = call_of(stage, 5_000)
+    frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
+    first = await stage.during(anext(frames))
+    if piece_bytes:  # all of it, and the client is gone before that was written
+        assert len(first) == 5
+    else:  # the status and one message; then the client is gone
+        await stage.during(anext(frames))
+    assert len(await receive(stage, request())) == 1, "they are being delivered"
+    await stage.during(frames.aclose())
+    again = await receive(stage, request())
+    places = [frame.message.system_properties.queue_offset for frame in again[1:-1]]
+    assert places == [0, 1, 2]
+    assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "no member saw them"
 
 
 async def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_waited_for_it(stage: Any) -> None:

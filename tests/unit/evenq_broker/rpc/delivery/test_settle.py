@@ -1,39 +1,31 @@
 """Ack, change and forward (wire contract 3.10 to 3.12), by language."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from evenq_broker.rpc.delivery.settle import ENTRIES_MAX
+from evenq_proofs.v2_requests import ack_request, receive_request, send_request, v2_message
 
 from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, INVALID, MULTIPLE = 20000, 40013, 30000
 
 
 async def held(stage: Any, *, count: int = 2, auto_renew: bool = False, queues: int = 1) -> tuple[Any, list[str]]:
     """A broker and the handles of messages that group `g` holds."""
     broker = await stage.broker(default_start_from="FIRST", default_queues=queues)
-    send = service_pb2.SendMessageRequest()
-    for number in range(count):
-        message = send.messages.add(body=b"x")
-        message.topic.name = "t"
-        message.system_properties.message_id = f"id{number}"
+    send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{number}") for number in range(count)])
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
-    receive = service_pb2.ReceiveMessageRequest(batch_size=count, auto_renew=auto_renew)
-    receive.group.name, receive.message_queue.topic.name = "g", "t"
-    set_duration_ms(receive.invisible_duration, 5_000)
+    receive = receive_request("g", "t", invisible_ms=5_000, batch_size=count, auto_renew=auto_renew)
     frames = await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
     return broker, [f.message.system_properties.receipt_handle for f in frames if f.HasField("message")]
 
 
 async def ack(stage: Any, *handles: str, language: str = "JAVA", topic: str = "t") -> Any:
-    request = service_pb2.AckMessageRequest()
-    request.group.name, request.topic.name = "g", topic
+    request = ack_request("g", topic)
     for handle in handles:
         request.entries.add(message_id="id", receipt_handle=handle)
     return await stage.ask("AckMessage", request, service_pb2.AckMessageResponse, language=language)
@@ -75,10 +67,7 @@ async def test_each_handle_of_an_ack_settles_a_message_of_its_own_queue(stage: A
 
 async def test_a_message_whose_time_is_made_shorter_comes_to_a_poll_that_waits_already(stage: Any) -> None:
     _, (first, _) = await held(stage)
-    receive = service_pb2.ReceiveMessageRequest(batch_size=1)
-    receive.group.name, receive.message_queue.topic.name = "g", "t"
-    set_duration_ms(receive.invisible_duration, 5_000)
-    set_duration_ms(receive.long_polling_timeout, 20_000)
+    receive = receive_request("g", "t", poll_ms=20_000, invisible_ms=5_000, batch_size=1)
     poll = asyncio.ensure_future(stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse))
     await stage.clock.advance(100)
     begun_ms = stage.clock.monotonic_ms()
@@ -100,13 +89,9 @@ async def test_a_handle_is_of_one_group_and_one_topic(stage: Any, group: str, to
     broker, (first, _) = await held(stage)
     await stage.during(broker.catalog.create_topic("other", queues=1))
     await stage.during(broker.catalog.create_group("rival"))
-    send = service_pb2.SendMessageRequest()
-    message = send.messages.add(body=b"x")
-    message.topic.name, message.system_properties.message_id = "other", "id0"
+    send = send_request("other", "id0")
     await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
-    receive = service_pb2.ReceiveMessageRequest(batch_size=1)
-    receive.group.name, receive.message_queue.topic.name = group, topic
-    set_duration_ms(receive.invisible_duration, 5_000)
+    receive = receive_request(group, topic, invisible_ms=5_000, batch_size=1)
     assert len(await stage.frames("ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)) == 3
 
     def in_flight() -> list[tuple[int, int, int, int]]:
@@ -117,8 +102,7 @@ async def test_a_handle_is_of_one_group_and_one_topic(stage: Any, group: str, to
         ]
 
     before = in_flight()
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = group, topic
+    ack = ack_request(group, topic)
     ack.entries.add(message_id="id0", receipt_handle=first)
     assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == INVALID
     change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=first)
@@ -215,8 +199,7 @@ async def test_a_simple_consumer_may_have_more_time_for_the_last_attempt_and_the
 
 async def test_an_answer_names_each_message_and_handle_as_the_request_did(stage: Any) -> None:
     _, handles = await held(stage, count=3)
-    request = service_pb2.AckMessageRequest()
-    request.group.name, request.topic.name = "g", "t"
+    request = ack_request("g", "t")
     names = ["", "id1", "ä" * 100, "x" * 20_000]
     for name, handle in zip(names, [*handles, "forged" * 40], strict=True):
         request.entries.add(message_id=name, receipt_handle=handle)

@@ -1,19 +1,19 @@
 """Answers that push consumers did not take: what comes again at once, and what stays as it is."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.answers import OK_STATUS
+from evenq_proofs.v2_requests import ack_request, nack_request
 
 from evenq.model import BrokerAddress, StartFrom
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 END = service_pb2.ReceiveMessageResponse()
 set_ms(END.delivery_timestamp, 1)
 
@@ -65,39 +65,31 @@ def places(messages: list[Any]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("piece_bytes", [0, 128 << 10])
-def test_an_answer_that_was_not_taken_comes_again_at_once_and_uncounted(
-    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, piece_bytes: int, ordered: bool
+async def test_an_answer_that_was_not_taken_comes_again_at_once_and_uncounted(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, piece_bytes: int, ordered: bool
 ) -> None:
     monkeypatch.setattr("evenq_broker.rpc.delivery.receive._PIECE_BYTES", piece_bytes)
     caplog.set_level(logging.INFO)
-
-    async def story(stage: Any) -> None:
-        await filled(stage, ordered=ordered)
-        first, untaken = await answered(stage, request())
-        expected = [(0, 1)] if ordered else [(0, 1), (1, 1), (2, 1)]
-        assert places(first) == expected
-        assert (await answered(stage, request()))[0] == []
-        await stage.clock.advance(60_000)
-        untaken()
-        assert f"client c did not take an answer: {len(expected)} messages are delivered again" in caplog.text
-        again, _ = await answered(stage, request())
-        assert places(again) == expected
-        untaken()
-        assert (await answered(stage, request()))[0] == [], "they are of another answer now"
-
-    run(story)
+    await filled(stage, ordered=ordered)
+    first, untaken = await answered(stage, request())
+    expected = [(0, 1)] if ordered else [(0, 1), (1, 1), (2, 1)]
+    assert places(first) == expected
+    assert (await answered(stage, request()))[0] == []
+    await stage.clock.advance(60_000)
+    untaken()
+    assert f"client c did not read an answer: {len(expected)} messages are redelivered" in caplog.text
+    again, _ = await answered(stage, request())
+    assert places(again) == expected
+    untaken()
+    assert (await answered(stage, request()))[0] == [], "they are of another answer now"
 
 
 async def test_what_was_finished_or_changed_meanwhile_stays_so(stage: Any) -> None:
     await filled(stage)
     first, untaken = await answered(stage, request())
     handles = [one.system_properties.receipt_handle for one in first]
-    ack = service_pb2.AckMessageRequest()
-    ack.group.name, ack.topic.name = "g", "t"
-    ack.entries.add(receipt_handle=handles[0])
-    change = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=handles[1])
-    change.group.name, change.topic.name = "g", "t"
-    set_duration_ms(change.invisible_duration, 30_000)
+    ack = ack_request("g", "t", handles[0])
+    change = nack_request("g", "t", handles[1], 30_000)
     await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
     await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
     untaken()

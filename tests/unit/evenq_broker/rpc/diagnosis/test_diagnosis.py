@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, diagnosis_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Admin/DiagnoseGroup"
 
 
@@ -102,11 +100,9 @@ async def test_messages_in_queues_that_nobody_can_read_any_more_are_told(stage: 
     broker.ledger.progress.start(group.group_id, topic.topic_id, 1, 1)
     broker.ledger.progress.start(other.group_id, topic.topic_id, 1, 3)
     if how == "closed":
-        await stage.during(
-            scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, force=True, membership=broker.membership)
-        )
+        await stage.during(scale(broker.kernel, "t", 1, force=True, membership=broker.membership))
     else:
-        await stage.during(permit(broker.runtime, broker.catalog, broker.ledger, "t", Permission.WRITE))
+        await stage.during(permit(broker.kernel, "t", Permission.WRITE))
     [one] = (await ask(stage)).findings
     assert (one.kind, one.subject) == ("STRANDED_MESSAGES", "t at a")
     assert one.seen.startswith("2 messages wait in queue a/1 of t, which ")

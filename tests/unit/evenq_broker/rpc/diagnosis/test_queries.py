@@ -1,6 +1,5 @@
 """FindMessages: by id, key, place and time; limits; what a broker without an index says."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet, TopicN
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Admin/FindMessages"
 OK = definition_pb2.Status(code=definition_pb2.OK)
 
@@ -149,13 +147,10 @@ async def test_a_broker_that_is_silent_is_named(stage: Any) -> None:
         ({"queue": common_pb2.Queue(queue_id=7)}, BadRequest),
     ],
 )
-def test_what_makes_no_sense_is_refused(run: Run, given: dict[str, Any], error: type[Exception]) -> None:
-    async def story(stage: Any) -> None:
-        await filled(stage, 1)
-        with pytest.raises(error):
-            await find(stage, **given)
-
-    run(story)
+async def test_what_makes_no_sense_is_refused(stage: Any, given: dict[str, Any], error: type[Exception]) -> None:
+    await filled(stage, 1)
+    with pytest.raises(error):
+        await find(stage, **given)
 
 
 async def test_bodies_are_for_those_who_may_consume_the_topic_that_they_come_from(stage: Any) -> None:
@@ -187,3 +182,26 @@ async def test_a_queue_of_another_topic_than_the_requests_is_refused(stage: Any,
             await find(stage, topic=topic, message_id="id-3", local=local, **response)
     with pytest.raises(BadRequest, match="names no topic"):
         await find(stage, topic="", key="k", local=local)
+
+
+async def test_the_newest_messages_are_the_newest_ones_however_large_they_are(stage: Any) -> None:
+    """20 messages of 1 MiB: an answer has 4 MiB, and had the four oldest of the twenty that were asked for."""
+    await filled(stage, 0)
+    for number in range(20):
+        await send(stage, number, body=bytes(1 << 20))
+    answer = await find(stage, newest_first=True, count_max=20, body_max=10)
+    assert ids(answer) == [f"id-{number}" for number in range(19, 19 - len(answer.messages), -1)]
+    assert len(answer.messages) >= 3
+    assert answer.more
+
+
+async def test_no_newest_message_is_left_out_between_those_of_other_queues(stage: Any) -> None:
+    await filled(stage, 0, queues=2)
+    for number in range(12):
+        await send(stage, number, body=bytes(1 << 20 if number % 2 else 10))
+        await stage.clock.advance(1_000)
+    answer = await find(stage, newest_first=True, count_max=12, body_max=10)
+    found = ids(answer)
+    assert found == [f"id-{number}" for number in range(11, 11 - len(found), -1)], "without a gap"
+    assert 0 < len(found) < 12
+    assert answer.more

@@ -1,16 +1,14 @@
 """TraceMessage: from the send to the acknowledgement or the dead-letter topic, as far as the broker remembers."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.v2_requests import ack_request, nack_request, receive_request, send_request
 
 from evenq.errors import BadRequest, MessageNotFound, NotImplementedYet
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 METHOD = "/evenq.v1.Admin/TraceMessage"
 
 
@@ -18,27 +16,19 @@ async def filled(stage: Any, **settings: Any) -> Any:
     broker = await stage.broker(default_start_from="FIRST", **settings)
     await stage.during(broker.catalog.create_topic("t", queues=1))
     await stage.during(broker.catalog.create_group("g", max_attempts=2))
-    request = service_pb2.SendMessageRequest()
-    message = request.messages.add(body=b"body")
-    message.topic.name = "t"
-    message.system_properties.message_id = "id"
-    message.system_properties.message_type = definition_pb2.NORMAL
+    request = send_request("t", "id", b"body", message_type=definition_pb2.NORMAL)
     assert (await stage.ask("SendMessage", request, service_pb2.SendMessageResponse)).status.code == 20000
     return broker
 
 
 async def receive(stage: Any, *, auto_renew: bool = False, client: str = "c") -> list[Any]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=1, auto_renew=auto_renew)
-    request.group.name, request.message_queue.topic.name = "g", "t"
-    set_duration_ms(request.invisible_duration, 10_000)
-    set_duration_ms(request.long_polling_timeout, 100)
+    request = receive_request("g", "t", poll_ms=100, invisible_ms=10_000, batch_size=1, auto_renew=auto_renew)
     frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse, client=client)
     return [frame.message.system_properties for frame in frames if frame.HasField("message")]
 
 
 async def ack(stage: Any, handle: str) -> None:
-    request = service_pb2.AckMessageRequest()
-    request.group.name, request.topic.name = "g", "t"
+    request = ack_request("g", "t")
     request.entries.add(message_id="id", receipt_handle=handle)
     assert (await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)).status.code == 20000
 
@@ -62,9 +52,7 @@ async def test_each_step_is_told_with_who_and_which_attempt(stage: Any, auto_ren
     [running] = (await trace(stage))[0].groups
     assert (running.group, running.state, running.attempt) == ("g", "IN_FLIGHT", 1)
     assert running.client_id == ("one" if auto_renew else "")
-    request = service_pb2.ChangeInvisibleDurationRequest(receipt_handle=first.receipt_handle, message_id="id")
-    request.group.name, request.topic.name = "g", "t"
-    set_duration_ms(request.invisible_duration, 0)
+    request = nack_request("g", "t", first.receipt_handle, 0, message_id="id")
     await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse, client="one")
     assert (await trace(stage))[0].groups[0].state == "RETRY"
     [second] = await receive(stage, auto_renew=auto_renew, client="two")

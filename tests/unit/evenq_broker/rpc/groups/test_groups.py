@@ -1,7 +1,7 @@
 """Locks on the wire: what is refused, beyond the promises in tests/spec/test_cluster.py."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,8 +14,6 @@ from evenq.model import MessageQueue, Permission
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, diagnosis_pb2, groups_pb2
-
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 async def lock(stage: Any, *queues: common_pb2.Queue, client_id: str = "x") -> Any:
@@ -117,11 +115,10 @@ async def test_a_queue_that_is_closed_while_a_member_waits_for_its_lock_is_not_g
     )
     wanted = MessageQueue("t", "a", 1)
     await stage.until(lambda: broker.membership.locks.waiters("g", wanted) == ["y"])
-    parts = broker.runtime, broker.catalog, broker.ledger
     if closed_by == "fewer queues":
-        await stage.during(scale(*parts, "t", 1, membership=broker.membership))
+        await stage.during(scale(broker.kernel, "t", 1, membership=broker.membership))
     else:
-        await stage.during(permit(*parts, "t", Permission.WRITE))
+        await stage.during(permit(broker.kernel, "t", Permission.WRITE))
     broker.sessions.locking.unlock("g", "x", [wanted])
     response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
     assert [(one.granted, one.committed, one.uid) for one in response.queues] == [(False, -1, "")]

@@ -1,7 +1,6 @@
 """ResetOffsets: plans, moves, what live readers see, several brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,15 @@ import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Committed, decode
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import ack_request, receive_request
 
 from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.model.session_events import OffsetsReset
 from evenq.store import Append
-from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = definition_pb2.Status(code=definition_pb2.OK)
 METHOD = "/evenq.v1.Admin/ResetOffsets"
 
@@ -41,11 +39,9 @@ async def reset(stage: Any, broker: str = "a", **result: Any) -> list[Any]:
 
 
 async def receive(stage: Any, count: int = 32, *, poll_ms: int = 0, auto_renew: bool = False) -> list[Any]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=count, auto_renew=auto_renew)
-    request.group.name, request.message_queue.topic.name = "g", "t"
-    request.message_queue.id = -1
-    set_duration_ms(request.invisible_duration, 600_000)
-    set_duration_ms(request.long_polling_timeout, poll_ms)
+    request = receive_request(
+        "g", "t", queue=-1, poll_ms=poll_ms, invisible_ms=600_000, batch_size=count, auto_renew=auto_renew
+    )
     frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
     return [frame.message.system_properties for frame in frames if frame.HasField("message")]
 
@@ -101,8 +97,7 @@ async def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(
     again = await stage.during(waiting)
     assert [system.queue_offset for system in again] == [3, 4]
     assert stage.clock.monotonic_ms() - started < 1_000
-    request = service_pb2.AckMessageRequest()
-    request.group.name, request.topic.name = "g", "t"
+    request = ack_request("g", "t")
     request.entries.add(message_id="m", receipt_handle=got[0].receipt_handle)
     request.entries.add(message_id="m", receipt_handle=got[3].receipt_handle)
     response = await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
@@ -150,7 +145,7 @@ async def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_ag
     await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
     broker.ledger.progress.commit(1, 1, 0, 4)
     [move] = await reset(stage, to=admin_pb2.EARLIEST)
-    assert (move.owner, "begins there" in move.note) == ("one", True)
+    assert (move.owner, "starts there" in move.note) == ("one", True)
     mail = await stage.during(session.take(broker.sessions))
     assert OffsetsReset((queue,)) in mail
     wire = common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
@@ -269,12 +264,11 @@ async def test_offsets_are_taken_from_another_group_where_it_has_read(stage: Any
         ({"to": admin_pb2.LIKE_GROUP, "source_group": "nobody"}, GroupNotFound),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_fix(run: Run, given: dict[str, Any], error: type[Exception]) -> None:
-    async def story(stage: Any) -> None:
-        broker = await filled(stage, count=1)
-        broker.ledger.progress.commit(1, 1, 0, 1)
-        with pytest.raises(error):
-            await reset(stage, **given)
-        assert broker.ledger.progress.committed(1, 1, 0) == 1
-
-    run(story)
+async def test_what_makes_no_sense_is_refused_with_the_fix(
+    stage: Any, given: dict[str, Any], error: type[Exception]
+) -> None:
+    broker = await filled(stage, count=1)
+    broker.ledger.progress.commit(1, 1, 0, 1)
+    with pytest.raises(error):
+        await reset(stage, **given)
+    assert broker.ledger.progress.committed(1, 1, 0) == 1

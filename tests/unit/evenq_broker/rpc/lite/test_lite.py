@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.delivery.filters import EVERYTHING
 from evenq_broker.core.lite.lite_topics import LITE_QUEUES_FROM
 from evenq_broker.loops.dead_letters.replay import Replay
+from evenq_proofs.v2_requests import ack_request, nack_request, receive_messages, receive_request, v2_message
 
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.lanes import owner_among
@@ -20,7 +20,6 @@ from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, ILLEGAL_TOPIC, CONFLICT, ILLEGAL_LITE_TOPIC = 20000, 40002, 40014, 40020
 TOPIC_QUOTA, SUBSCRIPTION_QUOTA = 42901, 42902
@@ -40,12 +39,7 @@ async def brokers(stage: Any, *names: str, **settings: Any) -> list[Any]:
 
 
 def message(name: str, lite: str = "x") -> Any:
-    made = definition_pb2.Message(body=name.encode())
-    made.topic.name = "p"
-    made.system_properties.message_id = name
-    made.system_properties.lite_topic = lite
-    made.system_properties.message_type = definition_pb2.LITE
-    return made
+    return v2_message("p", name, name.encode(), lite_topic=lite, message_type=definition_pb2.LITE)
 
 
 async def send(stage: Any, *messages: Any, broker: str = "a", language: str = "JAVA") -> Any:
@@ -76,25 +70,13 @@ def receiving(
     through: str = "",
 ) -> asyncio.Task[list[Any]]:  # fmt: skip
     """`through`: the broker that is called, unless it is the one that the request names."""
-    request = service_pb2.ReceiveMessageRequest(batch_size=count, auto_renew=push)
-    request.group.name, request.message_queue.topic.name = "g", "p"
+    request = receive_request("g", "p", batch_size=count, auto_renew=push)
     request.message_queue.broker.name = broker
     set_duration_ms(request.long_polling_timeout, poll_ms)
     set_duration_ms(request.invisible_duration, 30_000)
     headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
 
-    async def collect() -> list[Any]:
-        stream = stage.net.stream(
-            f"{through or broker}:8081",
-            V2 + "ReceiveMessage",
-            request.SerializeToString(),
-            timeout_ms=60_000,
-            metadata=headers,
-        )
-        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
-        return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
-
-    return asyncio.ensure_future(collect())
+    return asyncio.ensure_future(receive_messages(stage.net, f"{through or broker}:8081", request, metadata=headers))
 
 
 async def received(stage: Any, broker: str = "a", **options: Any) -> list[Any]:
@@ -107,8 +89,7 @@ def names(messages: list[Any]) -> list[str]:
 
 
 async def ack(stage: Any, got: Any, *, broker: str = "a") -> int:
-    request = service_pb2.AckMessageRequest()
-    request.group.name, request.topic.name = "g", "p"
+    request = ack_request("g", "p")
     system = got.system_properties
     request.entries.add(
         message_id=system.message_id, receipt_handle=system.receipt_handle, lite_topic=system.lite_topic
@@ -161,11 +142,7 @@ async def test_a_paused_delivery_is_not_counted(stage: Any) -> None:
     await send(stage, message("x0"), message("x1"))
     await sync(stage, ADD, "x")
     [got] = await received(stage)
-    change = service_pb2.ChangeInvisibleDurationRequest(
-        receipt_handle=got.system_properties.receipt_handle, lite_topic="x", suspend=True
-    )
-    change.group.name, change.topic.name = "g", "p"
-    set_duration_ms(change.invisible_duration, 5_000)
+    change = nack_request("g", "p", got.system_properties.receipt_handle, 5_000, lite_topic="x", suspend=True)
     await stage.ask("ChangeInvisibleDuration", change, service_pb2.ChangeInvisibleDurationResponse)
     assert await received(stage) == []
     await stage.clock.advance(5_001)
@@ -500,9 +477,7 @@ async def test_a_message_that_always_fails_goes_to_the_dead_letters_and_back_int
     [got] = await received(stage)
     assert names([got]) == ["x1"], "the next one goes on"
     replay = Replay(
-        a.runtime,
-        a.catalog,
-        a.ledger,
+        a.kernel,
         "g",
         message_filter=EVERYTHING,
         to_topic="",

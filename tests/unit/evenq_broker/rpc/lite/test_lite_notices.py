@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 LITE = {"LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER"}
 
@@ -89,10 +88,8 @@ async def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(
     await asyncio.gather(*listening, return_exceptions=True)
 
 
-async def test_a_client_with_very_many_lite_topics_is_told_of_each(stage: Any) -> None:
-    """More of them than a stream's outbox takes at once."""
-    broker = await stage.broker()
-    await stage.during(broker.catalog.create_topic("p", message_type=MessageType.LITE))
+async def listened(stage: Any) -> tuple[list[Any], asyncio.Task[None]]:
+    """What a lite consumer gets on its stream, after the first event; and the task to cancel."""
     events: list[Any] = []
 
     async def listen() -> None:
@@ -104,6 +101,14 @@ async def test_a_client_with_very_many_lite_topics_is_told_of_each(stage: Any) -
 
     listening = asyncio.ensure_future(listen())
     await stage.until(lambda: events)
+    return events, listening
+
+
+async def test_a_client_with_very_many_lite_topics_is_told_of_each(stage: Any) -> None:
+    """More of them than a stream's outbox takes at once."""
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("p", message_type=MessageType.LITE))
+    events, listening = await listened(stage)
     names = [f"n{number}" for number in range(1_000)]
     request = s.SyncLiteSubscriptionRequest(lite_topic_set=names, action=d.COMPLETE_ADD)
     request.topic.name, request.group.name = "p", "g"
@@ -119,17 +124,7 @@ async def test_a_client_with_very_many_lite_topics_is_told_of_each(stage: Any) -
 async def test_46_a_client_that_repeats_a_set_of_a_deleted_topic_is_told_on_its_stream(stage: Any) -> None:
     """Its stream was not open when the topic was deleted; official SDKs take an error of a repeated set for a hiccup."""
     await stage.broker()
-    events: list[Any] = []
-
-    async def listen() -> None:
-        headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
-        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
-        requests = _settings(d.LITE_PUSH_CONSUMER)
-        async for frame in stage.net.stream("a:8081", method, requests, timeout_ms=None, metadata=headers):
-            events.append(s.TelemetryCommand.FromString(frame))  # noqa: PERF401  one by one, as they come
-
-    listening = asyncio.ensure_future(listen())
-    await stage.until(lambda: events)
+    events, listening = await listened(stage)
     request = s.SyncLiteSubscriptionRequest(lite_topic_set=["x", "y"], action=d.COMPLETE_ADD)
     request.topic.name, request.group.name = "deleted", "g"
     answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse)

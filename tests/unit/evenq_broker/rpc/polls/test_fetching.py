@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from evenq_broker.core.cluster.routes import RegisteredBroker
@@ -14,7 +14,6 @@ from evenq.model import BrokerAddress
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 ASKED = service_pb2.ReceiveMessageRequest(batch_size=7, attempt_id="x")
 
 
@@ -52,7 +51,7 @@ async def fetched(stage: Any, peer: Peer) -> Any:
     net, broker.runtime.net = broker.runtime.net, peer
     try:
         return await stage.during(
-            fetch(broker.runtime, broker.catalog, "b", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster)
+            fetch(broker.kernel, "b", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster)
         )
     finally:
         await stage.clock.advance(1)
@@ -79,12 +78,7 @@ async def test_a_broker_that_breaks_before_a_message_or_that_nobody_knows_has_no
     assert await fetched(stage, Peer()) is None
     assert await fetched(stage, Peer(OK_STATUS)) is None
     broker = stage.brokers[-1]
-    assert (
-        await fetch(
-            broker.runtime, broker.catalog, "unknown", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster
-        )
-        is None
-    )
+    assert await fetch(broker.kernel, "unknown", ASKED, RpcContext("m", [], "p", None), cluster=broker.cluster) is None
 
 
 async def test_what_the_client_does_not_take_goes_back_uncounted(stage: Any) -> None:

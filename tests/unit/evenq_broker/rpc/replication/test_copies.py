@@ -186,8 +186,8 @@ def test_the_copy_that_is_to_lead_does_it_whoever_is_asked() -> None:
     [
         ({"broker_name": "b"}, BadRequest, "a copy of broker group broker-a, not of 'b'"),
         ({"accept_data_loss": True}, BadRequest, "names no copy"),
-        ({"copy": 1, "reason": "x" * 201}, BadRequest, "has 201 characters, at most 200"),
-        ({"copy": 9, "accept_data_loss": True}, PreconditionFailed, "copy 9 of broker group broker-a must be asked"),
+        ({"copy": 1, "reason": "x" * 201}, BadRequest, "has 201 characters, the limit is 200"),
+        ({"copy": 9, "accept_data_loss": True}, PreconditionFailed, "copy 9 of broker group broker-a must be called"),
         ({"copy": 2, "accept_data_loss": True}, ConnectionFailed, "copy 2 of broker group broker-a at host-2:1"),
     ],
 )

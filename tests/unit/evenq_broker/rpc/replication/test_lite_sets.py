@@ -8,12 +8,12 @@ import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, Subscriber
 from evenq_broker.loops.replication.lite_sets import METHOD
 from evenq_broker.loops.wire.lite import accepted, lite_sets_for_copy
-from evenq_broker.rpc.access import ACCESS
 from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
+from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import Action
 
 ADDRESS = "host-0:8083"
@@ -42,4 +42,4 @@ def test_the_leader_of_another_group_is_refused() -> None:
 
 
 def test_it_is_for_servers_alone() -> None:
-    assert ACCESS[METHOD].action is Action.INTERNAL
+    assert CALLS[METHOD].access.action is Action.INTERNAL

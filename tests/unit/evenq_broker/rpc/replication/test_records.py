@@ -10,7 +10,7 @@ import pytest
 from evenq_broker.loops.replication.incoming_links import IncomingLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.wire.records import WantedRecords
-from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.loops.wire.replication import LinkOpening
 from evenq_broker.rpc.replication.records import FETCHES_MAX, record_rpcs
 from evenq_proofs.loop_net import LoopNet
 
@@ -18,7 +18,7 @@ from evenq.errors import BadRequest, HaNotAvailable, NotFound, TooManyRequests
 from evenq.runtime.clock import FakeClock
 
 ADDRESS = "host-0:8081"
-WHO = Opening("c", "broker-a", 1, 0)
+WHO = LinkOpening("c", "broker-a", 1, 0)
 LOG = bytes(range(256)) * 20_000
 
 
@@ -42,67 +42,55 @@ class Source:
 Ask = Callable[..., Awaitable[bytes]]
 
 
-def run(story: Callable[[Source, Ask], Awaitable[None]]) -> None:
-    async def told() -> None:
-        clock, source = FakeClock(), Source()
-        links = IncomingLinks(
-            cluster="c", group="broker-a", own_id=0, members=(0, 1), clock=clock, rng=random.Random(1)
-        )
-        net = LoopNet(clock)
-        net.serve(ADDRESS, record_rpcs(links, source))
+@pytest.fixture
+def running() -> tuple[Source, Ask]:
+    clock, source = FakeClock(), Source()
+    links = IncomingLinks(cluster="c", group="broker-a", own_id=0, members=(0, 1), clock=clock, rng=random.Random(1))
+    net = LoopNet(clock)
+    net.serve(ADDRESS, record_rpcs(links, source))
 
-        def ask(start: int, end: int, who: Opening = WHO) -> Awaitable[bytes]:
-            return fetch_records(net, ADDRESS, who, WantedRecords(start, end, 3), clock=clock)
+    def ask(start: int, end: int, who: LinkOpening = WHO) -> Awaitable[bytes]:
+        return fetch_records(net, ADDRESS, who, WantedRecords(start, end, 3), clock=clock)
 
-        await story(source, ask)
-
-    asyncio.run(told())
+    return source, ask
 
 
-def test_what_the_source_gives_comes_whole() -> None:
-    async def story(source: Source, ask: Ask) -> None:
-        assert await ask(7, 3_000_000) == LOG[7:3_000_000]
-        assert source.wanted == [WantedRecords(7, 3_000_000, 3)]
-
-    run(story)
+async def test_what_the_source_gives_comes_whole(running: tuple[Source, Ask]) -> None:
+    source, ask = running
+    assert await ask(7, 3_000_000) == LOG[7:3_000_000]
+    assert source.wanted == [WantedRecords(7, 3_000_000, 3)]
 
 
 @pytest.mark.parametrize(
     "who",
     [
-        Opening("other", "broker-a", 1, 0), Opening("c", "broker-b", 1, 0), Opening("c", "broker-a", 2, 0),
-        Opening("c", "broker-a", 1, 1), Opening("c", "broker-a", 0, 0),
+        LinkOpening("other", "broker-a", 1, 0), LinkOpening("c", "broker-b", 1, 0), LinkOpening("c", "broker-a", 2, 0),
+        LinkOpening("c", "broker-a", 1, 1), LinkOpening("c", "broker-a", 0, 0),
     ],
 )  # fmt: skip
-def test_who_is_no_other_copy_of_this_group_gets_nothing(who: Opening) -> None:
-    async def story(source: Source, ask: Ask) -> None:
-        with pytest.raises(BadRequest):
-            await ask(0, 9, who)
-        assert source.wanted == []
-
-    run(story)
+async def test_who_is_no_other_copy_of_this_group_gets_nothing(running: tuple[Source, Ask], who: LinkOpening) -> None:
+    source, ask = running
+    with pytest.raises(BadRequest):
+        await ask(0, 9, who)
+    assert source.wanted == []
 
 
 @pytest.mark.parametrize("trouble", [BadRequest("no"), NotFound("gone"), HaNotAvailable("not known")])
-def test_a_refusal_of_the_source_is_told(trouble: Exception) -> None:
-    async def story(source: Source, ask: Ask) -> None:
-        source.trouble = trouble
-        with pytest.raises(type(trouble), match=str(trouble)):
-            await ask(0, 9)
-
-    run(story)
+async def test_a_refusal_of_the_source_is_told(running: tuple[Source, Ask], trouble: Exception) -> None:
+    source, ask = running
+    source.trouble = trouble
+    with pytest.raises(type(trouble), match=str(trouble)):
+        await ask(0, 9)
 
 
-def test_only_a_few_answers_are_read_at_once() -> None:
-    async def story(source: Source, ask: Ask) -> None:
-        source.hold.clear()
-        held = [asyncio.ensure_future(ask(0, 9)) for _ in range(FETCHES_MAX)]
-        while len(source.wanted) < FETCHES_MAX:  # noqa: ASYNC110  # the source's own list is looked at
-            await asyncio.sleep(0)
-        with pytest.raises(TooManyRequests, match=f"{FETCHES_MAX} answers"):
-            await ask(0, 9)
-        source.hold.set()
-        assert await asyncio.gather(*held) == [LOG[:9]] * FETCHES_MAX
-        assert await ask(0, 9) == LOG[:9]
-
-    run(story)
+async def test_only_a_few_answers_are_read_at_once(running: tuple[Source, Ask]) -> None:
+    source, ask = running
+    source.hold.clear()
+    held = [asyncio.ensure_future(ask(0, 9)) for _ in range(FETCHES_MAX)]
+    while len(source.wanted) < FETCHES_MAX:  # noqa: ASYNC110  # the source's own list is looked at
+        await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests, match=f"{FETCHES_MAX} answers"):
+        await ask(0, 9)
+    source.hold.set()
+    assert await asyncio.gather(*held) == [LOG[:9]] * FETCHES_MAX
+    assert await ask(0, 9) == LOG[:9]

@@ -1,6 +1,5 @@
 """Resizing through any broker: it reaches those it is for, and says who did not answer."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 Change = admin_pb2.DrainBrokerRequest
 
 

@@ -1,6 +1,5 @@
 """Messages of one group end in one order whichever broker their producers chose (checklist 21)."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from evenq.model.lanes import home_of, lane_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = definition_pb2.OK
 V2 = "/apache.rocketmq.v2.MessagingService/"
 

@@ -1,17 +1,16 @@
 """Delayed messages: not before their time, then once; taken back before it; all of it across a restart."""
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import messages_of, receive_request
 
 from evenq.model import MessageType, StartFrom
-from evenq.wire.convert import set_duration_ms, set_ms
+from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, BAD_REQUEST = 20000, 40000
 
 
@@ -31,13 +30,8 @@ async def send(stage: Any, *delays_ms: int) -> Any:
 
 
 async def receive(stage: Any) -> list[Any]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=32)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
-    request.invisible_duration.seconds = 600
-    set_duration_ms(request.long_polling_timeout, 0)
-    request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, "*"
-    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
-    return [frame.message for frame in frames if frame.HasField("message")]
+    request = receive_request("g", "t", queue=-1, poll_ms=0, invisible_ms=600_000, tags="*", batch_size=32)
+    return messages_of(await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
 
 
 async def recall(stage: Any, handle: str, topic: str = "t", broker: str = "a") -> Any:

@@ -1,6 +1,5 @@
 """SendMessage (wire contract 3.7): a verdict at both levels, queues in turn, limits reached."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from evenq.errors import StoreFull
 from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = 20000
 READ = PlainSends.read
 

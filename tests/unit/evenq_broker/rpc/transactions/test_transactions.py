@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,11 @@ from typing import Any
 import pytest
 from evenq_broker.core.transactions.table import TransactionOutcome
 from evenq_broker.settings import StoreSettings
+from evenq_proofs.v2_requests import messages_of, receive_request
 
-from evenq.errors import StoreFull
+from evenq.client.async_admin import Admin
+from evenq.client.wiring import ClientContext
+from evenq.errors import MessageNotFound, PreconditionFailed, StoreFull
 from evenq.model import MessageType, StartFrom
 from evenq.model.names import GIVEN_UP_TOPIC
 from evenq.runtime.tasks import spawn
@@ -21,7 +26,6 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
-Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK, BAD_REQUEST, INVALID_ID, CONFLICT, TOO_MANY = 20000, 40000, 40008, 40014, 42900
 COMMIT, ROLLBACK, UNKNOWN = v2.COMMIT, v2.ROLLBACK, v2.TRANSACTION_RESOLUTION_UNSPECIFIED
 
@@ -60,13 +64,8 @@ async def end(stage: Any, name: str, resolution: int, *, topic: str = "t", broke
 
 
 async def receive(stage: Any, topic: str = "t") -> list[v2.Message]:
-    request = service_pb2.ReceiveMessageRequest(batch_size=32)
-    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", topic, -1
-    request.invisible_duration.seconds = 600
-    set_duration_ms(request.long_polling_timeout, 0)
-    request.filter_expression.type, request.filter_expression.expression = v2.TAG, "*"
-    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
-    return [frame.message for frame in frames if frame.HasField("message")]
+    request = receive_request("g", topic, queue=-1, poll_ms=0, invisible_ms=600_000, tags="*", batch_size=32)
+    return messages_of(await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
 
 
 async def begun(stage: Any, name: str = "a", **settings: Any) -> Any:
@@ -294,6 +293,53 @@ async def test_after_the_last_check_it_is_given_up_into_a_topic_that_everybody_r
     }  # fmt: skip
     assert await end(stage, name, COMMIT) == INVALID_ID
     assert await receive(stage) == []
+    await sender.close()
+
+
+@asynccontextmanager
+async def admin_of(stage: Any) -> AsyncIterator[Admin]:
+    context = ClientContext(clock=stage.clock, rng=random.Random(3), net=stage.net)
+    admin = Admin(endpoint="a:8081", context=context)
+    yield admin
+    await stage.during(admin.close())
+
+
+async def test_one_that_was_given_up_is_checked_again_by_its_first_id(stage: Any) -> None:
+    broker = await begun(
+        stage, transaction_checks_max=1, transaction_check_interval_ms=1_000, duplicates_window_ms=1_000
+    )
+    sender = await producer(stage, "sender", "t")
+    await begin(stage)
+    await stage.until(lambda: broker.transactions.stats.given_up == 1)
+    async with admin_of(stage) as admin:
+        [given_up] = (await stage.during(admin.peek_messages(GIVEN_UP_TOPIC))).messages
+        assert await stage.during(admin.check_again(given_up.queue, given_up.offset)) == "id0"
+        [waiting] = (await stage.during(admin.list_scheduled("t"))).messages
+    assert (waiting.message_id, waiting.kind) == ("id0", "TRANSACTION")
+    await stage.until(lambda: len(sender.checks) == 2)
+    again = sender.checks[1]
+    assert again.message.body == b"body 0"
+    assert dict(again.message.user_properties) == {"number": "0"}
+    assert (again.message.system_properties.tag, list(again.message.system_properties.keys)) == ("a", ["key0"])
+    assert await end(stage, again.transaction_id, COMMIT) == OK
+    [message] = await receive(stage)
+    assert (message.system_properties.message_id, message.body) == ("id0", b"body 0")
+    await sender.close()
+
+
+async def test_a_check_again_within_the_window_of_duplicates_is_an_error_that_says_so(stage: Any) -> None:
+    broker = await begun(
+        stage, transaction_checks_max=1, transaction_check_interval_ms=1_000, duplicates_window_ms=600_000
+    )
+    sender = await producer(stage, "sender", "t")
+    await begin(stage)
+    await stage.until(lambda: broker.transactions.stats.given_up == 1)
+    async with admin_of(stage) as admin:
+        [given_up] = (await stage.during(admin.peek_messages(GIVEN_UP_TOPIC))).messages
+        with pytest.raises(PreconditionFailed, match="duplicates_window_ms"):
+            await stage.during(admin.check_again(given_up.queue, given_up.offset))
+        with pytest.raises(MessageNotFound, match="no transaction is at offset 7"):
+            await stage.during(admin.check_again(given_up.queue, 7))
     await sender.close()
 
 

@@ -1523,3 +1523,117 @@ class ListClientsResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "clients", "silent"]) -> None: ...
+
+class ListScheduledRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    max: builtins.int
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        max: builtins.int | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "max", "local"]) -> None: ...
+
+class ScheduledMessage(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    topic: builtins.str
+    kind: builtins.str
+    due_ms: builtins.int
+    stored_ms: builtins.int
+    message_id: builtins.str
+    tag: builtins.str
+    @builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    body_bytes: builtins.int
+    recall_handle: builtins.str
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        topic: builtins.str | None = ...,
+        kind: builtins.str | None = ...,
+        due_ms: builtins.int | None = ...,
+        stored_ms: builtins.int | None = ...,
+        message_id: builtins.str | None = ...,
+        tag: builtins.str | None = ...,
+        keys: Iterable[builtins.str] | None = ...,
+        body_bytes: builtins.int | None = ...,
+        recall_handle: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "topic", "kind", "due_ms", "stored_ms", "message_id", "tag", "keys", "body_bytes", "recall_handle"]) -> None: ...
+
+class ListScheduledResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[ScheduledMessage]: ...
+    more: builtins.bool
+    @builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        messages: Iterable[ScheduledMessage] | None = ...,
+        more: builtins.bool | None = ...,
+        silent: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "messages", "more", "silent"]) -> None: ...
+
+class DescribeCallerRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+class CallerGrant(_Message):
+    DESCRIPTOR: Descriptor
+
+    resource: builtins.str
+    @builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        resource: builtins.str | None = ...,
+        actions: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["resource", "actions"]) -> None: ...
+
+class DescribeCallerResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    user: builtins.str
+    admin: builtins.bool
+    @builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[CallerGrant]: ...
+    broker_name: builtins.str
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        user: builtins.str | None = ...,
+        admin: builtins.bool | None = ...,
+        grants: Iterable[CallerGrant] | None = ...,
+        broker_name: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "user", "admin", "grants", "broker_name"]) -> None: ...

@@ -28,13 +28,15 @@ _FILE = (
     b'\x12\x0e\n\x06topics\x18\x01 \x03(\t"\x9d\x01\n\x11GetRoutesResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apac'
     b'he.rocketmq.v2.Status\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12$\n\x06routes\x18\x03 \x03(\x0b2\x14.evenq.v1.Top'
     b'icRoute\x12%\n\x07brokers\x18\x04 \x03(\x0b2\x14.evenq.v1.BrokerInfo"%\n\x12WatchRoutesRequest\x12\x0f\n\x07watch'
-    b'er\x18\x01 \x01(\t"\x8e\x01\n\nRouteEvent\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x12\n\nnameserver\x18\x02 '
+    b'er\x18\x01 \x01(\t"\xb2\x01\n\nRouteEvent\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x12\n\nnameserver\x18\x02 '
     b'\x01(\t\x12\x10\n\x08snapshot\x18\x03 \x01(\x08\x12&\n\x07brokers\x18\x04 \x03(\x0b2\x15.evenq.v1.BrokerState\x12'
-    b'\x0f\n\x07removed\x18\x05 \x03(\t\x12\x10\n\x08settling\x18\x06 \x01(\x082\xf7\x02\n\x08Registry\x12A\n\x08Regist'
-    b'er\x12\x19.evenq.v1.RegisterRequest\x1a\x1a.evenq.v1.RegisterResponse\x12T\n\tHeartbeat\x12".evenq.v1.RegistryHea'
-    b'rtbeatRequest\x1a#.evenq.v1.RegistryHeartbeatResponse\x12G\n\nUnregister\x12\x1b.evenq.v1.UnregisterRequest\x1a'
-    b'\x1c.evenq.v1.UnregisterResponse\x12D\n\tGetRoutes\x12\x1a.evenq.v1.GetRoutesRequest\x1a\x1b.evenq.v1.GetRoutesRe'
-    b'sponse\x12C\n\x0bWatchRoutes\x12\x1c.evenq.v1.WatchRoutesRequest\x1a\x14.evenq.v1.RouteEvent0\x01b\x06proto3'
+    b'\x0f\n\x07removed\x18\x05 \x03(\t\x12\x10\n\x08settling\x18\x06 \x01(\x08\x12"\n\x04left\x18\x07 \x03(\x0b2\x14.e'
+    b'venq.v1.LeftBroker"B\n\nLeftBroker\x12$\n\x05state\x18\x01 \x01(\x0b2\x15.evenq.v1.BrokerState\x12\x0e\n\x06ago_m'
+    b's\x18\x02 \x01(\x032\xf7\x02\n\x08Registry\x12A\n\x08Register\x12\x19.evenq.v1.RegisterRequest\x1a\x1a.evenq.v1.R'
+    b'egisterResponse\x12T\n\tHeartbeat\x12".evenq.v1.RegistryHeartbeatRequest\x1a#.evenq.v1.RegistryHeartbeatResponse'
+    b'\x12G\n\nUnregister\x12\x1b.evenq.v1.UnregisterRequest\x1a\x1c.evenq.v1.UnregisterResponse\x12D\n\tGetRoutes\x12'
+    b'\x1a.evenq.v1.GetRoutesRequest\x1a\x1b.evenq.v1.GetRoutesResponse\x12C\n\x0bWatchRoutes\x12\x1c.evenq.v1.WatchRou'
+    b'tesRequest\x1a\x14.evenq.v1.RouteEvent0\x01b\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

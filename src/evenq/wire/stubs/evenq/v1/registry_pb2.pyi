@@ -295,6 +295,8 @@ class RouteEvent(_Message):
     @builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
     settling: builtins.bool
+    @builtins.property
+    def left(self) -> _containers.RepeatedCompositeFieldContainer[LeftBroker]: ...
 
     def __init__(
         self,
@@ -305,5 +307,22 @@ class RouteEvent(_Message):
         brokers: Iterable[BrokerState] | None = ...,
         removed: Iterable[builtins.str] | None = ...,
         settling: builtins.bool | None = ...,
+        left: Iterable[LeftBroker] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["version", "nameserver", "snapshot", "brokers", "removed", "settling"]) -> None: ...
+    def ClearField(self, field_name: Literal["version", "nameserver", "snapshot", "brokers", "removed", "settling", "left"]) -> None: ...
+
+class LeftBroker(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def state(self) -> BrokerState: ...
+    ago_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        state: BrokerState | None = ...,
+        ago_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["state"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["state", "ago_ms"]) -> None: ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -100,3 +102,58 @@ def test_a_mock_is_a_function_like_any_other() -> None:
     check_function("listener", Mock(), "messages", awaited_by="evenq.aio.PushConsumer")
     with pytest.raises(BadRequest, match="coroutine function"):
         check_function("listener", AsyncMock(), "messages", awaited_by="evenq.aio.PushConsumer")
+
+
+def one_message(message: evenq.ReceivedMessage) -> None: ...
+
+
+def list_of_bodies(messages: list[bytes]) -> None: ...
+
+
+def text(messages: str) -> None: ...
+
+
+class Method:
+    def listen(self, message: evenq.ReceivedMessage) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (one_message, "parameter message is annotated as ReceivedMessage"),
+        (list_of_bodies, r"parameter messages is annotated as list\[bytes\]"),
+        (text, "parameter messages is annotated as str"),
+        (Method().listen, "parameter message is annotated as ReceivedMessage"),
+        (partial(one_message), "parameter message is annotated as ReceivedMessage"),
+        (Method, "is the class Method"),
+    ],
+)
+def test_a_listener_for_something_else_than_a_list_of_messages_is_refused_with_the_right_signature(
+    bad: object, named: str
+) -> None:
+    with pytest.raises(BadRequest, match=named) as caught:
+        evenq.PushConsumer(group="g", subscriptions={"t": "*"}, listener=bad)  # type: ignore[arg-type]  # that is the mistake
+    assert "`def listener(messages: list[evenq.ReceivedMessage]): ...`" in str(caught.value)
+
+
+def sequence(messages: Sequence[evenq.ReceivedMessage]) -> None: ...
+
+
+def anything(messages: Any) -> None: ...
+
+
+def bare(messages: list) -> None: ...  # type: ignore[type-arg]  # as many write it
+
+
+def several(*messages: list[evenq.ReceivedMessage]) -> None: ...
+
+
+def either(messages: list[evenq.ReceivedMessage] | None) -> None: ...
+
+
+def unknown(messages: NotImported) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - a name of `if TYPE_CHECKING`
+
+
+@pytest.mark.parametrize("good", [sequence, anything, bare, several, either, unknown, print])
+def test_annotations_that_a_list_of_messages_fits_pass(good: object) -> None:
+    check_function("listener", good, "messages", items=evenq.ReceivedMessage)

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.reading.outcome import Retry, failures
 from evenq.errors import BadRequest
-from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import ReceivedMessage
 
 
 def message(offset: int) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t",
-        body=b"x",
-        message_id=f"m{offset}",
-        tag=None,
-        keys=(),
-        properties={},
-        message_group=None,
-        queue=MessageQueue("t", "b", 0),
-        queue_offset=QueueOffset(offset),
-        born_ms=0,
-        store_ms=0,
-    )
+    return received_message(offset)
 
 
 CHUNK = [message(offset) for offset in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.calls import FINISHED
 from evenq.client.core.reading.past_deliveries import PastDeliveries
@@ -13,10 +14,7 @@ QUEUE = MessageQueue("t", "b", 0)
 
 
 def message(offset: int, attempt: int = 1) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t", body=b"x", message_id=str(offset), tag=None, keys=(), properties={}, message_group=None, queue=QUEUE, queue_offset=QueueOffset(offset),
-        born_ms=0, store_ms=0, delivery_attempt=attempt,
-    )  # fmt: skip
+    return received_message(offset, message_id=str(offset), queue=QUEUE, delivery_attempt=attempt)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from evenq_proofs.received import received_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,19 +17,7 @@ QUEUE = MessageQueue("t", "b", 0)
 
 
 def message(offset: int) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t",
-        body=b"12345",
-        message_id=str(offset),
-        tag=None,
-        keys=(),
-        properties={},
-        message_group=None,
-        queue=QUEUE,
-        queue_offset=QueueOffset(offset),
-        born_ms=0,
-        store_ms=0,
-    )
+    return received_message(offset, body=b"12345", message_id=str(offset), queue=QUEUE)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,17 +1,21 @@
 """A reply is made of what its request says."""
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.sending.requests import CORRELATION, reply_to, stamped
 from evenq.errors import BadRequest
-from evenq.model import Message, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import Message, MessageQueue, ReceivedMessage
 
 
 def received(message: Message) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic=message.topic, body=message.body, message_id="m", tag=None, keys=(), properties=message.properties,
-        message_group=None, queue=MessageQueue("t", "a", 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0,
-    )  # fmt: skip
+    return received_message(
+        topic=message.topic,
+        body=message.body,
+        message_id="m",
+        properties=message.properties,
+        queue=MessageQueue("t", "a", 0),
+    )
 
 
 def test_a_reply_goes_where_the_request_says_with_its_id() -> None:
@@ -23,5 +27,5 @@ def test_a_reply_goes_where_the_request_says_with_its_id() -> None:
 
 
 def test_a_message_that_asks_for_no_reply_gets_none() -> None:
-    with pytest.raises(BadRequest, match="asks for no reply"):
+    with pytest.raises(BadRequest, match="does not expect a reply"):
         reply_to(received(Message(topic="t", body=b"x")), b"!")

@@ -143,5 +143,5 @@ def test_growing_says_what_is_missing_when_its_time_is_over() -> None:
     alone = replace(group(0, 4), mode="")
     with pytest.raises(RequestTimeout, match="it was not restarted with its replication settings yet"):
         grown(alone, wait_ms=500)
-    with pytest.raises(BadRequest, match="2 copies cannot be in sync of the 1"):
+    with pytest.raises(BadRequest, match="2 copies cannot be in sync, as the group is to have 1"):
         play(lambda clock: copies_grown(Copies(), clock, "g", {0: "h:0"}, in_sync_min=2, wait_ms=500))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 
 from evenq.client.loops.clients.broker_connection import TELL_MS, BrokerConnection
 from evenq.client.loops.clients.troubles import Troubles
@@ -38,34 +39,28 @@ class Broker:
             listening.cancel()
 
 
-def play(
-    story: Callable[[FakeClock, Broker, BrokerConnection[str, str], list[str], list[str]], Awaitable[None]],
-) -> None:
-    async def body() -> None:
-        clock, broker = FakeClock(), Broker()
-        words, heard = ["hello"], []
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[FakeClock, Broker, BrokerConnection[str, str], list[str], list[str]]]:
+    clock, broker = FakeClock(), Broker()
+    words, heard = ["hello"], []
 
-        async def hear(said: str) -> None:
-            heard.append(said)
+    async def hear(said: str) -> None:
+        heard.append(said)
 
-        connection = BrokerConnection(
-            broker.stream, tell=lambda: words[-1], hear=hear, clock=clock, rng=random.Random(1), name="connection",
-            what="the connection", troubles=Troubles(clock, who="tests"),
-        )  # fmt: skip
-        await clock.advance(1)
-        try:
-            await story(clock, broker, connection, words, heard)
-        finally:
-            connection.task.cancel()
-            await asyncio.gather(connection.task, return_exceptions=True)
-
-    asyncio.run(body())
+    connection = BrokerConnection(
+        broker.stream, tell=lambda: words[-1], hear=hear, clock=clock, rng=random.Random(1), name="connection",
+        what="the connection", troubles=Troubles(clock, who="tests"),
+    )  # fmt: skip
+    await clock.advance(1)
+    try:
+        yield clock, broker, connection, words, heard
+    finally:
+        connection.task.cancel()
+        await asyncio.gather(connection.task, return_exceptions=True)
 
 
-def test_it_tells_at_once_then_news_then_again_and_again() -> None:
-    async def story(
-        clock: FakeClock, broker: Broker, connection: BrokerConnection[str, str], words: list[str], heard: list[str]
-    ) -> None:
+async def test_it_tells_at_once_then_news_then_again_and_again() -> None:
+    async with running() as (clock, broker, connection, words, heard):
         assert broker.received == [["hello"]]
         words.append("news")
         connection.news()
@@ -76,13 +71,9 @@ def test_it_tells_at_once_then_news_then_again_and_again() -> None:
         await clock.advance(1)
         assert heard == ["yes"]
 
-    play(story)
 
-
-def test_a_broken_line_is_opened_again_after_growing_pauses_and_told_once() -> None:
-    async def story(
-        clock: FakeClock, broker: Broker, connection: BrokerConnection[str, str], words: list[str], heard: list[str]
-    ) -> None:
+async def test_a_broken_line_is_opened_again_after_growing_pauses_and_told_once() -> None:
+    async with running() as (clock, broker, connection, words, _heard):
         for _ in range(3):
             broker.says.put_nowait(ConnectionFailed("gone"))
         await clock.advance(150)
@@ -95,5 +86,3 @@ def test_a_broken_line_is_opened_again_after_growing_pauses_and_told_once() -> N
         await clock.advance(1)
         assert broker.received[-1] == ["hello", "news while nothing breaks"]
         assert not connection.task.done()
-
-    play(story)

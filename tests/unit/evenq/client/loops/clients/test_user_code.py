@@ -17,17 +17,14 @@ from evenq.client.loops.clients.user_code import NotCalled, UserCodeFailed, in_t
      GeneratorExit()],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_what_would_harm_the_loop_is_a_failure_like_any_other(error: BaseException) -> None:
+async def test_what_would_harm_the_loop_is_a_failure_like_any_other(error: BaseException) -> None:
     def code() -> None:
         raise error
 
-    async def story() -> None:
-        with pytest.raises(UserCodeFailed) as raised:
-            await asyncio.wait_for(in_thread(None, code), 60)
-        assert raised.value.__cause__ is error
-        assert await in_thread(None, lambda number: number + 1, 2) == 3
-
-    asyncio.run(story())
+    with pytest.raises(UserCodeFailed) as raised:
+        await asyncio.wait_for(in_thread(None, code), 60)
+    assert raised.value.__cause__ is error
+    assert await in_thread(None, lambda number: number + 1, 2) == 3
 
 
 async def test_an_ordinary_exception_stays_what_it_is() -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 import pytest
+from evenq_proofs.received import received_message
 from evenq_proofs.waiting import until_async
 
 from evenq.allocation import by_name
@@ -26,7 +27,7 @@ from evenq.client.core.calls import (
     Welcome,
 )
 from evenq.client.core.routes.route import Route
-from evenq.client.loops.consumers.pushing import Pushing, PushPlan
+from evenq.client.loops.consumers.pushing import PushLoop, PushPlan
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed, IllegalOffset, PreconditionFailed, QueueReplaced, TopicNotFound
 from evenq.model import (
@@ -296,19 +297,7 @@ class Calls:
 
 
 def received(queue: MessageQueue, offset: int, body: bytes) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t",
-        body=body,
-        message_id=body.decode(),
-        tag=None,
-        keys=(),
-        properties={},
-        message_group=None,
-        queue=queue,
-        queue_offset=QueueOffset(offset),
-        born_ms=0,
-        store_ms=0,
-    )
+    return received_message(offset, body=body, message_id=body.decode(), queue=queue)
 
 
 class Group:
@@ -327,7 +316,7 @@ class Group:
         start: StartFrom | None = StartFrom.FIRST,
         ask_server: bool | None = False,
         **options: int | str,
-    ) -> Pushing:
+    ) -> PushLoop:
         async def listen(messages: Sequence[ReceivedMessage]) -> bool:
             for message in messages:
                 self.seen[message.body] += 1
@@ -350,7 +339,7 @@ class Group:
             start_timestamp_ms=0,
             options=PushOptions(**settings),  # type: ignore[arg-type]  # as tests name them
         )
-        member = Pushing(
+        member = PushLoop(
             Calls(self.broker, name),
             plan=plan,
             client_id=name,
@@ -369,7 +358,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def owned(member: Pushing) -> list[int]:
+def owned(member: PushLoop) -> list[int]:
     return [queue.queue_id for queue in member.owned()]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.routes.route import Route
-from evenq.client.loops.consumers.receiving import Receiving
+from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.options import SimpleOptions
 from evenq.errors import (
     ConnectionFailed,
@@ -21,17 +23,14 @@ from evenq.errors import (
     PersistenceTimeout,
     RequestTimeout,
 )
-from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import FakeClock, SystemClock
 
 QUEUES = (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
 
 
 def message(broker: str) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t", body=b"b", message_id="id", tag=None, keys=(), properties={}, message_group=None,
-        queue=MessageQueue("t", broker, 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0, receipt_handle="h",
-    )  # fmt: skip
+    return received_message(body=b"b", message_id="id", queue=MessageQueue("t", broker, 0), receipt_handle="h")
 
 
 class Calls:
@@ -75,43 +74,36 @@ class Calls:
             raise InvalidReceiptHandle("over")
 
 
-def play(story: Callable[[FakeClock, Calls, Receiving], Awaitable[None]], *, anywhere: bool) -> None:
-    async def body() -> None:
-        clock = FakeClock()
-        calls = Calls(clock)
-        receiving = Receiving(
-            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
-            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
-            options=SimpleOptions(), anywhere=anywhere,
-        )  # fmt: skip
-        await story(clock, calls, receiving)
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(*, anywhere: bool) -> AsyncIterator[tuple[FakeClock, Calls, ReceiveLoop]]:
+    clock = FakeClock()
+    calls = Calls(clock)
+    receiving = ReceiveLoop(
+        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+        options=SimpleOptions(), anywhere=anywhere,
+    )  # fmt: skip
+    yield clock, calls, receiving
 
 
-def test_where_each_broker_has_messages_of_its_own_all_are_asked_in_turn() -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_where_each_broker_has_messages_of_its_own_all_are_asked_in_turn() -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
         assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
         assert sorted(calls.asked[:2]) == ["a:1", "b:1"]
         assert len(calls.asked) == 6, "once without waiting, then a second at each"
 
-    play(story, anywhere=False)
 
-
-def test_every_broker_is_notified_that_a_consumer_stops_also_behind_one_that_is_away() -> None:
+async def test_every_broker_is_notified_that_a_consumer_stops_also_behind_one_that_is_away() -> None:
     """A broker that is not would keep the messages in hand until their invisible time ends."""
-
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
         calls.away["a"] = ConnectionFailed("gone")
         await clock.during(receiving.close())
         assert calls.left == ["a:1", "b:1"]
 
-    play(story, anywhere=False)
-
 
 @pytest.mark.parametrize("error", [ConnectionFailed("gone"), RequestTimeout("hangs")])
-def test_where_any_broker_has_all_messages_one_is_asked_until_it_does_not_answer(error: Error) -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_where_any_broker_has_all_messages_one_is_asked_until_it_does_not_answer(error: Error) -> None:
+    async with running(anywhere=True) as (clock, calls, receiving):
         for _ in range(3):
             assert await clock.during(receiving.receive(1, 1_000, 4_000)) == []
         assert len(calls.asked) == 3
@@ -122,21 +114,17 @@ def test_where_any_broker_has_all_messages_one_is_asked_until_it_does_not_answer
         assert await clock.during(receiving.receive(1, 1_000, 4_000)) == [message(other)]
         assert calls.asked[3:] == [first, f"{other}:1", f"{other}:1"]
 
-    play(story, anywhere=True)
 
-
-def test_a_receive_ends_in_time_while_no_broker_answers() -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_a_receive_ends_in_time_while_no_broker_answers() -> None:
+    async with running(anywhere=True) as (clock, calls, receiving):
         calls.away = {"a": ConnectionFailed("gone"), "b": ConnectionFailed("gone")}
         assert await clock.during(receiving.receive(1, 1_000, 2_000)) == []
         assert 10 < len(calls.asked) < 100, "with pauses"
 
-    play(story, anywhere=True)
-
 
 @pytest.mark.parametrize("anywhere", [True, False])
-def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do(anywhere: bool) -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do(anywhere: bool) -> None:
+    async with running(anywhere=anywhere) as (clock, calls, receiving):
         await clock.during(receiving.ack(message("a")))
         calls.away["a"] = ConnectionFailed("gone")
         if anywhere:
@@ -146,11 +134,9 @@ def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do
             with pytest.raises(ConnectionFailed):
                 await clock.during(receiving.ack(message("a")))
 
-    play(story, anywhere=anywhere)
 
-
-def test_messages_of_one_broker_are_acknowledged_in_one_call() -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_messages_of_one_broker_are_acknowledged_in_one_call() -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
         await clock.during(receiving.ack(message("a"), message("b"), message("a"), message("a")))
         assert (calls.settled, calls.together) == (["a:1", "b:1"], [3, 1])
         await clock.during(receiving.ack(*[message("a")] * 1_001))
@@ -158,12 +144,10 @@ def test_messages_of_one_broker_are_acknowledged_in_one_call() -> None:
         await clock.during(receiving.ack())
         assert len(calls.together) == 4
 
-    play(story, anywhere=False)
-
 
 @pytest.mark.parametrize("trouble", ["expired", "away"])
-def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trouble: str) -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trouble: str) -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
         if trouble == "away":
             calls.away["a"] = ConnectionFailed("gone")
         else:
@@ -173,8 +157,6 @@ def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trou
             await clock.during(receiving.ack(old, message("b"), message("b")))
         assert calls.settled[-1] == "b:1"
         assert calls.together[-1] == 2
-
-    play(story, anywhere=False)
 
 
 class MovingCalls(Calls):
@@ -206,84 +188,52 @@ class MovingCalls(Calls):
         return "next handle"
 
 
-def play_move(story: Callable[[FakeClock, Receiving], Awaitable[None]], calls_of: Callable[[FakeClock], Calls]) -> None:
-    async def body() -> None:
-        clock = FakeClock()
-        receiving = Receiving(
-            calls_of(clock),  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
-            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
-            options=SimpleOptions(timeout_ms=2_000),
-        )  # fmt: skip
-        await story(clock, receiving)
-
-    asyncio.run(body())
+def moving(error: Error, **moves: int) -> tuple[FakeClock, MovingCalls, ReceiveLoop]:
+    clock = FakeClock()
+    calls = MovingCalls(clock, error, **moves)
+    receiving = ReceiveLoop(
+        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+        options=SimpleOptions(timeout_ms=2_000),
+    )  # fmt: skip
+    return clock, calls, receiving
 
 
 @pytest.mark.parametrize(
     "error", [HaNotAvailable("hands over"), ConnectionFailed("gone"), RequestTimeout("hangs"), PersistenceTimeout("-")]
 )
-def test_a_settlement_that_meets_no_leader_is_made_again_at_the_next_one(error: Error) -> None:
+async def test_a_settlement_that_meets_no_leader_is_made_again_at_the_next_one(error: Error) -> None:
     """D7: nothing of a hand-over is repeated. The route may not name the broker at all meanwhile."""
-    made: list[MovingCalls] = []
-
-    def calls_of(clock: FakeClock) -> Calls:
-        made.append(MovingCalls(clock, error, moves_after=1))
-        return made[-1]
-
-    async def acks(clock: FakeClock, receiving: Receiving) -> None:
-        await clock.during(receiving.ack(message("a"), message("a")))
-        assert made[-1].tries == ["old:1", "next:1"]
-        assert clock.monotonic_ms() < 1_000
-
-    async def changes(clock: FakeClock, receiving: Receiving) -> None:
-        changed = await clock.during(receiving.change_invisible(message("a"), 5_000))
-        assert changed.receipt_handle == "next handle"
-        assert made[-1].tries == ["old:1", "next:1"]
-
-    play_move(acks, calls_of)
-    play_move(changes, calls_of)
+    clock, calls, receiving = moving(error, moves_after=1)
+    await clock.during(receiving.ack(message("a"), message("a")))
+    assert calls.tries == ["old:1", "next:1"]
+    assert clock.monotonic_ms() < 1_000
+    clock, calls, receiving = moving(error, moves_after=1)
+    changed = await clock.during(receiving.change_invisible(message("a"), 5_000))
+    assert changed.receipt_handle == "next handle"
+    assert calls.tries == ["old:1", "next:1"]
 
 
-def test_a_settlement_is_tried_for_as_long_as_one_call_may_take_and_then_says_why() -> None:
+async def test_a_settlement_is_tried_for_as_long_as_one_call_may_take_and_then_says_why() -> None:
     """With pauses, and so that a group of too few copies is not called in a busy loop."""
-    made: list[MovingCalls] = []
-
-    def calls_of(clock: FakeClock) -> Calls:
-        made.append(MovingCalls(clock, HaNotAvailable("1 of 2 copies are in sync"), moves_after=1_000))
-        return made[-1]
-
-    async def story(clock: FakeClock, receiving: Receiving) -> None:
-        began_ms = clock.monotonic_ms()
-        with pytest.raises((HaNotAvailable, ConnectionFailed)):
-            await clock.during(receiving.ack(message("a")))
-        assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_500
-        assert len(made[-1].tries) < 30
-
-    play_move(story, calls_of)
+    clock, calls, receiving = moving(HaNotAvailable("1 of 2 copies are in sync"), moves_after=1_000)
+    began_ms = clock.monotonic_ms()
+    with pytest.raises((HaNotAvailable, ConnectionFailed)):
+        await clock.during(receiving.ack(message("a")))
+    assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_500
+    assert len(calls.tries) < 30
 
 
-def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
+async def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
     for error, epoch in ((InvalidReceiptHandle("over"), 7), (ConnectionFailed("gone"), 0), (HaNotAvailable("?"), 0)):
-        made: list[MovingCalls] = []
-
-        def calls_of(
-            clock: FakeClock, error: Error = error, epoch: int = epoch, made: list[MovingCalls] = made
-        ) -> Calls:
-            made.append(MovingCalls(clock, error, moves_after=1_000, epoch=epoch))
-            return made[-1]
-
-        async def story(
-            clock: FakeClock, receiving: Receiving, error: Error = error, made: list[MovingCalls] = made
-        ) -> None:
-            with pytest.raises(type(error)):
-                await clock.during(receiving.ack(message("a")))
-            assert made[-1].tries == ["old:1"]
-
-        play_move(story, calls_of)
+        clock, calls, receiving = moving(error, moves_after=1_000, epoch=epoch)
+        with pytest.raises(type(error)):
+            await clock.during(receiving.ack(message("a")))
+        assert calls.tries == ["old:1"]
 
 
-def test_a_broker_that_does_not_answer_delays_neither_heartbeats_nor_the_end_at_the_others() -> None:
-    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+async def test_a_broker_that_does_not_answer_delays_neither_heartbeats_nor_the_end_at_the_others() -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
         reached: list[tuple[str, str, int]] = []
         began_ms = clock.monotonic_ms()
 
@@ -300,8 +250,6 @@ def test_a_broker_that_does_not_answer_delays_neither_heartbeats_nor_the_end_at_
         await clock.during(receiving.close())
         assert reached == [("heartbeat", "b:1", 0), ("goodbye", "b:1", 1_000)]
         assert clock.monotonic_ms() - began_ms <= 4_100
-
-    play(story, anywhere=False)
 
 
 class Silent(Calls):
@@ -326,20 +274,16 @@ class Silent(Calls):
         return [message("a")]
 
 
-def test_a_receive_at_a_silent_leader_goes_on_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_receive_at_a_silent_leader_goes_on_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenq.client.loops.routes.leader_watch.PARKED_MS", 20)
     monkeypatch.setattr("evenq.client.loops.consumers.receiving.PARKED_MS", 20)
-
-    async def story() -> None:
-        calls = Silent(FakeClock())
-        receiving = Receiving(
-            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
-            group="g", subscriptions={"t": FilterExpression()}, clock=SystemClock(), rng=random.Random(1),
-            options=SimpleOptions(),
-        )  # fmt: skip
-        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 2))
-        assert await asyncio.wait_for(receiving.receive(1, 1_000, 15_000), 5) == [message("a")]
-        assert calls.asked == ["copy-1:1", "copy-2:1"]
-        await receiving.routes.close()
-
-    asyncio.run(story())
+    calls = Silent(FakeClock())
+    receiving = ReceiveLoop(
+        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        group="g", subscriptions={"t": FilterExpression()}, clock=SystemClock(), rng=random.Random(1),
+        options=SimpleOptions(),
+    )  # fmt: skip
+    asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 2))
+    assert await asyncio.wait_for(receiving.receive(1, 1_000, 15_000), 5) == [message("a")]
+    assert calls.asked == ["copy-1:1", "copy-2:1"]
+    await receiving.routes.close()

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import pytest
+
 from evenq.client.core.calls import LockAnswer
+from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.groups.locks import Locks
 from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed
-from evenq.model import NO_GENERATION, Generation, MessageQueue, StartFrom
+from evenq.errors import ConnectionFailed, PreconditionFailed
+from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom
 from evenq.runtime.clock import FakeClock
 
 ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
@@ -56,6 +59,10 @@ class Wire:
         self.trip()
         self.unlocked += queues
 
+    async def count_deliveries(self, *_: Any, **__: Any) -> None:
+        self.trip()
+        raise PreconditionFailed("another member has the lock")
+
 
 class Sessions:
     def __init__(self) -> None:
@@ -70,6 +77,7 @@ class Stage:
         self.wire, self.sessions = Wire(), Sessions()
         self.answers: list[tuple[MessageQueue, int | None]] = []  # with the committed offset
         self.tasks: list[asyncio.Task[None]] = []
+        self.fenced: list[str] = []
         reading = ReadPlan(
             group="g",
             options=PushOptions(lock_wait_ms=500),
@@ -89,6 +97,7 @@ class Stage:
             generation=lambda _topic: NO_GENERATION,
             on_answer=lambda queue, locked: self.answers.append((queue, None if locked is None else locked.committed)),
             spawn=self.spawn,
+            fenced=self.fenced.append,
             troubles=Troubles(FakeClock(), who="group g"),
         )
 
@@ -140,3 +149,14 @@ async def test_renewing_tells_each_answer_and_whether_one_is_missing() -> None:
     stage.wire.broken = 1
     assert await stage.locks.renew([ONE, TWO], heard.append), "no answer for the first topic"
     assert [one.queue for one in heard[2:]] == [TWO]
+
+
+async def test_only_a_rejected_count_of_deliveries_makes_the_locks_suspect() -> None:
+    stage, process = Stage(), ProcessQueue(ONE, QueueOffset(0), now_ms=0)
+    stage.wire.broken = 1
+    with pytest.raises(ConnectionFailed):
+        await stage.locks.count_deliveries(process, {})
+    assert stage.fenced == []
+    with pytest.raises(PreconditionFailed):
+        await stage.locks.count_deliveries(process, {})
+    assert stage.fenced == ["b"]

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+
+from evenq_proofs.received import received_message
 
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.user_code import NotCalled
-from evenq.client.loops.lite.lite_pushing import LitePushing
+from evenq.client.loops.lite.lite_pushing import LitePushLoop
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle
-from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.clock import FakeClock
 
 
 def message(number: int) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="p", body=b"%d" % number, message_id=f"id{number}", tag=None, keys=(), properties={}, message_group=None,
-        queue=MessageQueue("p", "a", 0), queue_offset=QueueOffset(number), born_ms=0, store_ms=0,
-        lite_topic=f"x{number}", receipt_handle=f"h{number}",
-    )  # fmt: skip
+    return received_message(
+        number,
+        topic="p",
+        body=b"%d" % number,
+        message_id=f"id{number}",
+        queue=MessageQueue("p", "a", 0),
+        lite_topic=f"x{number}",
+        receipt_handle=f"h{number}",
+    )
 
 
 class Receiver:
@@ -64,36 +71,34 @@ class Receiver:
 Listen = Callable[[FakeClock, ReceivedMessage], Awaitable[object]]
 
 
-def play(story: Callable[[FakeClock, Receiver, LitePushing], Awaitable[None]], listen: Listen, slots: int = 4) -> None:
-    async def body() -> None:
-        clock, receiver = FakeClock(), Receiver()
+@asynccontextmanager
+async def pushing(listen: Listen, slots: int = 4) -> AsyncIterator[tuple[FakeClock, Receiver, LitePushLoop]]:
+    clock, receiver = FakeClock(), Receiver()
 
-        async def run(messages: Sequence[ReceivedMessage]) -> object:
-            [one] = messages
-            return await listen(clock, one)
+    async def run(messages: Sequence[ReceivedMessage]) -> object:
+        [one] = messages
+        return await listen(clock, one)
 
-        pushing = LitePushing(
-            receiver,  # type: ignore[arg-type]  # nothing is buried here
-            receiver,  # type: ignore[arg-type]  # the part of Receiving that it uses
-            receive=receiver.receive, group="g", slots=slots, clock=clock, rng=random.Random(1),
-            options=LiteOptions(invisible_ms=3_000, drain_ms=1_000), run_listener=run, topic="p",
-            troubles=Troubles(clock, who="group g"),
-        )  # fmt: skip
-        pushing.start()
-        await story(clock, receiver, pushing)
-        closing = asyncio.ensure_future(pushing.close())
-        while not closing.done():
-            await clock.advance(100)
-        await closing
-
-    asyncio.run(body())
+    made = LitePushLoop(
+        receiver,  # type: ignore[arg-type]  # nothing is buried here
+        receiver,  # type: ignore[arg-type]  # the part of Receiving that it uses
+        receive=receiver.receive, group="g", slots=slots, clock=clock, rng=random.Random(1),
+        options=LiteOptions(invisible_ms=3_000, drain_ms=1_000), run_listener=run, topic="p",
+        troubles=Troubles(clock, who="group g"),
+    )  # fmt: skip
+    made.start()
+    yield clock, receiver, made
+    closing = asyncio.ensure_future(made.close())
+    while not closing.done():
+        await clock.advance(100)
+    await closing
 
 
-def test_no_more_is_received_than_listeners_are_free() -> None:
+async def test_no_more_is_received_than_listeners_are_free() -> None:
     async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
         await clock.sleep_ms(100)
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen, slots=2) as (clock, receiver, _):
         receiver.give(*range(5))
         await clock.advance(10)
         assert (receiver.asked, len(receiver.ready)) == ([2], 3)
@@ -102,17 +107,15 @@ def test_no_more_is_received_than_listeners_are_free() -> None:
         assert receiver.settled == [f"ack h{number}" for number in range(5)]
         assert max(receiver.asked) == 2
 
-    play(story, listen, slots=2)
 
-
-def test_an_acknowledgement_is_tried_again_unless_the_message_is_somebody_elses() -> None:
+async def test_an_acknowledgement_is_tried_again_unless_the_message_is_somebody_elses() -> None:
     tried: list[bytes] = []
 
     async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
         tried.append(one.body)
         await clock.sleep_ms(100)
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen) as (clock, receiver, _):
         receiver.give(1)
         await clock.advance(50)
         receiver.failures = [ConnectionFailed("away"), ConnectionFailed("away")]
@@ -126,27 +129,23 @@ def test_an_acknowledgement_is_tried_again_unless_the_message_is_somebody_elses(
         await clock.advance(1_000)
         assert (receiver.settled, receiver.failures, tried) == (["ack h1"], [], [b"1", b"2"])
 
-    play(story, listen)
 
-
-def test_a_listener_that_takes_long_keeps_its_message_and_settles_by_the_newest_handle() -> None:
+async def test_a_listener_that_takes_long_keeps_its_message_and_settles_by_the_newest_handle() -> None:
     async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
         await clock.sleep_ms(2_500)
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen) as (clock, receiver, _):
         receiver.give(1)
         for _turn in range(30):
             await clock.advance(100)
         assert receiver.settled == ["hide h1 3000", "hide h1+ 3000", "ack h1++"]
 
-    play(story, listen)
 
-
-def test_what_was_given_away_is_not_prolonged_for_ever() -> None:
+async def test_what_was_given_away_is_not_prolonged_for_ever() -> None:
     async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
         await clock.sleep_ms(10_000)
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen) as (clock, receiver, _):
         receiver.give(1)
         await clock.advance(500)
         receiver.failures = [InvalidReceiptHandle("somebody else has it")]
@@ -154,25 +153,21 @@ def test_what_was_given_away_is_not_prolonged_for_ever() -> None:
             await clock.advance(100)
         assert receiver.settled == []
 
-    play(story, listen)
 
-
-def test_closing_waits_for_listeners_but_not_for_ever() -> None:
+async def test_closing_waits_for_listeners_but_not_for_ever() -> None:
     ended: list[bytes] = []
 
     async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
         await clock.sleep_ms(500 if one.body == b"1" else 60_000)
         ended.append(one.body)
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen) as (clock, receiver, _):
         receiver.give(1, 2)
         await clock.advance(10)
-
-    play(story, listen)
     assert ended == [b"1"]
 
 
-def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:
+async def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:
     """The process ends: the message is delivered again when it is no longer hidden."""
     calls: list[int] = []
 
@@ -182,10 +177,8 @@ def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:
             raise NotCalled("cannot schedule new futures after interpreter shutdown")
         return True
 
-    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+    async with pushing(listen) as (clock, receiver, _):
         receiver.give(1, 2)
         await clock.until(lambda: receiver.settled)
         await clock.advance(120_000)
         assert (calls, receiver.settled) == ([1, 2], ["ack h2"])
-
-    play(story, listen)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
 from evenq.client.core.lite.events import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart
 from evenq.client.loops.clients.troubles import Troubles
-from evenq.client.loops.lite.subscribing import Subscribing
+from evenq.client.loops.lite.subscribing import LiteSubscriber
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, LiteSubscriptionQuotaExceeded
 from evenq.runtime.clock import FakeClock
@@ -62,38 +63,33 @@ class Calls:
             yield event
 
 
-Story = Callable[[FakeClock, Calls, Subscribing, list[str]], Awaitable[None]]
+@asynccontextmanager
+async def subscribed(*first: str) -> AsyncIterator[tuple[FakeClock, Calls, LiteSubscriber, list[str]]]:
+    clock, calls, ended = FakeClock(), Calls(), list[str]()
+
+    async def tell(name: str) -> None:
+        ended.append(name)
+        raise ValueError("a user's mistake")
+
+    async def addresses() -> list[str]:
+        return ["a:1", "b:1"]
+
+    subscribing = LiteSubscriber(
+        calls,  # type: ignore[arg-type]  # the part of LiteCalls that it uses
+        group="g", topic="p", clock=clock, rng=random.Random(1), options=LiteOptions(), addresses=addresses,
+        tell=tell, troubles=Troubles(clock, who="group g"),
+    )  # fmt: skip
+    await subscribing.start(first)
+    await clock.advance(1)
+    calls.said.clear()
+    try:
+        yield clock, calls, subscribing, ended
+    finally:
+        await subscribing.close()
 
 
-def play(story: Story, *first: str) -> None:
-    async def body() -> None:
-        clock, calls, ended = FakeClock(), Calls(), list[str]()
-
-        async def tell(name: str) -> None:
-            ended.append(name)
-            raise ValueError("a user's mistake")
-
-        async def addresses() -> list[str]:
-            return ["a:1", "b:1"]
-
-        subscribing = Subscribing(
-            calls,  # type: ignore[arg-type]  # the part of LiteCalls that it uses
-            group="g", topic="p", clock=clock, rng=random.Random(1), options=LiteOptions(), addresses=addresses,
-            tell=tell, troubles=Troubles(clock, who="group g"),
-        )  # fmt: skip
-        await subscribing.start(first)
-        await clock.advance(1)
-        calls.said.clear()
-        try:
-            await story(clock, calls, subscribing, ended)
-        finally:
-            await subscribing.close()
-
-    asyncio.run(body())
-
-
-def test_a_change_waits_for_the_one_before_and_the_set_is_the_truth() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_a_change_waits_for_the_one_before_and_the_set_is_the_truth() -> None:
+    async with subscribed("x") as (clock, calls, subscribing, _):
         calls.slow.clear()
         changes = [
             asyncio.ensure_future(change)
@@ -110,11 +106,9 @@ def test_a_change_waits_for_the_one_before_and_the_set_is_the_truth() -> None:
         assert calls.said == [("", ADD, ["y"]), ("", ALL, ["x", "y", "z", "w"]), ("", REMOVE, ["x"])]
         assert subscribing.names == ["w", "y", "z"]
 
-    play(story, "x")
 
-
-def test_what_is_refused_is_not_in_the_set_and_taken_back_at_brokers_that_may_have_heard_it() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_what_is_refused_is_not_in_the_set_and_taken_back_at_brokers_that_may_have_heard_it() -> None:
+    async with subscribed("x") as (clock, calls, subscribing, _):
         calls.failures = [LiteSubscriptionQuotaExceeded("the limit is 1")]
         with pytest.raises(LiteSubscriptionQuotaExceeded):
             await subscribing.subscribe(["y"], None)
@@ -122,21 +116,17 @@ def test_what_is_refused_is_not_in_the_set_and_taken_back_at_brokers_that_may_ha
         await clock.advance(10)
         assert calls.said == [("", ADD, ["y"]), ("", ALL, ["x"])]
 
-    play(story, "x")
 
-
-def test_when_the_access_point_is_away_another_broker_hears_it() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_when_the_access_point_is_away_another_broker_hears_it() -> None:
+    async with subscribed("x") as (_, calls, subscribing, _):
         calls.failures = [ConnectionFailed("away"), ConnectionFailed("away, too")]
         await subscribing.subscribe(["y"], None)
         assert calls.said == [("", ADD, ["y"]), ("a:1", ADD, ["y"]), ("b:1", ADD, ["y"])]
         assert subscribing.names == ["x", "y"]
 
-    play(story, "x")
 
-
-def test_a_telling_that_fails_is_tried_again_soon_and_then_the_rhythm_goes_on() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_a_telling_that_fails_is_tried_again_soon_and_then_the_rhythm_goes_on() -> None:
+    async with subscribed("x") as (clock, calls, _, _):
         calls.failures = [ConnectionFailed("away")] * 6  # the access point and both brokers, twice
         await clock.advance(30_000)
         await clock.advance(1_000)
@@ -145,11 +135,9 @@ def test_a_telling_that_fails_is_tried_again_soon_and_then_the_rhythm_goes_on() 
         await clock.advance(30_000)
         assert calls.said == [("", ALL, ["x"])]
 
-    play(story, "x")
 
-
-def test_a_line_that_breaks_is_opened_at_the_next_broker_and_the_set_is_told_there_and_then() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_a_line_that_breaks_is_opened_at_the_next_broker_and_the_set_is_told_there_and_then() -> None:
+    async with subscribed("x") as (clock, calls, _, _):
         calls.events.put_nowait(LiteConnected())
         await clock.advance(1)
         assert calls.said == [("", ALL, ["x"])]
@@ -159,11 +147,9 @@ def test_a_line_that_breaks_is_opened_at_the_next_broker_and_the_set_is_told_the
         assert calls.said == [("", ALL, ["x"])] * 2
         assert sorted(calls.lines) == ["a:1", "b:1"]
 
-    play(story, "x")
 
-
-def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_nothing() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, ended: list[str]) -> None:
+async def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_nothing() -> None:
+    async with subscribed("x", "y") as (clock, calls, subscribing, ended):
         for name in ("x", "x", "never"):
             calls.events.put_nowait(LiteEnded(name))
         await clock.advance(1)
@@ -174,11 +160,9 @@ def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_noth
         await clock.advance(100_000)
         assert calls.said == [], "there is nothing to tell, and telling would make the topic again"
 
-    play(story, "x", "y")
 
-
-def test_one_who_waits_for_something_to_be_wanted_is_woken() -> None:
-    async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
+async def test_one_who_waits_for_something_to_be_wanted_is_woken() -> None:
+    async with subscribed() as (clock, _, subscribing, _):
         assert not await subscribing.has_some(0)
         waiting = asyncio.ensure_future(subscribing.has_some(1_000))
         await clock.advance(1_000)
@@ -188,5 +172,3 @@ def test_one_who_waits_for_something_to_be_wanted_is_woken() -> None:
         await subscribing.subscribe(["x"], None)
         assert await waiting is True
         assert await subscribing.has_some(0)
-
-    play(story)

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.reading.past_deliveries import PastDeliveries
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.user_code import NotCalled
-from evenq.client.loops.reading.listening import Listening
+from evenq.client.loops.reading.listening import ListenerCalls
 from evenq.client.options import PushOptions
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import FakeClock
@@ -19,19 +20,7 @@ QUEUE = MessageQueue("t", "b", 0)
 
 
 def message(offset: int) -> ReceivedMessage:
-    return ReceivedMessage(
-        topic="t",
-        body=b"x",
-        message_id=str(offset),
-        tag=None,
-        keys=(),
-        properties={},
-        message_group=None,
-        queue=QUEUE,
-        queue_offset=QueueOffset(offset),
-        born_ms=0,
-        store_ms=0,
-    )
+    return received_message(offset, message_id=str(offset), queue=QUEUE)
 
 
 @pytest.mark.parametrize(("fenced", "heard"), [(True, []), (False, ["0"])])
@@ -51,7 +40,7 @@ async def test_a_queue_that_another_member_got_while_its_delivery_was_counted_is
         seen.extend(one.message_id for one in messages)
 
     ended = asyncio.Event()
-    listening = Listening(
+    listening = ListenerCalls(
         group="g",
         run=listener,
         clock=clock,
@@ -85,7 +74,7 @@ async def test_a_listener_that_could_not_be_called_has_failed_for_nothing() -> N
 
     async def count(queue: MessageQueue, deliveries: Any) -> None: ...
 
-    listening = Listening(
+    listening = ListenerCalls(
         group="g",
         run=listener,
         clock=clock,

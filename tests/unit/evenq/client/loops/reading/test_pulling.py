@@ -12,12 +12,13 @@ from evenq.client.core.calls import Pulled
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.core.routes.route import Route
 from evenq.client.loops.clients.troubles import Troubles
-from evenq.client.loops.reading.pulling import LEADERLESS_MAX_MS, Pulling
+from evenq.client.loops.reading.pulling import LEADERLESS_MAX_MS, PullLoop
+from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.client.loops.routes.leader_watch import LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed, Error, HaNotAvailable, IllegalOffset, TopicNotFound
-from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset
+from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset, StartFrom
 from evenq.runtime.clock import FakeClock, SystemClock
 
 QUEUE = MessageQueue("t", "b", 0)
@@ -31,27 +32,34 @@ def pulling_from(
     committed: int = 0,
     owner: bool = True,
     any_copy: bool = False,
-) -> Pulling:
+) -> PullLoop:
     routes = RouteBook(calls, clock, refresh_ms=30_000)
-    return Pulling(
+    return PullLoop(
         ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
+        ReadPlan(
+            group="g",
+            options=PushOptions(),
+            subscriptions={"t": FilterExpression("*")},
+            clustering=owner,
+            start_policy=lambda: StartFrom.LAST,
+            start_timestamp_ms=0,
+            ordered=False,
+            attempts_max=None,
+            auto_commit=True,
+            any_copy=any_copy,
+        ),
         calls=calls,
         routes=routes,
         leaders=LeaderWatch(routes, clock, random.Random(1)),
         clock=clock,
         rng=random.Random(1),
-        group="g",
-        options=PushOptions(),
-        expression=FilterExpression("*"),
-        generation=lambda: NO_GENERATION,
-        limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
-        committed=lambda: committed,
+        generation=lambda _: NO_GENERATION,
+        limits=lambda _: None,  # type: ignore[arg-type,return-value]  # not looked at
+        committed=lambda _: committed,
         arrived=lambda _: None,
-        fenced=lambda: None,
-        replaced=lambda: None,
-        owner=owner,
+        fenced=lambda _: None,
+        replaced=lambda _: None,
         troubles=Troubles(clock, who="group g"),
-        any_copy=any_copy,
     )
 
 
@@ -109,7 +117,7 @@ class Copies:
         return Pulled(answer.messages, max(answer.next_offset, offset), far_behind=answer.far_behind)
 
 
-def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
+def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> PullLoop:
     return pulling_from(copies, clock, at=at, committed=-1, owner=False, any_copy=True)
 
 
@@ -197,18 +205,16 @@ class Moving:
         return Pulled((), 20)
 
 
-def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A machine that vanishes ends no connection; its clients would wait for their own TCP, ten seconds."""
     monkeypatch.setattr("evenq.client.loops.routes.leader_watch.PARKED_MS", 20)
-
-    async def story() -> None:
-        calls, clock = Moving(), SystemClock()
-        pulling = pulling_from(calls, clock)
-        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 8))
-        assert await asyncio.wait_for(pulling._once(), 5) == 0
-        await asyncio.wait_for(pulling._once(), 5)
-        assert calls.asked == ["led-in-7", "led-in-8"]
-        assert pulling.process.next == 20
-        await pulling._routes.close()
-
-    asyncio.run(story())
+    calls, clock = Moving(), SystemClock()
+    pulling = pulling_from(calls, clock)
+    asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 8))
+    assert await asyncio.wait_for(pulling._once(), 5) == 0
+    await asyncio.wait_for(pulling._once(), 5)
+    assert calls.asked == ["led-in-7", "led-in-8"]
+    assert pulling.process.next == 20
+    await pulling._routes.close()

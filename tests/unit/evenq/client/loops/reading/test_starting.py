@@ -12,7 +12,7 @@ import pytest
 
 from evenq.client.core.calls import QueueRange
 from evenq.client.loops.reading.progress import FileStore, GroupProgress
-from evenq.client.loops.reading.starting import TOGETHER_MS, Starting
+from evenq.client.loops.reading.starting import TOGETHER_MS, StartOffsets
 from evenq.model import MessageQueue, QueueOffset, StartFrom, StartPolicy
 from evenq.runtime.clock import FakeClock
 
@@ -38,7 +38,7 @@ class Scene:
         )  # fmt: skip
         calls: Any = SimpleNamespace(query_offsets=self.query_offsets)
         routes: Any = SimpleNamespace(was_missing=lambda _topic: False)
-        self.starting = Starting(
+        self.starting = StartOffsets(
             plan, calls=calls, progress=self.progress, address=self.address, routes=routes,
             troubles=SimpleNamespace(), generation=lambda _: None, clock=self.clock,  # type: ignore[arg-type,return-value]
         )  # fmt: skip
@@ -129,7 +129,7 @@ class Brokers:
             options=SimpleNamespace(young_from_first=False),
         )  # fmt: skip
         store, table = SimpleNamespace(at_brokers=True), SimpleNamespace(identify=lambda *_: None)
-        self.starting = Starting(
+        self.starting = StartOffsets(
             plan, calls=self, progress=SimpleNamespace(store=store, table=table), address=self.address,  # type: ignore[arg-type]
             routes=SimpleNamespace(was_missing=lambda _: False), troubles=SimpleNamespace(),  # type: ignore[arg-type]
             generation=lambda _: None, clock=self.clock,  # type: ignore[arg-type,return-value]

@@ -31,24 +31,20 @@ def test_a_thread_waits_for_room_and_an_oversized_message_goes_alone() -> None:
     assert gate.wait_empty(1)
 
 
-def test_a_block_enters_as_a_whole_or_not_at_all() -> None:
+async def test_a_block_enters_as_a_whole_or_not_at_all() -> None:
     gate = ThreadGate(messages_max=4, bytes_max=10, block_ms=0)
     gate.enter(1, 2)
     with pytest.raises(TooManyRequests, match="2 messages of 1 bytes"):
         gate.enter(1, 3)
     gate.enter(9, 2)
     assert gate.messages == 4
-
-    async def story() -> None:
-        gate = TaskGate(messages_max=4, bytes_max=10, block_ms=0)
-        await gate.enter(1, 2)
-        for size, count in ((1, 3), (10, 1)):
-            with pytest.raises(TooManyRequests, match="2 messages of 1 bytes"):
-                await gate.enter(size, count)
-        await gate.enter(9, 2)
-        assert gate.messages == 4
-
-    asyncio.run(story())
+    gate = TaskGate(messages_max=4, bytes_max=10, block_ms=0)
+    await gate.enter(1, 2)
+    for size, count in ((1, 3), (10, 1)):
+        with pytest.raises(TooManyRequests, match="2 messages of 1 bytes"):
+            await gate.enter(size, count)
+    await gate.enter(9, 2)
+    assert gate.messages == 4
 
 
 async def test_tasks_wait_for_room_in_turn() -> None:
@@ -86,18 +82,14 @@ async def test_all_tasks_that_fit_go_on_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("block_ms", [0, 20])
-def test_without_room_within_the_time_a_sender_is_told(block_ms: int) -> None:
+async def test_without_room_within_the_time_a_sender_is_told(block_ms: int) -> None:
     gate = ThreadGate(messages_max=1, bytes_max=10, block_ms=block_ms)
     gate.enter(1)
     with pytest.raises(TooManyRequests, match="block_ms"):
         gate.enter(1)
-
-    async def story() -> None:
-        gate = TaskGate(messages_max=1, bytes_max=10, block_ms=block_ms)
+    gate = TaskGate(messages_max=1, bytes_max=10, block_ms=block_ms)
+    await gate.enter(1)
+    with pytest.raises(TooManyRequests, match="block_ms"):
         await gate.enter(1)
-        with pytest.raises(TooManyRequests, match="block_ms"):
-            await gate.enter(1)
-        gate.leave(1, 1)
-        await gate.enter(1)
-
-    asyncio.run(story())
+    gate.leave(1, 1)
+    await gate.enter(1)

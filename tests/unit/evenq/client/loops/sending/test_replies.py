@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.calls import Pulled, QueueRange
 from evenq.client.core.routes.route import Route
@@ -63,47 +65,38 @@ class Topic:
     def reply(self, asked: PendingRequest, body: bytes, queue: MessageQueue = QUEUES[0]) -> None:
         result = asked.message.properties
         self.kept[queue].append(
-            ReceivedMessage(
-                topic=queue.topic, body=body, message_id="m", tag=result["evenq-reply-tag"], keys=(),
-                properties={CORRELATION: result[CORRELATION]}, message_group=None, queue=queue,
-                queue_offset=QueueOffset(0), born_ms=0, store_ms=0,
-            )
+            received_message(topic=queue.topic, body=body, message_id="m", tag=result["evenq-reply-tag"], properties={CORRELATION: result[CORRELATION]}, queue=queue)
         )  # fmt: skip
         self.grown.set()
 
 
-def run(story: Callable[[Topic, Replies], Awaitable[None]], **options: Any) -> None:
-    async def body() -> None:
-        topic = Topic()
-        replies = Replies(
-            topic, clock=SystemClock(), rng=random.Random(1), route=topic.route, route_changed=topic.route_changed,
-            options=ProducerOptions(retry_first_ms=1, retry_max_ms=2, **options),
-        )  # fmt: skip
-        try:
-            await story(topic, replies)
-        finally:
-            await replies.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[tuple[Topic, Replies]]:
+    topic = Topic()
+    replies = Replies(
+        topic, clock=SystemClock(), rng=random.Random(1), route=topic.route, route_changed=topic.route_changed,
+        options=ProducerOptions(retry_first_ms=1, retry_max_ms=2, **options),
+    )  # fmt: skip
+    try:
+        yield topic, replies
+    finally:
+        await replies.close()
 
 
 QUESTION = Message(topic="t", body=b"?")
 
 
-def test_each_request_gets_its_own_reply_whatever_queue_it_comes_by() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_each_request_gets_its_own_reply_whatever_queue_it_comes_by() -> None:
+    async with running() as (topic, replies):
         first, second = await replies.ask(QUESTION, 5_000), await replies.ask(QUESTION, 5_000)
         topic.reply(second, b"2", QUEUES[1])
         topic.reply(first, b"1")
         assert [(await replies.wait(asked)).body for asked in (first, second)] == [b"1", b"2"]
 
-    run(story)
 
-
-def test_replies_are_read_where_a_broker_is_led_from_by_then() -> None:
+async def test_replies_are_read_where_a_broker_is_led_from_by_then() -> None:
     """Not only once the route is old, after `route_refresh_ms`."""
-
-    async def story(topic: Topic, replies: Replies) -> None:
+    async with running() as (topic, replies):
         asked = await replies.ask(QUESTION, 5_000)
         topic.down, topic.next_addresses = {"a"}, {"a": "a2"}
         topic.grown.set()  # the readers' calls end
@@ -114,11 +107,9 @@ def test_replies_are_read_where_a_broker_is_led_from_by_then() -> None:
         assert (await replies.wait(second)).body == b"2"
         assert topic.addresses["a"] == "a2"
 
-    run(story)
 
-
-def test_a_request_works_after_one_that_met_no_route() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_a_request_works_after_one_that_met_no_route() -> None:
+    async with running() as (topic, replies):
         route = topic.route
 
         async def none(_: str) -> Route:
@@ -132,11 +123,9 @@ def test_a_request_works_after_one_that_met_no_route() -> None:
         topic.reply(asked, b"!")
         assert (await replies.wait(asked)).body == b"!"
 
-    run(story)
 
-
-def test_old_replies_are_not_read() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_old_replies_are_not_read() -> None:
+    async with running() as (topic, replies):
         old = PendingRequest(
             Message(topic="t", body=b"?", properties={"evenq-reply-tag": "x", CORRELATION: "x"}), "x", 1, _future()
         )
@@ -146,11 +135,9 @@ def test_old_replies_are_not_read() -> None:
         assert (await replies.wait(asked)).body == b"new"
         assert topic.from_offset[QUEUES[0]] == 1
 
-    run(story)
 
-
-def test_without_a_reply_in_time_and_too_many_at_once_are_told() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_without_a_reply_in_time_and_too_many_at_once_are_told() -> None:
+    async with running(pending_requests=1) as (topic, replies):
         asked = await replies.ask(QUESTION, 20)
         with pytest.raises(TooManyRequests, match="pending_requests"):
             await replies.ask(QUESTION, 20)
@@ -162,33 +149,27 @@ def test_without_a_reply_in_time_and_too_many_at_once_are_told() -> None:
         topic.reply(again, b"!")
         assert (await replies.wait(again)).body == b"!"
 
-    run(story, pending_requests=1)
 
-
-def test_a_broker_that_is_away_is_read_when_it_is_back() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_a_broker_that_is_away_is_read_when_it_is_back() -> None:
+    async with running() as (topic, replies):
         topic.down.add("b")
         asked = await replies.ask(QUESTION, 5_000)
         topic.reply(asked, b"!", QUEUES[1])
         topic.down.clear()
         assert (await replies.wait(asked)).body == b"!"
 
-    run(story)
 
-
-def test_a_queue_that_comes_later_is_read_too() -> None:
-    async def story(topic: Topic, replies: Replies) -> None:
+async def test_a_queue_that_comes_later_is_read_too() -> None:
+    async with running(route_refresh_ms=100) as (topic, replies):
         topic.queues = QUEUES[:1]
         asked = await replies.ask(QUESTION, 5_000)
         topic.queues = QUEUES
         topic.reply(asked, b"!", QUEUES[1])
         assert (await replies.wait(asked)).body == b"!"
 
-    run(story, route_refresh_ms=100)
 
-
-def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wait() -> None:
-    async def story(_: Topic, replies: Replies) -> None:
+async def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wait() -> None:
+    async with running() as (_, replies):
         asked = await replies.ask(QUESTION, 5_000)
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         sent.set_exception(ConnectionFailed("no server there"))
@@ -201,8 +182,6 @@ def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wait() -
         with pytest.raises(ConnectionFailed, match="closed"):
             await replies.wait(other)
         replies.end(other)
-
-    run(story)
 
 
 def _future() -> asyncio.Future[ReceivedMessage]:

@@ -188,20 +188,17 @@ async def test_a_group_that_changes_its_leader_costs_no_tries(brokers: int) -> N
     assert len({ids[0] for _, ids in net.tries}) == 1
 
 
-def test_a_group_that_finds_no_leader_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_finds_no_leader_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenq.client.loops.sending.outgoing.LEADERLESS_MS", 200)
 
-    async def story() -> None:
-        async def too_few(_: str, __: data_pb2.PublishRequest) -> None:
-            raise errors.HaNotAvailable("1 of 2 copies in sync")
+    async def too_few(_: str, __: data_pb2.PublishRequest) -> None:
+        raise errors.HaNotAvailable("1 of 2 copies in sync")
 
-        net = Brokers(too_few)
-        async with producer(net, max_attempts=2, retry_max_ms=1_000) as p:
-            with pytest.raises(errors.HaNotAvailable):
-                await p.send(note("x"))
-        assert 4 <= len(net.tries) < 20, "it pauses between its tries"
-
-    asyncio.run(story())
+    net = Brokers(too_few)
+    async with producer(net, max_attempts=2, retry_max_ms=1_000) as p:
+        with pytest.raises(errors.HaNotAvailable):
+            await p.send(note("x"))
+    assert 4 <= len(net.tries) < 20, "it pauses between its tries"
 
 
 @pytest.mark.parametrize(
@@ -315,48 +312,24 @@ async def test_a_pause_ends_when_the_route_names_another_leader() -> None:
     assert [host for host, _ in net.tries] == ["a-0", "a-1"]
 
 
-async def test_who_cannot_reach_its_broker_is_told_after_the_tries_it_has() -> None:
-    async def dead(_: str, __: data_pb2.PublishRequest) -> None:
-        raise errors.ConnectionFailed("no server listens")
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        pytest.param(errors.ConnectionFailed("no server listens"), 3, id="who cannot reach its broker"),
+        pytest.param(errors.Forbidden("user u may not publish topic t"), 3, id="who may not send"),
+        pytest.param(errors.TooManyRequests("full"), 3, id="who meets a full broker"),
+        pytest.param(errors.BodyTooLarge("too large"), 1, id="who sends what no retry can help"),
+    ],
+)
+async def test_the_last_error_is_raised_after_the_tries_that_can_help(error: errors.Error, tries: int) -> None:
+    async def fails(_: str, __: data_pb2.PublishRequest) -> None:
+        raise error
 
-    net = Brokers(dead)
+    net = Brokers(fails)
     async with producer(net, max_attempts=3) as p:
-        with pytest.raises(errors.ConnectionFailed):
+        with pytest.raises(type(error), match=str(error)):
             await p.send(note("x"))
-    assert len(net.tries) == 3
-
-
-async def test_who_may_not_send_is_told_after_the_tries_it_has() -> None:
-    async def denied(_: str, __: data_pb2.PublishRequest) -> None:
-        raise errors.Forbidden("user u may not publish topic t")
-
-    net = Brokers(denied)
-    async with producer(net, max_attempts=3) as p:
-        with pytest.raises(errors.Forbidden, match="may not"):
-            await p.send(note("x"))
-    assert len(net.tries) == 3
-
-
-async def test_after_max_attempts_the_last_error_is_raised() -> None:
-    async def full(_: str, __: data_pb2.PublishRequest) -> None:
-        raise errors.TooManyRequests("full")
-
-    net = Brokers(full)
-    async with producer(net, max_attempts=3) as p:
-        with pytest.raises(errors.TooManyRequests):
-            await p.send(note("x"))
-    assert len(net.tries) == 3
-
-
-async def test_an_error_that_no_retry_can_help_is_raised_at_once() -> None:
-    async def refuse(_: str, __: data_pb2.PublishRequest) -> None:
-        raise errors.BodyTooLarge("too large")
-
-    net = Brokers(refuse)
-    async with producer(net) as p:
-        with pytest.raises(errors.BodyTooLarge):
-            await p.send(note("x"))
-    assert len(net.tries) == 1
+    assert len(net.tries) == tries
 
 
 async def test_one_bad_message_does_not_take_its_batch_with_it() -> None:
@@ -435,11 +408,44 @@ async def test_closing_fails_what_cannot_be_sent_in_time() -> None:
 
     p = producer(Brokers(hang))
     future = await p.send_async(note("x"))
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.RequestTimeout):
         await p.close(timeout_ms=50)
     assert isinstance(future.exception(), errors.ConnectionFailed)
     with pytest.raises(errors.ConnectionFailed):
         await p.send(note("y"))
+
+
+@pytest.mark.parametrize("error", [errors.QueueClosed("closed"), errors.BadRequest("invalid")], ids=["moving", "apart"])
+async def test_closing_fails_messages_whose_next_try_is_not_chosen_yet(error: errors.Error) -> None:
+    """A failed message was in no batch while the route was fetched, or while one message after the other was tried."""
+    held = asyncio.Event()
+    net = Brokers(queues={"a": 1})
+
+    async def fail(_: str, request: data_pb2.PublishRequest) -> None:
+        if len(request.messages) == 1 and isinstance(error, errors.BadRequest):
+            held.set()
+            await asyncio.Event().wait()
+        raise error
+
+    p = await warmed(net, batch_messages=3)
+    net.rule = fail
+    if isinstance(error, errors.QueueClosed):
+        answered = net.unary
+
+        async def unary(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+            if method.endswith("QueryRoute"):
+                held.set()
+                await asyncio.Event().wait()
+            return await answered(address, method, request, **rest)
+
+        net.unary = unary  # type: ignore[method-assign]  # from now on no route comes
+    futures = [await p.send_async(note(str(number))) for number in range(3)]
+    await held.wait()
+    with pytest.raises(errors.RequestTimeout):
+        await p.close(timeout_ms=20)
+    for future in futures:
+        assert isinstance(future.exception(), errors.ConnectionFailed)
+    assert p._gate.messages == p._sending._pending == 0
 
 
 async def test_a_send_that_takes_too_long_over_all_its_tries_is_told_so() -> None:
@@ -456,7 +462,7 @@ async def test_a_send_that_takes_too_long_over_all_its_tries_is_told_so() -> Non
         raise errors.ConnectionFailed("down")
 
     net.rule = down
-    async with producer(net, send_timeout_ms=100, max_attempts=1_000) as p:
+    async with producer(net, send_timeout_ms=1_000, max_attempts=1_000) as p:
         with pytest.raises(errors.RequestTimeout):
             await p.send(note("x"))
         assert len(net.tries) > 3
@@ -475,7 +481,7 @@ async def test_a_sharding_key_keeps_its_queue_and_a_selector_chooses_one() -> No
             return queues[-1]
 
         assert (await p.send(note("x"), selector=last)).queue == MessageQueue("t", "b", 1)
-        with pytest.raises(errors.BadRequest, match="none of the 4 queues"):
+        with pytest.raises(errors.BadRequest, match="not one of the 4 queues"):
             await p.send(note("x"), selector=lambda _: MessageQueue("t", "z", 0))
         with pytest.raises(errors.BadRequest, match="ZeroDivisionError"):
             await p.send(note("x"), selector=lambda _: 1 // 0)  # type: ignore[arg-type,return-value]  # on purpose
@@ -556,7 +562,7 @@ async def test_large_bodies_are_packed_and_small_ones_are_not() -> None:
         producer(net, compression="snappy")
 
 
-def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_by_v2() -> None:
+async def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_by_v2() -> None:
     class Failing(Brokers):
         stumbles = 2
 
@@ -573,20 +579,17 @@ def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_
                     self.sent.append((address, message.system_properties.lite_topic, message.body.decode()))
             return await super().unary(address, method, request, **rest)
 
-    async def story() -> None:
-        net = Failing()
-        async with producer(net, linger_ms=0) as p:
-            names = [f"n{number}" for number in range(8)]
-            for body in range(4):
-                for name in names:
-                    await p.send_async(note(str(body), lite_topic=name))
-            await p.flush()
-        assert not net.tries
-        for name in names:
-            mine = [(address, body) for address, reported, body in net.sent if reported == name]
-            assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
-
-    asyncio.run(story())
+    net = Failing()
+    async with producer(net, linger_ms=0) as p:
+        names = [f"n{number}" for number in range(8)]
+        for body in range(4):
+            for name in names:
+                await p.send_async(note(str(body), lite_topic=name))
+        await p.flush()
+    assert not net.tries
+    for name in names:
+        mine = [(address, body) for address, reported, body in net.sent if reported == name]
+        assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
 
 @pytest.fixture
@@ -675,7 +678,7 @@ async def test_a_block_for_a_queue_that_was_closed_moves_with_all_its_messages()
     assert sorted(int(m.body) for m in net.messages) == list(range(64))
 
 
-def test_a_block_stored_in_part_by_an_earlier_try_tells_each_message_its_own_place() -> None:
+async def test_a_block_stored_in_part_by_an_earlier_try_tells_each_message_its_own_place() -> None:
     class Repeated(Brokers):
         async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
             response = data_pb2.PublishResponse.FromString(await super()._publish(broker, request))
@@ -684,15 +687,12 @@ def test_a_block_stored_in_part_by_an_earlier_try_tells_each_message_its_own_pla
                 response.queue_ids.extend(n % 2 for n in range(len(request.messages)))
             return response.SerializeToString()
 
-    async def story() -> None:
-        net = Repeated(queues={"a": 1})
-        async with await warmed(net, linger_ms=1_000) as p:
-            alone = await p.send_async(note("x"))
-            results = await p.send_batch(note(str(n)) for n in range(3))
-            assert (await alone).offset == 0
-        assert [(r.queue.queue_id, r.offset) for r in results] == [(1, 10), (0, 20), (1, 30)]
-
-    asyncio.run(story())
+    net = Repeated(queues={"a": 1})
+    async with await warmed(net, linger_ms=1_000) as p:
+        alone = await p.send_async(note("x"))
+        results = await p.send_batch(note(str(n)) for n in range(3))
+        assert (await alone).offset == 0
+    assert [(r.queue.queue_id, r.offset) for r in results] == [(1, 10), (0, 20), (1, 30)]
 
 
 async def test_blocks_keep_behind_what_was_given_to_their_queue_before() -> None:
@@ -725,29 +725,26 @@ async def test_a_block_that_takes_too_long_or_is_cut_off_by_close_settles_as_a_w
     came.clear()
     batch = asyncio.ensure_future(cut.send_batch(note(str(n)) for n in range(80)))
     await came.wait()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(errors.RequestTimeout):
         await cut.close(timeout_ms=20)
     with pytest.raises(errors.ConnectionFailed, match="closed"):
         await batch
     assert cut._gate.messages == 0
 
 
-def test_a_batch_that_is_larger_than_what_may_be_pending_goes_through_piece_by_piece() -> None:
-    async def story() -> None:
-        most = 0
+async def test_a_batch_that_is_larger_than_what_may_be_pending_goes_through_piece_by_piece() -> None:
+    most = 0
 
-        async def look(_: str, __: data_pb2.PublishRequest) -> None:
-            nonlocal most
-            most = max(most, p._gate.messages)
-            await asyncio.sleep(0)
+    async def look(_: str, __: data_pb2.PublishRequest) -> None:
+        nonlocal most
+        most = max(most, p._gate.messages)
+        await asyncio.sleep(0)
 
-        net = Brokers()
-        async with await warmed(net, pending_messages=50) as p:
-            net.rule = look
-            assert len(await p.send_batch(note(str(n)) for n in range(500))) == 500
-        assert 0 < most <= 50
-
-    asyncio.run(story())
+    net = Brokers()
+    async with await warmed(net, pending_messages=50) as p:
+        net.rule = look
+        assert len(await p.send_batch(note(str(n)) for n in range(500))) == 500
+    assert 0 < most <= 50
 
 
 async def test_a_cancelled_batch_leaves_nothing_pending() -> None:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
 import pytest
+from evenq_proofs.received import received_message
 
 from evenq.client.core.routes.route import Route
 from evenq.client.core.transactions.half_messages import Check, HalfMessage
 from evenq.client.loops.clients.broker_connection import TELL_MS
-from evenq.client.loops.transactions.transacting import CLOSE_MS, Transacting
+from evenq.client.loops.transactions.transacting import CLOSE_MS, TransactionLoop
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidTransactionId, TopicNotFound
-from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, TransactionResolution
+from evenq.model import MessageQueue, ReceivedMessage, TransactionResolution
 from evenq.runtime.clock import FakeClock
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 
 
 def check_of(number: int, address: str) -> Check:
-    message = ReceivedMessage(
-        topic="t", body=b"b", message_id=f"id{number}", tag=None, keys=(), properties={}, message_group=None,
-        queue=MessageQueue("t", "a", 0), queue_offset=QueueOffset(0), born_ms=0, store_ms=0,
-    )  # fmt: skip
+    message = received_message(body=b"b", message_id=f"id{number}", queue=MessageQueue("t", "a", 0))
     return Check(HalfMessage("t", message.message_id, f"t1.{number}", address), message)
 
 
@@ -94,7 +92,7 @@ class Stage:
         self.calls = Calls()
         self.resolution: TransactionResolution | Exception = COMMIT
         self.asked: list[str] = []
-        self.transacting = Transacting(
+        self.transacting = TransactionLoop(
             self.calls, clock=self.clock, rng=random.Random(3), options=ProducerOptions(),
             route=self.calls.query_route, route_changed=self.calls.route_changed, run_checker=self.checker,
         )  # fmt: skip
@@ -106,245 +104,203 @@ class Stage:
         return self.resolution
 
 
-def play(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def body() -> None:
-        stage = Stage()
-        try:
-            await story(stage)
-        finally:
-            await stage.transacting.close()
-
-    asyncio.run(body())
-
-
-def test_half_messages_go_round_the_brokers_and_one_that_failed_is_not_sent_again() -> None:
-    async def story(stage: Stage) -> None:
-        for _ in range(2):
-            await stage.transacting.begin("t", "id", b"m")
-        assert sorted(stage.calls.halves) == ["a:1", "b:1"]
-        stage.calls.failures = [ConnectionFailed("gone")]
-        with pytest.raises(ConnectionFailed):
-            await stage.transacting.begin("t", "id", b"m")
-        assert len(stage.calls.halves) == 3
-        with pytest.raises(Forbidden):
-            await stage.transacting.begin("closed", "id", b"m")
-
-    play(story)
-
-
-def test_after_a_failure_the_route_is_asked_for_and_half_messages_and_checks_go_to_the_next_leader() -> None:
-    async def story(stage: Stage) -> None:
-        calls = stage.calls
-        calls.addresses = {"a": "a:1"}
-        await stage.transacting.begin("t", "id", b"m")
-        await stage.clock.advance(0)
-        assert set(calls.lines) == {"a:1"}
-        calls.failures = [ConnectionFailed("gone"), ConnectionFailed("gone")]
-        for _ in range(2):
-            with pytest.raises(ConnectionFailed):
-                await stage.transacting.begin("t", "id", b"m")
-        assert len(calls.renewals) == 1  # one question for all that fail meanwhile
-        calls.addresses = {"a": "a:2"}
-        calls.renewals.pop()()
-        await stage.clock.advance(0)
-        assert "a:2" in calls.lines  # not after `route_refresh_ms`
-        await stage.transacting.begin("t", "id", b"m")
-        assert calls.halves[-1] == "a:2"
-        calls.failures = [InvalidTransactionId("refused")]
-        with pytest.raises(InvalidTransactionId):
-            await stage.transacting.begin("t", "id", b"m")
-        assert calls.renewals == []  # the broker answered: it is where it is
-
-    play(story)
-
-
-def test_a_route_that_comes_after_the_end_opens_no_connection() -> None:
-    async def story(stage: Stage) -> None:
-        stage.calls.failures = [ConnectionFailed("gone")]
-        with pytest.raises(ConnectionFailed):
-            await stage.transacting.begin("t", "id", b"m")
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
         await stage.transacting.close()
-        stage.calls.lines.clear()
-        stage.calls.renewals.pop()()
-        await stage.clock.advance(0)
-        assert stage.calls.lines == {}
-
-    play(story)
 
 
-def test_a_decision_is_told_at_the_broker_then_anywhere_until_it_is_heard() -> None:
-    async def story(stage: Stage) -> None:
-        half = HalfMessage("t", "id", "t1.x", "a:1")
-        stage.calls.failures = [ConnectionFailed("gone")]
+async def test_half_messages_go_round_the_brokers_and_one_that_failed_is_not_sent_again(stage: Stage) -> None:
+    for _ in range(2):
+        await stage.transacting.begin("t", "id", b"m")
+    assert sorted(stage.calls.halves) == ["a:1", "b:1"]
+    stage.calls.failures = [ConnectionFailed("gone")]
+    with pytest.raises(ConnectionFailed):
+        await stage.transacting.begin("t", "id", b"m")
+    assert len(stage.calls.halves) == 3
+    with pytest.raises(Forbidden):
+        await stage.transacting.begin("closed", "id", b"m")
+
+
+async def test_after_a_failure_the_route_is_asked_for_and_half_messages_and_checks_go_to_the_next_leader(
+    stage: Stage,
+) -> None:
+    calls = stage.calls
+    calls.addresses = {"a": "a:1"}
+    await stage.transacting.begin("t", "id", b"m")
+    await stage.clock.advance(0)
+    assert set(calls.lines) == {"a:1"}
+    calls.failures = [ConnectionFailed("gone"), ConnectionFailed("gone")]
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed):
+            await stage.transacting.begin("t", "id", b"m")
+    assert len(calls.renewals) == 1  # one question for all that fail meanwhile
+    calls.addresses = {"a": "a:2"}
+    calls.renewals.pop()()
+    await stage.clock.advance(0)
+    assert "a:2" in calls.lines  # not after `route_refresh_ms`
+    await stage.transacting.begin("t", "id", b"m")
+    assert calls.halves[-1] == "a:2"
+    calls.failures = [InvalidTransactionId("refused")]
+    with pytest.raises(InvalidTransactionId):
+        await stage.transacting.begin("t", "id", b"m")
+    assert calls.renewals == []  # the broker answered: it is where it is
+
+
+async def test_a_route_that_comes_after_the_end_opens_no_connection(stage: Stage) -> None:
+    stage.calls.failures = [ConnectionFailed("gone")]
+    with pytest.raises(ConnectionFailed):
+        await stage.transacting.begin("t", "id", b"m")
+    await stage.transacting.close()
+    stage.calls.lines.clear()
+    stage.calls.renewals.pop()()
+    await stage.clock.advance(0)
+    assert stage.calls.lines == {}
+
+
+async def test_a_decision_is_told_at_the_broker_then_anywhere_until_it_is_heard(stage: Stage) -> None:
+    half = HalfMessage("t", "id", "t1.x", "a:1")
+    stage.calls.failures = [ConnectionFailed("gone")]
+    await stage.transacting.end(half, COMMIT)
+    assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"]
+    stage.calls.failures = [InvalidTransactionId("given up")]
+    with pytest.raises(InvalidTransactionId):
         await stage.transacting.end(half, COMMIT)
-        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"]
-        stage.calls.failures = [InvalidTransactionId("given up")]
-        with pytest.raises(InvalidTransactionId):
-            await stage.transacting.end(half, COMMIT)
-        assert len(stage.calls.ended) == 3
-
-    play(story)
+    assert len(stage.calls.ended) == 3
 
 
-def test_a_line_to_each_broker_tells_the_topics_at_once_when_they_change_and_every_half_minute() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
-        stage.transacting.watch(["t", "u"])
-        await stage.clock.advance(10)
-        assert stage.calls.announced["a:1"] == [["t"], ["t", "u"]]
-        await stage.clock.advance(TELL_MS)
-        assert len(stage.calls.announced["a:1"]) == 3
-        stage.calls.addresses = {"b": "b:1", "c": "c:1"}
-        await stage.clock.advance(TELL_MS + 1_000)
-        assert "c:1" in stage.calls.announced
+async def test_a_line_to_each_broker_tells_the_topics_at_once_when_they_change_and_every_half_minute(
+    stage: Stage,
+) -> None:
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
+    stage.transacting.watch(["t", "u"])
+    await stage.clock.advance(10)
+    assert stage.calls.announced["a:1"] == [["t"], ["t", "u"]]
+    await stage.clock.advance(TELL_MS)
+    assert len(stage.calls.announced["a:1"]) == 3
+    stage.calls.addresses = {"b": "b:1", "c": "c:1"}
+    await stage.clock.advance(TELL_MS + 1_000)
+    assert "c:1" in stage.calls.announced
 
-    play(story)
 
-
-def test_a_topic_that_does_not_exist_yet_does_not_keep_the_others_waiting() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["missing", "t"])
-        await stage.clock.advance(10)
-        assert stage.calls.announced["a:1"] == [["missing", "t"]]
-
-    play(story)
+async def test_a_topic_that_does_not_exist_yet_does_not_keep_the_others_waiting(stage: Stage) -> None:
+    stage.transacting.watch(["missing", "t"])
+    await stage.clock.advance(10)
+    assert stage.calls.announced["a:1"] == [["missing", "t"]]
 
 
 @pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
-def test_a_check_is_answered_to_the_broker_that_asked(resolution: TransactionResolution) -> None:
-    async def story(stage: Stage) -> None:
-        stage.resolution = resolution
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.lines["b:1"].put_nowait(check_of(1, "b:1"))
-        await stage.clock.advance(10)
-        assert stage.calls.ended == [("b:1", "t1.1", resolution, True)]
-
-    play(story)
+async def test_a_check_is_answered_to_the_broker_that_asked(stage: Stage, resolution: TransactionResolution) -> None:
+    stage.resolution = resolution
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.lines["b:1"].put_nowait(check_of(1, "b:1"))
+    await stage.clock.advance(10)
+    assert stage.calls.ended == [("b:1", "t1.1", resolution, True)]
 
 
 @pytest.mark.parametrize("resolution", [UNKNOWN, KeyError("a mistake"), ConnectionFailed("no database")])
-def test_what_the_checker_cannot_say_is_not_answered_and_the_next_check_is(
+async def test_what_the_checker_cannot_say_is_not_answered_and_the_next_check_is(
+    stage: Stage,
     resolution: TransactionResolution | Exception,
 ) -> None:
-    async def story(stage: Stage) -> None:
-        stage.resolution = resolution
+    stage.resolution = resolution
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+    await stage.clock.advance(10)
+    assert (stage.asked, stage.calls.ended) == (["id1"], [])
+    stage.resolution = COMMIT
+    stage.calls.lines["a:1"].put_nowait(check_of(2, "a:1"))
+    await stage.clock.advance(10)
+    assert len(stage.calls.ended) == 1
+
+
+async def test_a_broken_line_is_opened_again(stage: Stage) -> None:
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.lines["a:1"].put_nowait(ConnectionFailed("gone"))
+    await stage.clock.advance(300)
+    assert len(stage.calls.announced["a:1"]) == 2
+    stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+    await stage.clock.advance(10)
+    assert stage.asked == ["id1"]
+
+
+async def test_a_decision_goes_round_twice_for_each_attempt_with_pauses_between_and_then_fails(stage: Stage) -> None:
+    half = HalfMessage("t", "id", "t1.x", "a:1")
+    stage.calls.failures = [ConnectionFailed(f"gone {number}") for number in range(6)]
+    work = asyncio.ensure_future(stage.transacting.end(half, ROLLBACK))
+    await stage.clock.advance(0)
+    assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"], "the next round is after a pause"
+    await stage.clock.advance(10_000)
+    with pytest.raises(ConnectionFailed, match="gone 5"):
+        await work
+    assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"] * 3
+    assert {(resolution, checked) for _, _, resolution, checked in stage.calls.ended} == {(ROLLBACK, False)}
+
+
+async def test_a_producer_answers_for_a_topic_from_its_first_half_message_on(stage: Stage) -> None:
+    await stage.transacting.begin("t", "id", b"m")
+    await stage.clock.advance(10)
+    assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
+
+
+async def test_watching_the_same_topics_again_changes_nothing(stage: Stage) -> None:
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    looking = stage.transacting._looking
+    for _ in range(3):
         stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
-        await stage.clock.advance(10)
-        assert (stage.asked, stage.calls.ended) == (["id1"], [])
-        stage.resolution = COMMIT
-        stage.calls.lines["a:1"].put_nowait(check_of(2, "a:1"))
-        await stage.clock.advance(10)
-        assert len(stage.calls.ended) == 1
-
-    play(story)
-
-
-def test_a_broken_line_is_opened_again() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.lines["a:1"].put_nowait(ConnectionFailed("gone"))
-        await stage.clock.advance(300)
-        assert len(stage.calls.announced["a:1"]) == 2
-        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
-        await stage.clock.advance(10)
-        assert stage.asked == ["id1"]
-
-    play(story)
-
-
-def test_a_decision_goes_round_twice_for_each_attempt_with_pauses_between_and_then_fails() -> None:
-    async def story(stage: Stage) -> None:
-        half = HalfMessage("t", "id", "t1.x", "a:1")
-        stage.calls.failures = [ConnectionFailed(f"gone {number}") for number in range(6)]
-        work = asyncio.ensure_future(stage.transacting.end(half, ROLLBACK))
-        await stage.clock.advance(0)
-        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"], "the next round is after a pause"
-        await stage.clock.advance(10_000)
-        with pytest.raises(ConnectionFailed, match="gone 5"):
-            await work
-        assert [address for address, *_ in stage.calls.ended] == ["a:1", "anywhere"] * 3
-        assert {(resolution, checked) for _, _, resolution, checked in stage.calls.ended} == {(ROLLBACK, False)}
-
-    play(story)
-
-
-def test_a_producer_answers_for_a_topic_from_its_first_half_message_on() -> None:
-    async def story(stage: Stage) -> None:
         await stage.transacting.begin("t", "id", b"m")
-        await stage.clock.advance(10)
-        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
-
-    play(story)
-
-
-def test_watching_the_same_topics_again_changes_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        looking = stage.transacting._looking
-        for _ in range(3):
-            stage.transacting.watch(["t"])
-            await stage.transacting.begin("t", "id", b"m")
-        await stage.clock.advance(10)
-        assert stage.transacting._looking is looking
-        assert stage.calls.announced["a:1"] == [["t"]]
-
-    play(story)
+    await stage.clock.advance(10)
+    assert stage.transacting._looking is looking
+    assert stage.calls.announced["a:1"] == [["t"]]
 
 
-def test_the_brokers_of_a_new_topic_are_connected_at_once_and_looked_for_by_one() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.addresses = {**stage.calls.addresses, "c": "c:1"}
-        first = stage.transacting._looking
-        stage.transacting.watch(["u"])
-        await stage.clock.advance(10)
-        assert stage.calls.announced["c:1"] == [["t", "u"]]
-        assert first is not None
-        assert first.cancelled(), "else two tasks look for routes"
-
-    play(story)
+async def test_the_brokers_of_a_new_topic_are_connected_at_once_and_looked_for_by_one(stage: Stage) -> None:
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.addresses = {**stage.calls.addresses, "c": "c:1"}
+    first = stage.transacting._looking
+    stage.transacting.watch(["u"])
+    await stage.clock.advance(10)
+    assert stage.calls.announced["c:1"] == [["t", "u"]]
+    assert first is not None
+    assert first.cancelled(), "else two tasks look for routes"
 
 
-def test_a_broker_that_left_the_routes_loses_its_line_but_not_while_a_route_is_missing() -> None:
-    async def story(stage: Stage) -> None:
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.addresses = {"b": "b:1"}
-        await stage.clock.advance(ProducerOptions().route_refresh_ms + 10)
-        assert sorted(stage.transacting._connections) == ["b:1"]
-        stage.calls.addresses = {"c": "c:1"}
-        stage.transacting.watch(["missing"])
-        await stage.clock.advance(10)
-        assert sorted(stage.transacting._connections) == ["b:1", "c:1"], "b may be a broker of the missing route"
-
-    play(story)
+async def test_a_broker_that_left_the_routes_loses_its_line_but_not_while_a_route_is_missing(stage: Stage) -> None:
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.addresses = {"b": "b:1"}
+    await stage.clock.advance(ProducerOptions().route_refresh_ms + 10)
+    assert sorted(stage.transacting._connections) == ["b:1"]
+    stage.calls.addresses = {"c": "c:1"}
+    stage.transacting.watch(["missing"])
+    await stage.clock.advance(10)
+    assert sorted(stage.transacting._connections) == ["b:1", "c:1"], "b may be a broker of the missing route"
 
 
-def test_a_route_that_is_missing_is_looked_for_again_soon() -> None:
-    async def story(stage: Stage) -> None:
-        query = stage.calls.query_route
-        missing = ["t"]
+async def test_a_route_that_is_missing_is_looked_for_again_soon(stage: Stage) -> None:
+    query = stage.calls.query_route
+    missing = ["t"]
 
-        async def route(topic: str) -> Route:
-            return await query("missing" if topic in missing else topic)
+    async def route(topic: str) -> Route:
+        return await query("missing" if topic in missing else topic)
 
-        stage.transacting._route = route
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        assert stage.calls.announced == {}
-        missing.clear()
-        await stage.clock.advance(ProducerOptions().retry_max_ms)
-        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
-
-    play(story)
+    stage.transacting._route = route
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    assert stage.calls.announced == {}
+    missing.clear()
+    await stage.clock.advance(ProducerOptions().retry_max_ms)
+    assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
 
 
 class Slow:
@@ -367,78 +323,66 @@ class Slow:
         return COMMIT
 
 
-def test_sixteen_checks_are_answered_at_a_time_and_the_others_after_them() -> None:
-    async def story(stage: Stage) -> None:
-        checker = stage.transacting._run_checker = Slow()
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        for number in range(40):
-            stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
-        await stage.clock.advance(50)
-        assert checker.running == 16
-        assert len(stage.transacting._answering) == 16
-        checker.go_on.set()
-        await stage.clock.advance(50)
-        assert (checker.asked, checker.most, checker.running) == (40, 16, 0)
-        assert len(stage.calls.ended) == 40
-        assert stage.transacting._answering == set(), "nothing is kept of what is over"
-
-    play(story)
+async def test_sixteen_checks_are_answered_at_a_time_and_the_others_after_them(stage: Stage) -> None:
+    checker = stage.transacting._run_checker = Slow()
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    for number in range(40):
+        stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
+    await stage.clock.advance(50)
+    assert checker.running == 16
+    assert len(stage.transacting._answering) == 16
+    checker.go_on.set()
+    await stage.clock.advance(50)
+    assert (checker.asked, checker.most, checker.running) == (40, 16, 0)
+    assert len(stage.calls.ended) == 40
+    assert stage.transacting._answering == set(), "nothing is kept of what is over"
 
 
 @pytest.mark.parametrize("failure", [KeyError("a mistake"), ConnectionFailed("no database")])
-def test_checkers_that_fail_leave_their_room_to_others(failure: Exception) -> None:
-    async def story(stage: Stage) -> None:
-        problems: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        stage.resolution = failure
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        for number in range(40):
-            stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
-        await stage.clock.advance(50)
-        assert len(stage.asked) == 40
-        gc.collect()
-        assert problems == [], "a failure is logged, it does not escape the task"
-
-    play(story)
+async def test_checkers_that_fail_leave_their_room_to_others(stage: Stage, failure: Exception) -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    stage.resolution = failure
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    for number in range(40):
+        stage.calls.lines["a:1"].put_nowait(check_of(number, "a:1"))
+    await stage.clock.advance(50)
+    assert len(stage.asked) == 40
+    gc.collect()
+    assert problems == [], "a failure is logged, it does not escape the task"
 
 
-def test_closing_waits_for_answers_and_ends_lines() -> None:
-    async def story(stage: Stage) -> None:
-        checker = stage.transacting._run_checker = Slow()
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
-        await stage.clock.advance(10)
-        lines = [line.task for line in stage.transacting._connections.values()]
-        assert stage.transacting._looking is not None
-        closing = asyncio.ensure_future(stage.transacting.close())
-        await stage.clock.advance(CLOSE_MS - 1)
-        assert not closing.done()
-        assert all(task.cancelled() for task in [*lines, stage.transacting._looking])
-        assert stage.transacting._connections == {}
-        checker.go_on.set()
-        await stage.clock.advance(0)
-        assert closing.done(), "it waits no longer than for the answer"
-        assert stage.calls.ended == [("a:1", "t1.1", COMMIT, True)]
-        await closing
-
-    play(story)
+async def test_closing_waits_for_answers_and_ends_lines(stage: Stage) -> None:
+    checker = stage.transacting._run_checker = Slow()
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+    await stage.clock.advance(10)
+    lines = [line.task for line in stage.transacting._connections.values()]
+    assert stage.transacting._looking is not None
+    closing = asyncio.ensure_future(stage.transacting.close())
+    await stage.clock.advance(CLOSE_MS - 1)
+    assert not closing.done()
+    assert all(task.cancelled() for task in [*lines, stage.transacting._looking])
+    assert stage.transacting._connections == {}
+    checker.go_on.set()
+    await stage.clock.advance(0)
+    assert closing.done(), "it waits no longer than for the answer"
+    assert stage.calls.ended == [("a:1", "t1.1", COMMIT, True)]
+    await closing
 
 
-def test_closing_gives_up_an_answer_that_does_not_come() -> None:
-    async def story(stage: Stage) -> None:
-        checker = stage.transacting._run_checker = Slow()
-        stage.transacting.watch(["t"])
-        await stage.clock.advance(10)
-        stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
-        await stage.clock.advance(10)
-        closing = asyncio.ensure_future(stage.transacting.close())
-        await stage.clock.advance(CLOSE_MS)
-        assert closing.done()
-        await closing
-        assert checker.running == 0, "the checker was cancelled"
-        assert stage.calls.ended == []
-
-    play(story)
+async def test_closing_gives_up_an_answer_that_does_not_come(stage: Stage) -> None:
+    checker = stage.transacting._run_checker = Slow()
+    stage.transacting.watch(["t"])
+    await stage.clock.advance(10)
+    stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
+    await stage.clock.advance(10)
+    closing = asyncio.ensure_future(stage.transacting.close())
+    await stage.clock.advance(CLOSE_MS)
+    assert closing.done()
+    await closing
+    assert checker.running == 0, "the checker was cancelled"
+    assert stage.calls.ended == []

@@ -1,0 +1,120 @@
+"""`evenq.v1.Admin/ListScheduled`: delayed messages that are not due yet, and open transactions, on all brokers.
+
+Nothing changes and no body is returned. Timers have no index by topic, so a call reads the newest ones, at most
+`SCANNED_MAX`, and returns those of the topic; `more` says that older ones were not read or not returned. A broker
+answers one call at a time, because each reads the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from evenq.errors import BadRequest, TopicNotFound
+from evenq.model import TopicConfig
+from evenq.model.names import is_system_topic
+from evenq.serving.auth.calls import rpc
+from evenq.serving.rpc import Action, Rpc, RpcContext
+from evenq.store import StoredTimer
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq_broker.core.sending.validation import DELAYED_MESSAGE
+from evenq_broker.core.transactions.half_messages import HALF_MESSAGE, unpack_half
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.state.kernel import Kernel
+from evenq_broker.rpc.answers import answers_of, parsed
+
+METHOD = "/evenq.v1.Admin/ListScheduled"
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+COUNT_DEFAULT = 100
+COUNT_MAX = 1_000
+SCANNED_MAX = 10_000
+BATCH = 8
+"""Timers in memory at a time; each may have a body of some MiB."""
+KINDS = {DELAYED_MESSAGE: "DELAY", HALF_MESSAGE: "TRANSACTION"}
+
+
+class ScheduledHandler:
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._kernel, self._cluster = kernel, cluster
+        self._one_at_a_time = asyncio.Semaphore(1)
+
+    def rpcs(self) -> list[Rpc]:
+        return [rpc(METHOD, self.listed)]
+
+    async def listed(self, data: bytes, context: RpcContext) -> bytes:
+        request = parsed(admin_pb2.ListScheduledRequest, data)
+        if not 0 <= request.max <= COUNT_MAX:
+            raise BadRequest(f"max is {request.max} messages, the range is 1 to {COUNT_MAX}; 0 = {COUNT_DEFAULT}")
+        count_max = request.max or COUNT_DEFAULT
+        if request.local:
+            return _permitted(await self._here(request.topic, count_max), context).SerializeToString()
+        self._must_exist(request.topic)
+        local_request = admin_pb2.ListScheduledRequest(topic=request.topic, max=count_max, local=True)
+        response, others = await asyncio.gather(
+            self._here(request.topic, count_max), self._cluster.ask_all(METHOD, local_request.SerializeToString())
+        )
+        for part in answers_of(admin_pb2.ListScheduledResponse, others, silent=response.silent):
+            response.messages.extend(part.messages)
+            response.more |= part.more
+        newest = sorted(response.messages, key=lambda one: -one.stored_ms)  # each broker's own are in that order
+        response.more |= len(newest) > count_max
+        del response.messages[:]
+        kept = sorted(newest[:count_max], key=lambda one: (one.due_ms, one.broker_name, one.message_id))
+        response.messages.extend(kept)
+        return _permitted(response, context).SerializeToString()
+
+    def _must_exist(self, topic: str) -> None:
+        catalog = self._kernel.catalog
+        if topic and not catalog.routes.route(topic) and catalog.topics.get(topic) is None:
+            raise TopicNotFound(f"no topic {topic!r} on any live broker; see `evenq topic list`")
+
+    async def _here(self, topic: str, count_max: int) -> admin_pb2.ListScheduledResponse:
+        """Returns the timers of this broker that were stored last, of one topic or of all."""
+        response = admin_pb2.ListScheduledResponse(status=OK)
+        async with self._one_at_a_time, aclosing(self._kernel.ledger.store.timers.newest(batch=BATCH)) as timers:
+            scanned = 0
+            async for timer in timers:
+                scanned += 1
+                if scanned > SCANNED_MAX or len(response.messages) >= count_max:
+                    response.more = True
+                    break
+                of_topic = self._kernel.catalog.topics.by_id(timer.topic_id)
+                if of_topic is None or timer.kind not in KINDS:
+                    continue
+                if of_topic.name == topic or (not topic and not is_system_topic(of_topic.name)):
+                    response.messages.append(self._message(timer, of_topic))
+        return response
+
+    def _message(self, timer: StoredTimer, topic: TopicConfig) -> admin_pb2.ScheduledMessage:
+        is_half = timer.kind == HALF_MESSAGE
+        head = definition_pb2.Message.FromString(unpack_half(timer.head)[1] if is_half else timer.head)
+        system = definition_pb2.SystemProperties.FromString(timer.system)
+        handle = ""
+        if not is_half and system.message_id:
+            recalls = self._kernel.ledger.recalls
+            handle = recalls.make(timer.topic_id, timer.log_offset, timer.due_ms, system.message_id)
+        return admin_pb2.ScheduledMessage(
+            broker_name=self._kernel.runtime.settings.broker_name,
+            topic=topic.name,
+            kind=KINDS[timer.kind],
+            due_ms=timer.due_ms,
+            stored_ms=timer.store_ms,
+            message_id=system.message_id,
+            tag=system.tag,
+            keys=system.keys,
+            body_bytes=len(head.body),
+            recall_handle=handle,
+        )
+
+
+def _permitted(response: admin_pb2.ListScheduledResponse, context: RpcContext) -> admin_pb2.ListScheduledResponse:
+    """Removes messages of topics that the caller may not describe, and handles of those that it may not publish to."""
+    kept = [one for one in response.messages if context.may_topic(Action.DESCRIBE, one.topic)]
+    for one in kept:
+        if not context.may_topic(Action.PUBLISH, one.topic):
+            one.recall_handle = ""
+    if len(kept) < len(response.messages):
+        del response.messages[:]
+        response.messages.extend(kept)
+    return response

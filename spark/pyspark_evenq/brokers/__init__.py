@@ -1,0 +1,1 @@
+"""Connections to brokers: routes, offsets and growth of topics."""

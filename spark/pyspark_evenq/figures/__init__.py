@@ -1,0 +1,1 @@
+"""Progress and metrics of queries."""

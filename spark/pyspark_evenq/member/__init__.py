@@ -1,0 +1,1 @@
+"""Streams that are members of a consumer group."""

@@ -1,0 +1,1 @@
+"""Plans of a query: offsets, ranges, marks, losses and checkpoints."""

@@ -1,0 +1,430 @@
+"""Deliveries of one channel's durable queues: received, held while a worker processes them, settled.
+
+**Problem.** AMQP pushes messages up to a prefetch limit and gives back what a lost connection had. A broker of evenq
+hands messages out on request, hides them for a time, and delivers them again if they are not acknowledged within it.
+
+**Idea.** Each queue has a receiver: a long poll that runs while the channel may hold more messages. Received messages
+are held: half-way through its invisible duration each one is hidden for longer, until the channel settles it. Worker
+processes that are killed renew nothing, so their tasks are delivered to others after one duration.
+
+**Invariants.**
+
+- All methods run in the loop of the process; channels call them from other threads through `TransportSession`.
+- A channel holds at most its limit. When it is reached, the polls of its other queues are cancelled. Messages of these
+  polls are returned, so it does not wait behind a long task while other workers are idle.
+- Acknowledgements are sent in the background, in batches by broker, and repeated while a broker is away. A repetition
+  is harmless, and without it the task would run twice.
+- `close` acknowledges what was settled, then returns what is held.
+
+**Example.** Limit 2, one queue: the poll requests 2 and receives t1 and t2; no poll runs. t1 is acknowledged: the next
+poll requests 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any, Protocol
+
+from evenq.aio import SimpleConsumer
+from evenq.celery.codec import decoded
+from evenq.celery.inbox import Inbox, KombuDelivery
+from evenq.celery.settings import TransportSettings
+from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.options import SimpleOptions
+from evenq.client.wiring import ClientContext
+from evenq.errors import Error, InvalidReceiptHandle, MessageCorrupted, NotFound
+from evenq.model import ReceivedMessage, StartFrom
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import spawn
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX = 64
+"""Most messages of one receive."""
+HELD_MAX = 1_000
+"""Most messages that a channel without a prefetch limit holds."""
+SLICE_MS = 200
+"""Wait at one broker of several before the next one is called."""
+RENEWALS_MAX = 16
+"""Renewals that run at the same time."""
+ACKS_MAX = 1_000
+CLOSE_MS = 10_000
+"""Longest wait of `close` for a broker that does not answer."""
+
+
+class QueueConsumer(Protocol):
+    """The part of `evenq.aio.SimpleConsumer` that receivers use."""
+
+    async def start(self) -> Any: ...
+
+    async def receive(self, max_messages: int, *, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]: ...
+
+    async def ack(self, *messages: ReceivedMessage) -> None: ...
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage: ...
+
+    async def close(self) -> None: ...
+
+
+class UnsettledMessage:
+    """A message that the channel has not settled."""
+
+    __slots__ = ("hidden_ms", "lock", "lost", "message", "queue", "receiver")
+
+    def __init__(self, queue: str, message: ReceivedMessage, receiver: QueueReceiver, now_ms: int) -> None:
+        self.queue = queue
+        self.message = message
+        """With its newest receipt handle."""
+        self.receiver = receiver
+        self.hidden_ms = now_ms
+        """When its invisible duration began, monotonic."""
+        self.lost = False
+        """True: it was not renewed in time and belongs to another worker."""
+        self.lock = asyncio.Lock()
+        """A renewal replaces the receipt handle, so it must not overlap with the settlement."""
+
+
+class QueueDeliveries:
+    """The receivers of one channel and what they hold."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        settings: TransportSettings,
+        inbox: Inbox,
+        *,
+        consumer_of: Callable[[str], QueueConsumer] | None = None,
+        on_missing: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`consumer_of`: makes the consumer of a topic, which is also its group; None: that of the SDK. `on_missing` is
+        called with a queue whose topic or group was deleted.
+        """
+        self.on_missing = on_missing
+        self.consumer_of = consumer_of or self._simple_consumer
+        self.context = context
+        self.settings = settings
+        self.inbox = inbox
+        self._receivers: dict[str, QueueReceiver] = {}
+        self._held: dict[str, UnsettledMessage] = {}
+        self._limit = 0
+        self._tags = count(1)
+        self._acks: deque[UnsettledMessage] = deque()
+        self._acked = asyncio.Event()
+        self._acking = 0
+        """Acknowledgements that were taken from `_acks` and not finished."""
+        self._loops: list[asyncio.Task[Any]] = []
+        self._returns: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------------ what is held
+
+    @property
+    def room(self) -> int:
+        """Number of messages that may be received now."""
+        return 0 if self._closed else (self._limit or HELD_MAX) - len(self._held)
+
+    def limit(self, count: int) -> None:
+        """Sets the prefetch limit; 0: `HELD_MAX`."""
+        self._limit = max(0, count)
+        self._room_changed()
+
+    def add(self, queue: str, message: ReceivedMessage, receiver: QueueReceiver) -> KombuDelivery | None:
+        """Holds a received message; None: the channel may hold no more, so it is returned."""
+        held = UnsettledMessage(queue, message, receiver, self.context.clock.monotonic_ms())
+        if self.room <= 0:
+            self._return(held)
+            return None
+        tag = f"{queue}:{next(self._tags)}"
+        try:
+            payload = decoded(message)
+        except MessageCorrupted as error:
+            log.error("%s; it is dropped", error)  # noqa: TRY400 - a line is enough: the sender is at fault
+            self._ack(held)
+            return None
+        properties = payload["properties"]
+        properties["delivery_tag"] = tag
+        if message.delivery_attempt > 1:
+            properties["delivery_info"]["redelivered"] = True
+        self._held[tag] = held
+        self._room_changed()
+        return KombuDelivery(queue, payload, tag)
+
+    def ack(self, tag: str) -> None:
+        """Acknowledges a message; one that was settled before is ignored."""
+        held = self._held.pop(tag, None)
+        if held is not None:
+            self._ack(held)
+            self._room_changed()
+
+    def give_back(self, tag: str) -> None:
+        """Makes a message visible to all workers again."""
+        held = self._held.pop(tag, None)
+        if held is not None:
+            self._return(held)
+            self._room_changed()
+
+    # --------------------------------------------------------------------------------------------------- receivers
+
+    def consume(self, queue: str) -> None:
+        """Begins to receive a queue."""
+        self._begin()
+        self.receiver(queue).start()
+
+    def cancel(self, queue: str) -> None:
+        """Ends receiving a queue; held messages stay."""
+        receiver = self._receivers.get(queue)
+        if receiver is not None:
+            receiver.stop()
+
+    async def get(self, queue: str, wait_ms: int) -> KombuDelivery | None:
+        """Receives one message, waiting at most `wait_ms`; None: there is none. Raises as SimpleConsumer.receive."""
+        self._begin()
+        receiver = self.receiver(queue)
+        for message in await receiver.consumer.receive(1, invisible_ms=self.settings.visibility_ms, wait_ms=wait_ms):
+            return self.add(queue, message, receiver)
+        return None
+
+    def receiver(self, queue: str) -> QueueReceiver:
+        receiver = self._receivers.get(queue)
+        if receiver is None:
+            receiver = self._receivers[queue] = QueueReceiver(self, queue)
+        return receiver
+
+    async def leave(self, queue: str) -> None:
+        """Ends receiving a queue, returns what is held of it, and leaves its group, which is going to be deleted."""
+        receiver = self._receivers.pop(queue, None)
+        if receiver is None:
+            return
+        receiver.stop()
+        tags = [tag for tag, held in self._held.items() if held.receiver is receiver]
+        await asyncio.gather(*(self._give_back(self._held.pop(tag)) for tag in tags))
+        await receiver.close()
+        self._room_changed()
+
+    async def close(self) -> None:
+        """Ends receiving, acknowledges what was settled, returns what is held, and leaves the groups."""
+        if self._closed:
+            return
+        self._closed = True
+        for receiver in self._receivers.values():
+            receiver.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_MS / 1_000):
+                while self._acks or self._acking:
+                    self._acked.set()
+                    await asyncio.sleep(0.005)  # noqa: TID251 - the loop's own time: this waits for its other tasks
+                await asyncio.gather(*self._returns, *map(self._give_back, self._held.values()))
+        if self._acks or self._acking:
+            log.warning(
+                "%d acknowledgements were not sent: their brokers do not answer", len(self._acks) + self._acking
+            )
+        self._held.clear()
+        tasks = [*self._loops, *self._returns]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = (receiver.close() for receiver in self._receivers.values())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_MS / 1_000):
+                await asyncio.gather(*closing, return_exceptions=True)
+
+    def _simple_consumer(self, topic: str) -> QueueConsumer:
+        return SimpleConsumer(
+            group=topic,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+            endpoint=self.context.endpoint,
+            options=SimpleOptions(slice_ms=SLICE_MS),
+            context=self.context,
+        )
+
+    # --------------------------------------------------------------------------------------------------- settlements
+
+    def _begin(self) -> None:
+        if not self._loops and not self._closed:
+            self._loops += [
+                spawn(self._acknowledge_forever(), name="evenq-celery-acks"),
+                spawn(self._renew_forever(), name="evenq-celery-renewals"),
+            ]
+
+    def _room_changed(self) -> None:
+        for receiver in self._receivers.values():
+            receiver.room_changed()
+
+    def _ack(self, held: UnsettledMessage) -> None:
+        if not held.lost:
+            self._acks.append(held)
+            self._acked.set()
+
+    async def _acknowledge_forever(self) -> None:
+        backoff = Backoff(self.context.rng, first_ms=50, max_ms=2_000)
+        while True:
+            await self._acked.wait()
+            self._acked.clear()
+            batch = [self._acks.popleft() for _ in range(min(len(self._acks), ACKS_MAX))]
+            if not batch:
+                continue
+            self._acking = len(batch)
+            by_place: dict[tuple[QueueReceiver, str], list[UnsettledMessage]] = {}
+            for held in batch:
+                by_place.setdefault((held.receiver, held.message.queue.broker_name), []).append(held)
+            places = list(by_place.items())
+            outcomes = await asyncio.gather(*(self._acknowledge(place[0], batch) for place, batch in places))
+            again = [held for (_, batch), done in zip(places, outcomes, strict=True) if not done for held in batch]
+            self._acks.extendleft(reversed(again))
+            self._acking = 0
+            if self._acks:
+                self._acked.set()
+            if again:
+                await self.context.clock.sleep_ms(backoff.next_ms())
+            else:
+                backoff.reset()
+
+    async def _acknowledge(self, receiver: QueueReceiver, batch: list[UnsettledMessage]) -> bool:
+        """Returns False if the acknowledgement has to be repeated."""
+        for held in batch:
+            async with held.lock:  # a renewal that runs ends first, and the handle is its result
+                held.lost = True  # from now on it is not renewed
+        try:
+            await receiver.consumer.ack(*(held.message for held in batch))
+        except InvalidReceiptHandle as error:
+            log.warning("queue %s: a finished task may run again: %s", receiver.queue, error)
+        except Error as error:
+            receiver.troubles.failed("an acknowledgement", error)
+            return is_permanent(error)
+        receiver.troubles.well("an acknowledgement")
+        return True
+
+    async def _give_back(self, held: UnsettledMessage) -> None:
+        async with held.lock:
+            if held.lost:
+                return
+            held.lost = True
+            try:
+                await held.receiver.consumer.change_invisible(held.message, 0)
+            except InvalidReceiptHandle:
+                pass  # it was delivered again already
+            except Error as error:
+                log.warning(
+                    "queue %s: a message could not be returned, and is delivered again after %d s: %s",
+                    held.queue,
+                    self.settings.visibility_ms // 1_000,
+                    error,
+                )
+
+    async def _renew_forever(self) -> None:
+        half_ms = self.settings.visibility_ms // 2
+        running = asyncio.Semaphore(RENEWALS_MAX)
+        while True:
+            await self.context.clock.sleep_ms(max(50, half_ms // 5))
+            now_ms = self.context.clock.monotonic_ms()
+            due = [held for held in self._held.values() if not held.lost and now_ms - held.hidden_ms >= half_ms]
+            await asyncio.gather(*(self._renew(held, running) for held in due))
+
+    async def _renew(self, held: UnsettledMessage, running: asyncio.Semaphore) -> None:
+        async with running, held.lock:
+            if held.lost:
+                return
+            began_ms = self.context.clock.monotonic_ms()
+            try:
+                held.message = await held.receiver.consumer.change_invisible(held.message, self.settings.visibility_ms)
+            except InvalidReceiptHandle as error:
+                held.lost = True
+                log.warning(
+                    "queue %s: a task that is running is delivered to another worker too: %s", held.queue, error
+                )
+            except Error as error:
+                held.receiver.troubles.failed("a renewal", error)
+            else:
+                held.hidden_ms = began_ms
+                held.receiver.troubles.well("a renewal")
+
+    def _return(self, held: UnsettledMessage) -> None:
+        task: asyncio.Task[None] = spawn(self._give_back(held), name="evenq-celery-return")
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+
+class QueueReceiver:
+    """The long poll of one queue."""
+
+    def __init__(self, deliveries: QueueDeliveries, queue: str) -> None:
+        self.queue = queue
+        self._deliveries = deliveries
+        context, settings = deliveries.context, deliveries.settings
+        topic = settings.names.topic_of(queue)
+        self.consumer = deliveries.consumer_of(topic)
+        self.troubles = Troubles(context.clock, who=f"queue {queue}", report=self._report)
+        self._has_room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._poll: asyncio.Task[list[ReceivedMessage]] | None = None
+        self._started = False
+
+    def start(self) -> None:
+        if self._task is None:
+            self.room_changed()
+            self._task = spawn(self._poll_forever(), name=f"evenq-celery-receive-{self.queue}")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def room_changed(self) -> None:
+        """Begins or cancels the poll."""
+        if self._deliveries.room > 0:
+            self._has_room.set()
+        else:
+            self._has_room.clear()
+            if self._poll is not None:
+                self._poll.cancel()
+
+    async def close(self) -> None:
+        """Leaves the group."""
+        await self.consumer.close()
+
+    async def _poll_forever(self) -> None:
+        deliveries = self._deliveries
+        settings, clock = deliveries.settings, deliveries.context.clock
+        backoff = Backoff(deliveries.context.rng, first_ms=100, max_ms=3_000)
+        if not self._started:
+            self._started = True
+            await self.consumer.start()
+        while True:
+            await self._has_room.wait()
+            size = min(deliveries.room, BATCH_MAX)
+            poll = self._poll = spawn(
+                self.consumer.receive(size, invisible_ms=settings.visibility_ms, wait_ms=settings.poll_ms),
+                name=f"evenq-celery-poll-{self.queue}",
+            )
+            try:
+                messages = await poll
+            except asyncio.CancelledError:
+                if not poll.cancelled() or self._task is None or self._task.cancelling():
+                    poll.cancel()
+                    raise
+                continue  # the channel became full
+            except Error as error:
+                self.troubles.failed(f"receiving from {self.queue}", error)
+                await clock.sleep_ms(backoff.next_ms())
+                continue
+            finally:
+                self._poll = None
+            backoff.reset()
+            self.troubles.well(f"receiving from {self.queue}")
+            for message in messages:
+                delivery = deliveries.add(self.queue, message, self)
+                if delivery is not None:
+                    deliveries.inbox.put(delivery)
+
+    def _report(self, error: Error) -> None:
+        """Lets the consuming thread raise an error that no repetition cures."""
+        log.error("queue %s: %s", self.queue, error)
+        if isinstance(error, NotFound):
+            self._deliveries.on_missing(self.queue)
+        self._deliveries.inbox.fail(error)

@@ -1,0 +1,1 @@
+"""`evenq auth`: the rights of users."""

@@ -1,0 +1,1 @@
+"""`evenq backup`."""

@@ -1,0 +1,1 @@
+"""`evenq broker` and `evenq cluster`."""

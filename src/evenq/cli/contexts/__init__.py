@@ -1,0 +1,1 @@
+"""`evenq context`: clusters under short names, with their access points, keys and TLS files."""

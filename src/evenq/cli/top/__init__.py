@@ -1,0 +1,1 @@
+"""`evenq top`: rates, lag and members of topics, groups and brokers, live."""
