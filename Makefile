@@ -67,12 +67,12 @@ UNIT := tests/unit tests/spec tests/storage tests/sim
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
-	$(BIN)/pytest -q -n 3 $(QUICK) $(UNIT)
+	$(BIN)/pytest -q -n 3 --dist worksteal $(QUICK) $(UNIT)
 	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Not run: the slow tests of these suites (make unit integration); Spark, Kubernetes, other SDKs (make help); kills (make campaigns). Everything, as in CI: make check"
 
 unit: dev ## test | all unit, spec, storage and simulation tests, including the slow ones; 6 minutes
-	$(BIN)/pytest -q -n auto $(UNIT)
+	$(BIN)/pytest -q -n auto --dist worksteal $(UNIT)
 
 integration: dev ## test | all tests with real processes on loopback, including the slow ones; 8 minutes
 	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/integration

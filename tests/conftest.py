@@ -18,8 +18,10 @@ from evenq_proofs.held_clock import hold_clocks
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does: tests judge what is right, benchmarks how fast.
-settings.register_profile("evenq", deadline=None)
-settings.load_profile("evenq")
+# The examples are the same in each run, so a change is judged by itself; `make properties` draws new ones.
+settings.register_profile("evenq", deadline=None, derandomize=True)
+settings.register_profile("new", deadline=None, max_examples=int(os.environ.get("EVENQ_TEST_EXAMPLES", "2000")))
+settings.load_profile("new" if "EVENQ_TEST_EXAMPLES" in os.environ else "evenq")
 
 hold_clocks()
 

@@ -1,5 +1,5 @@
 # Long runs and rare ones: simulations, kills, broken links, benchmarks, other versions. `make campaigns` lists them.
-.PHONY: bench bench-attacks bench-connections bench-delivery bench-nats bench-peers bench-rebalance bench-replication bench-replication-peers bench-spark bench-spark-idle bench-store bench-tls chaos crowd fuzz-front kill-loop kubernetes-replicated live live-kills members oldest plain-sends replication-faults replication-kills replication-model replication-model-search replication-upgrade shuffled sim sim-mutants sim-replicated spark-chaos spark-group spark-oldest spark-refused storage verify verify-replicated
+.PHONY: bench bench-attacks bench-connections bench-delivery bench-nats bench-peers bench-rebalance bench-replication bench-replication-peers bench-spark bench-spark-idle bench-store bench-tls chaos crowd fuzz-front kill-loop kubernetes-replicated live live-kills members oldest plain-sends properties replication-faults replication-kills replication-model replication-model-search replication-upgrade shuffled sim sim-mutants sim-replicated spark-chaos spark-group spark-oldest spark-refused storage verify verify-replicated
 
 plain-sends: dev ## test | compare the two parsers of SendMessage and Publish: make plain-sends COUNT=1000000 SEED=1
 	$(BIN)/python tests/unit/evenq_broker/core/sending/plain_requests.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
@@ -21,6 +21,9 @@ replication-model: dev ## test | random walks of the replication model: make rep
 
 replication-model-search: dev ## test | every order of events in small cases of the model: make replication-model-search STATES=2000000; 2 minutes of one core
 	$(BIN)/python tests/sim/run_replication.py --search --states $(or $(STATES),2000000)
+
+properties: dev ## test | draw new examples for all property tests: make properties EXAMPLES=2000
+	EVENQ_TEST_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/pytest -q -n auto --dist worksteal $$(grep -rl "from hypothesis" tests/unit tests/spec tests/storage)
 
 shuffled: dev ## test | run test files, and the tests in each, in random order: make shuffled SEED=1 ON=tests/integration
 	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder --shuffle=$(or $(SEED),1) $(or $(ON),tests/integration)
