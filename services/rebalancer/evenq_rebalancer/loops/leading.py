@@ -61,7 +61,8 @@ class LeaseCandidate:
         self._clock = clock
         self._began = began
         self._ended = ended
-        self._reached = True
+        self._logged: set[type[Error]] = set()
+        """Failures in the log since the last call that went well, each once."""
         self._busy = asyncio.Lock()
         self.transitions = 0
         """Number of terms of this process."""
@@ -117,14 +118,14 @@ class LeaseCandidate:
                 else:
                     commands = self._elector.written(call, version, now_ms=now_ms)
         except Error as error:
-            if self._reached:
+            if type(error) not in self._logged:
+                self._logged.add(type(error))
                 log.warning("the lease cannot be read or written: %s", error.message)
-            self._reached = False
             commands = self._elector.failed(now_ms=self._clock.monotonic_ms())
         else:
-            if not self._reached:
+            if self._logged:
                 log.info("the lease can be read and written again")
-            self._reached = True
+            self._logged.clear()
         return self._carry_out(commands)
 
     def _carry_out(self, commands: Iterable[Command]) -> Read | Write | None:

@@ -63,27 +63,27 @@ class TopologyWatch:
     # --- in the threads
 
     def _follow(self, kind: str) -> None:
-        warned = False
+        logged: set[type[Error]] = set()  # failures since the last list, each once
         while not self._stopped.is_set():
             try:
                 objects, version = self._api.listed(self._path(kind))
                 self._hand_over(self._listed, kind, objects)
-                if warned:
+                if logged:
                     log.info("watching %s in Kubernetes again", kind, extra={"watched": kind})
-                warned = False
+                logged.clear()
                 while not self._stopped.is_set():
                     version = self._watch(kind, version)
             except Expired:
                 continue
             except Error as error:
-                if not warned:
+                if type(error) not in logged:
+                    logged.add(type(error))
                     log.warning(
                         "%s in Kubernetes cannot be watched, zones and places of members stay as they are: %s",
                         kind,
                         error.message,
                         extra={"watched": kind, "error": error.message},
                     )
-                warned = True
                 self._stopped.wait(FORBIDDEN_RETRY_S if isinstance(error, Forbidden) else RETRY_S)
 
     def _watch(self, kind: str, version: str) -> str:

@@ -55,7 +55,8 @@ class RebalancerLink:
         self._heard_ms = 0
         self._ask_again_ms = 0
         self._away_since_ms: int | None = None
-        self._warned = False
+        self._logged: set[type[Error]] = set()
+        """Failures in the log since a leader accepted the reports, each once."""
         self._ever_led = False
         self.found_ms = 0
         """Ms since the epoch at which the present leader, or the last one, first gave a sign of life."""
@@ -81,11 +82,11 @@ class RebalancerLink:
             try:
                 at_once = self._search.redirected(await self._follow(target, backoff))
             except Error as error:
-                if not self._warned:
+                if type(error) not in self._logged:
+                    self._logged.add(type(error))
                     log.warning(
                         "rebalancer %s does not answer: %s", target, error.message, extra={"rebalancer": target}
                     )
-                self._warned = True
                 self._search.failed()
             finally:
                 self._lost()
@@ -166,7 +167,8 @@ class RebalancerLink:
         self._search.found()
         self._leader, self._ever_led = leader, True
         self.found_ms = self._runtime.clock.now_ms()
-        self._ask_again_ms, self._away_since_ms, self._warned = 0, None, False
+        self._ask_again_ms, self._away_since_ms = 0, None
+        self._logged.clear()
 
     def _lost(self) -> None:
         self._leader = ""

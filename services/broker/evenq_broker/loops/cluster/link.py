@@ -296,6 +296,8 @@ class Registration:
         self._left = False
         self.answers = False
         """True while the last call went well."""
+        self._logged: set[type[Error]] = set()
+        """Failures in the log since the last call that went well, each once."""
         self.tried = asyncio.Event()
         """Set when the first try has ended, well or not."""
 
@@ -358,10 +360,13 @@ class Registration:
         if not self.answers:
             log.info("registered at nameserver %s", self._address, extra={"nameserver": self._address})
             self.answers = True
+            self._logged.clear()
             self._on_answer()
 
     def _lost(self, error: Error) -> None:
-        if self.answers or not self.tried.is_set():
+        # Refused connections while both start may hide that the nameserver rejects this broker.
+        if type(error) not in self._logged:
+            self._logged.add(type(error))
             log.warning(
                 "not registered at nameserver %s: %s",
                 self._address,

@@ -11,6 +11,7 @@ from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS
 from evenq_proofs.fake_registry import FakeRegistry
 
+from evenq.errors import Forbidden
 from evenq.model import BrokerAddress, Listener
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER
@@ -268,3 +269,24 @@ async def test_a_closing_broker_says_goodbye_and_does_not_register_again(stage: 
     assert registry.brokers == {}
     await stage.clock.advance(2_000)
     assert registry.brokers == {}
+
+
+async def test_a_nameserver_that_refuses_after_it_was_away_has_both_reasons_in_the_log(
+    stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both processes often start together: "connection refused" alone would hide what an operator has to change."""
+    registry = FakeRegistry()
+    broker = await stage.broker(nameservers="ns:1")
+    await stage.clock.advance(5_000)
+
+    async def refuse(_request: bytes, _context: RpcContext) -> bytes:
+        raise Forbidden("register_from allows 192.0.2.0/24")
+
+    registry._register = refuse
+    stage.net.serve("ns:1", registry.rpcs())
+    await stage.clock.advance(10_000)
+    reasons = [record.message for record in caplog.records if record.message.startswith("not registered at")]
+    assert len(reasons) == 2, reasons
+    assert "register_from" in reasons[1]
+    assert not registry.brokers
+    assert broker.cluster.started
