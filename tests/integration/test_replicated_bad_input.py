@@ -215,6 +215,7 @@ def test_a_record_that_was_put_back_is_refused_until_it_is_written_anew(copies: 
     }  # fmt: skip
     with only_writer(record):
         record.write_text(json.dumps(anew))
-    until(lambda: figure(leader, "evenq_broker_replica_epoch") == epoch + 2)
+    until(lambda: figure(leader, "evenq_broker_replica_epoch") >= epoch + 2)  # more: a busy machine may elect again
     in_sync(cluster, 3)
-    assert leader_of(cluster) is leader
+    with evenq.Producer(endpoint=cluster.endpoints) as producer:
+        producer.send(evenq.Message(topic="flights", body=b"the group goes on"))
