@@ -11,6 +11,8 @@ PYTEST = $(if $(EVENQ_TEST_ALL),$(BIN)/python tools/second_look.py )$(BIN)/pytes
 JAVA = $$($(BIN)/python tools/java_home.py)
 # Container images often set it. Then every server of a test and every pytest worker compiles all of its modules again.
 unexport PYTHONDONTWRITEBYTECODE
+# Modules of another checkout would be tested, or hide that a test needs a path of this one.
+unexport PYTHONPATH
 
 .PHONY: arch audit campaigns check clean compat console demo dev docs fmt grpcio-front helm help integration kubernetes kubernetes-and-walks lint lock protos sbom short-chaos site spark spec test tidy type unit up
 

@@ -12,8 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from evenq_proofs.rpcs import fake_rpc
-
 from evenq.runtime.clock import SystemClock
 from evenq.serving.front.grpc_server import open_grpc_server
 from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
@@ -43,7 +41,7 @@ class Front:
             kind = kinds[method.client_streaming, method.server_streaming]
             path = f"/{SERVICE.full_name}/{method.name}"
             response = getattr(service_pb2, method.output_type.name)
-            made.append(fake_rpc(path, handlers[kind], response, kind=kind, access=access))
+            made.append(Rpc(method=path, kind=kind, handler=handlers[kind], response=response, access=access))
         return made
 
     async def unary(self, request: bytes, context: RpcContext) -> bytes:
