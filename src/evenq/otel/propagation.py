@@ -15,7 +15,8 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 
 from evenq.model import Message, ReceivedMessage
-from evenq.otel.attributes import ATTEMPT, MESSAGE_ID, Attributes
+from evenq.model.span_attributes import ATTEMPT, MESSAGE_ID
+from evenq.otel.attributes import Attributes
 
 __all__ = ["carrier_of", "carrying", "common_context", "extracted", "links_of"]
 

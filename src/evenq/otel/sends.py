@@ -14,16 +14,8 @@ from opentelemetry import trace
 
 from evenq.client.core.clients.observer import ClientIdentity
 from evenq.model import Message, MessageQueue
-from evenq.otel.attributes import (
-    BATCH_COUNT,
-    MESSAGE_ID,
-    PARTITION,
-    error_type,
-    metric_attributes,
-    partition_of,
-    sent_attributes,
-    span_attributes,
-)
+from evenq.model.span_attributes import BATCH_COUNT, MESSAGE_ID, PARTITION
+from evenq.otel.attributes import error_type, metric_attributes, partition_of, sent_attributes, span_attributes
 from evenq.otel.instrumentation import Instrumentation, end_span, failed_attributes
 from evenq.otel.propagation import carrier_of, carrying
 
