@@ -54,6 +54,8 @@ class SpanFollower:
         """Topic and queue id -> (end, time at which it was safe) since the last round."""
         self._position = 0
         """Of the first record of the history that was not handled."""
+        self._early: list[TakenMessages] = []
+        """Notes of receivers that precede the record of the delivery: it is written at the end of the same turn."""
         self._ticked_ms = 0
         self._turn = asyncio.Lock()
         self._closed = False
@@ -191,6 +193,7 @@ class SpanFollower:
         taken = taken_messages(record)
         if taken is not None:
             self._received(taken)
+            self._early.append(taken)
             return
         for op in decode(record):
             if isinstance(op, Acked):
@@ -200,6 +203,9 @@ class SpanFollower:
             elif isinstance(op, Invisible):
                 key = DeliveryKey(op.group_id, op.topic_id, op.queue_id, op.offset)
                 self._sink(self._spans.changed(key, attempt=op.attempt, at_ms=at_ms, until_ms=op.deadline_ms))
+        for taken in self._early:
+            self._received(taken)
+        self._early.clear()
 
     def _received(self, taken: TakenMessages) -> None:
         for queue_id, offset, number in taken.held:
