@@ -126,7 +126,8 @@ class SpanExport:
 
     def _sent(self, batch: list[MessageSpan]) -> bool:
         try:
-            sent = self._exporter.export(list(map(self._encoder.encoded, batch))).name == "SUCCESS"
+            result = self._exporter.export(list(map(self._encoder.encoded, batch)))
+            sent = bool(result.name == "SUCCESS")  # an enum of the package, which is imported in one place only
         except Exception as error:  # noqa: BLE001  a library's error must not end the thread, and is reported above
             _LAST_ERROR.text, sent = repr(error), False
         with self._changed:
