@@ -27,10 +27,10 @@ from evenq.testing import LocalCluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/tracing.md"
 PEER = Path(__file__).with_name("python_sdk_peer.py")
-BEGIN_S = 240
+BEGIN_S = 600
 """An agent rewrites the classes of a Java program as it loads them, which takes long on a busy machine."""
 
-pytestmark = pytest.mark.timeout(2 * BUILD_SECONDS + 600)
+pytestmark = pytest.mark.timeout(2 * BUILD_SECONDS + 4 * BEGIN_S)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,8 @@ def endpoint(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> 
     """A broker that sends its spans to the collector."""
     settings = {"TRACING__OTLP_ENDPOINT": collector.endpoint, "DEFAULT_START_FROM": "FIRST", "DEFAULT_QUEUES": "1"}
     with LocalCluster(
-        brokers=1, rebalancer=False, folder=tmp_path_factory.mktemp("traced"), broker_settings=settings
+        brokers=1, rebalancer=False, folder=tmp_path_factory.mktemp("traced"), broker_settings=settings,
+        ready_ms_max=BEGIN_S * 1000,
     ) as running:
         yield running.endpoint
 
@@ -110,6 +111,9 @@ def test_one_trace_leads_from_python_over_go_to_java(
         "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
         "OTEL_METRICS_EXPORTER": "none",
         "OTEL_LOGS_EXPORTER": "none",
+        # Of the agent's hundreds of instrumentations only that of this SDK: it starts in a third of the time.
+        "OTEL_INSTRUMENTATION_COMMON_DEFAULT_ENABLED": "false",
+        "OTEL_INSTRUMENTATION_ROCKETMQ_CLIENT_ENABLED": "true",
     }
     go = Peer(
         [str(go_peer), "forward", endpoint, "orders", "billing", "invoices"],

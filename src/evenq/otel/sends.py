@@ -39,10 +39,12 @@ class SendSpan:
         self._span = span = instrumentation.tracer.start_span(
             f"{SEND} {message.topic}",
             kind=trace.SpanKind.PRODUCER,
-            attributes=span_attributes(client, SEND, SEND, message.topic),
+            # All at once: the SDK locks and checks at each call, and samplers may need them.
+            attributes={
+                **span_attributes(client, SEND, SEND, message.topic),
+                **sent_attributes(message, transaction=transaction),
+            },
         )
-        if span.is_recording():
-            span.set_attributes(sent_attributes(message, transaction=transaction))
         self.message = carrying(message, carrier_of(span))
 
     def __enter__(self) -> Self:
@@ -56,9 +58,10 @@ class SendSpan:
 
     def stored(self, message_id: str, queue: MessageQueue | None = None) -> None:
         if self._span.is_recording():
-            self._span.set_attribute(MESSAGE_ID, message_id)
+            attributes = {MESSAGE_ID: message_id}
             if queue is not None and queue.queue_id >= 0:
-                self._span.set_attribute(PARTITION, partition_of(queue))
+                attributes[PARTITION] = partition_of(queue)
+            self._span.set_attributes(attributes)
         self._end()
 
     def failed(self, error: BaseException) -> None:
