@@ -45,7 +45,10 @@ def endpoint(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> 
     """A broker that sends its spans to the collector."""
     settings = {"TRACING__OTLP_ENDPOINT": collector.endpoint, "DEFAULT_START_FROM": "FIRST", "DEFAULT_QUEUES": "1"}
     with LocalCluster(
-        brokers=1, rebalancer=False, folder=tmp_path_factory.mktemp("traced"), broker_settings=settings,
+        brokers=1,
+        rebalancer=False,
+        folder=tmp_path_factory.mktemp("traced"),
+        broker_settings=settings,
         ready_ms_max=BEGIN_S * 1000,
     ) as running:
         yield running.endpoint

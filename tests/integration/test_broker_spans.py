@@ -60,9 +60,7 @@ def test_the_spans_of_broker_and_clients_are_one_trace(tmp_path: Path, collector
         with (
             broker(tmp_path, collector.endpoint) as cluster,
             evenq.Producer(endpoint=cluster.endpoint) as producer,
-            evenq.SimpleConsumer(
-                group="billing", endpoint=cluster.endpoint, subscriptions={"orders": "*"}
-            ) as consumer,
+            evenq.SimpleConsumer(group="billing", endpoint=cluster.endpoint, subscriptions={"orders": "*"}) as consumer,
         ):
             with provider.get_tracer("the program").start_as_current_span("POST /checkout"):
                 producer.send(evenq.Message(topic="orders", body=b"order 1", tag="new"))

@@ -10,11 +10,11 @@ context must be that of the send.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -25,6 +25,7 @@ from evenq.otel.attributes import Attributes
 __all__ = ["carrier_of", "carrying", "common_context", "extracted", "links_of"]
 
 TRACEPARENT = "traceparent"
+_DEFAULT = [TraceContextTextMapPropagator, W3CBaggagePropagator]
 
 
 def carrier_of(span: trace.Span) -> dict[str, str]:
@@ -39,11 +40,12 @@ def carrier_of(span: trace.Span) -> dict[str, str]:
     return carrier
 
 
-@lru_cache(8)
 def _is_default(propagator: TextMapPropagator) -> bool:
     """Returns True for the propagators that OpenTelemetry has if the program and its environment name no other."""
+    if type(propagator) is not CompositePropagator:
+        return False
     parts = getattr(propagator, "_propagators", ())  # private: without it, the propagator itself writes its keys
-    return [type(one) for one in parts] == [TraceContextTextMapPropagator, W3CBaggagePropagator]
+    return [type(one) for one in parts] == _DEFAULT
 
 
 def carrying(message: Message, carrier: dict[str, str]) -> Message:
