@@ -124,7 +124,8 @@ def test_one_trace_leads_from_python_over_go_to_java(
     )  # fmt: skip
     keep(go)
     command = official_sdks.java_peer(classpath, tmp_path)
-    agent = next(Path(classpath.split(os.pathsep)[0]).parent.glob("dependency/opentelemetry-javaagent-*.jar"))
+    built = Path(classpath.partition(os.pathsep)[0]).parent
+    agent = next(built.glob("dependency/opentelemetry-javaagent-*.jar"))
     java = Peer(
         [command[0], f"-javaagent:{agent}", *command[1:]],
         log_path=tmp_path / "java.log", environment={**exported, "OTEL_SERVICE_NAME": "mail (Java)"},

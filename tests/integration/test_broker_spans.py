@@ -108,9 +108,11 @@ def test_a_collector_that_is_away_or_silent_changes_nothing_for_clients_and_its_
 
 
 def test_the_end_of_a_broker_sends_what_it_has(tmp_path: Path, collector: Collector) -> None:
-    with broker(tmp_path, collector.endpoint, TRACING__FLUSH_MS="60000") as cluster:
-        with evenq.Producer(endpoint=cluster.endpoint) as producer:
-            send(producer, SENDS)
+    with (
+        broker(tmp_path, collector.endpoint, TRACING__FLUSH_MS="60000") as cluster,
+        evenq.Producer(endpoint=cluster.endpoint) as producer,
+    ):
+        send(producer, SENDS)
     assert len(collector.named("store orders")) == SENDS
 
 
