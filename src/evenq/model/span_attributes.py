@@ -1,6 +1,6 @@
-"""Names of span attributes, by the semantic conventions for messaging and for RocketMQ: https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
+"""Names of span attributes, by the semantic conventions for messaging and for RocketMQ.
 
-The SDK (`evenq.otel`) and the broker (`core.diagnosis.message_spans`) write the same names. They are here because the
+The page is https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/. The SDK (`evenq.otel`) and the broker (`core.diagnosis.message_spans`) write the same names. They are here because the
 package of the conventions would be one more dependency, and its messaging part is not stable. `ATTEMPT` and `OUTCOME`
 are ours: the conventions have no attribute for the number of a delivery in RocketMQ, and none for its end.
 """

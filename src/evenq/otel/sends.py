@@ -39,7 +39,7 @@ class SendSpan:
         self._span = span = instrumentation.tracer.start_span(
             f"{SEND} {message.topic}",
             kind=trace.SpanKind.PRODUCER,
-            # All at once: the SDK locks and checks at each call, and samplers may need them.
+            # In one call: the SDK locks and checks in each, and samplers may need them.
             attributes={
                 **span_attributes(client, SEND, SEND, message.topic),
                 **sent_attributes(message, transaction=transaction),

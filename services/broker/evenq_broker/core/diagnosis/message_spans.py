@@ -19,7 +19,7 @@ the ack, by the next delivery, or SETTLE_MS after its invisible time.
 
 Invariants:
 - At most `deliveries_max` deliveries are remembered. The oldest is reported as `unsettled` and forgotten.
-- A delivery is reported once. What is reported stays only as the beginning of the wait for the next delivery.
+- A delivery is reported once. A reported one stays only as the beginning of the wait for the next delivery.
 - Nothing else about a group is known here: a first delivery after a restart of the broker may have any attempt, and
   then the beginning of its wait is not known, so it has no `wait` span.
 
