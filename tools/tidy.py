@@ -32,6 +32,7 @@ DEEP_DOCSTRING_LINES_MAX = 40
 DEEP_MODULES = frozenset(
     {
         "services/broker/evenq_broker/core/delivery/progress.py",
+        "services/broker/evenq_broker/core/diagnosis/message_spans.py",
         "services/broker/evenq_broker/core/replication/rules.py",
         "services/broker/evenq_broker/core/staging/decisions.py",
         "services/broker/evenq_broker/core/transactions/table.py",
@@ -117,6 +118,7 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/client/loops/clients/background.py": {"threading"},  # the sync face's own loop thread
     "src/evenq/client/loops/sending/gates.py": {"threading"},  # lets many threads of the user wait for room
     "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
+    "services/broker/evenq_broker/loops/diagnosis/span_export.py": {"threading"},  # the collector may be slow
     "src/evenq/store/log/writer.py": {"threading"},  # the one writer thread of the disk
     **{
         f"src/evenq/local/{name}.py": {"threading"}  # queues for the threads of a user's process

@@ -1,5 +1,6 @@
 """A process that uses the official Python SDK and nothing of ours; spoken to by arguments, answering in JSON lines.
 
+traced ENDPOINT TOPIC GROUP TRACEPARENT: sends one message with this trace context, gives it back once, then acknowledges it
 produce ENDPOINT TOPIC FIRST COUNT | simple ENDPOINT TOPIC GROUP TAG COUNT | nack ENDPOINT TOPIC GROUP | delay ENDPOINT TOPIC GROUP
 push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL expression", too.
 prioritized ENDPOINT TOPIC GROUP PRIORITIES: sends one of each, takes them all one by one
@@ -103,6 +104,27 @@ def nack(endpoint: str, topic: str, group: str) -> None:
     again = one(consumer)
     say(got=int(again.properties["number"]), attempt=again.delivery_attempt, after_s=time.monotonic() - begun)
     consumer.ack(again)
+    consumer.shutdown()
+    say(done=True)
+
+
+def traced(endpoint: str, topic: str, group: str, context: str) -> None:
+    """Send one message with a trace context, take it, give it back, take it again, acknowledge."""
+    producer = Producer(configuration(endpoint), (topic,))
+    producer.startup()
+    sent = Message()
+    sent.topic, sent.body = topic, b"traced"
+    sent.add_property("traceparent", context)
+    producer.send(sent)
+    consumer = SimpleConsumer(configuration(endpoint), group, {topic: FilterExpression("*")}, await_duration=1)
+    consumer.startup()
+    message = one(consumer)
+    say(attempt=message.delivery_attempt, id=message.message_id, client_id=consumer.client_id)
+    consumer.change_invisible_duration(message, 1)
+    again = one(consumer)
+    say(attempt=again.delivery_attempt, id=again.message_id, client_id=consumer.client_id)
+    consumer.ack(again)
+    producer.shutdown()
     consumer.shutdown()
     say(done=True)
 
@@ -433,5 +455,5 @@ if __name__ == "__main__":
     {
         "produce": produce, "simple": simple, "nack": nack, "delay": delay, "push": push, "transact": transact,
         "checker": checker, "prioritized": prioritized, "lite-produce": lite_produce, "lite-simple": lite_simple,
-        "lite-push": lite_push, "steady": steady, "work": work, "member": member, "stream": stream,
+        "lite-push": lite_push, "steady": steady, "work": work, "member": member, "stream": stream, "traced": traced,
     }[sys.argv[1]](*sys.argv[2:])  # fmt: skip

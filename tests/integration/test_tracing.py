@@ -10,16 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from evenq_proofs.nets import open_net
+from evenq_proofs.otlp import Collector, fields, picture_of
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -34,29 +32,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/guides/tracing.md"
 SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 QUICK = evenq.PushOptions(drain_ms=500)
 WAIT_S = 60
-
-
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """An OTLP collector that keeps the spans, by id."""
-
-    def __init__(self) -> None:
-        self.spans: dict[bytes, Any] = {}
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
-
-    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name in the protocol
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                self.spans.update((span.span_id, span) for span in scope.spans)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-    def named(self, name: str) -> list[Any]:
-        return sorted((span for span in self.spans.values() if span.name == name), key=began)
-
-    def stop(self) -> None:
-        self._server.stop(None).wait()
 
 
 class Tracing:
@@ -102,37 +77,6 @@ def tracing(cluster: LocalCluster) -> Iterator[Tracing]:
         yield made
     finally:
         made.close()
-
-
-def began(span: Any) -> int:
-    return int(span.start_time_unix_nano)
-
-
-def fields(span: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
-
-
-NOTES = {"messaging.consumer.group.name": "group", "evenq.message.delivery_attempt": "attempt", "error.type": "error"}
-
-
-def picture_of(spans: dict[bytes, Any], root: Any) -> str:
-    """The tree below a span as text, with some of the attributes."""
-    lines = []
-    for left, span in branches(spans, root):
-        known = fields(span)
-        notes = "  ".join(f"{short} {known[name]}" for name, short in NOTES.items() if name in known)
-        lines.append(f"{left:34}{notes}".rstrip())
-    return "\n".join(lines)
-
-
-def branches(spans: dict[bytes, Any], root: Any) -> Iterator[tuple[str, Any]]:
-    yield root.name, root
-    children = sorted((span for span in spans.values() if span.parent_span_id == root.span_id), key=began)
-    for child in children:
-        last = child is children[-1]
-        for number, (left, span) in enumerate(branches(spans, child)):
-            sign = ("   " if last else "│  ") if number else ("└─ " if last else "├─ ")
-            yield sign + left, span
 
 
 def test_a_message_and_what_follows_from_it_are_one_trace(tracing: Tracing) -> None:

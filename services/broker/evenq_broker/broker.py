@@ -33,6 +33,8 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
 from evenq_broker.loops.delivery.ending import DeliveryShutdown
+from evenq_broker.loops.diagnosis.span_export import SpanExport
+from evenq_broker.loops.diagnosis.span_follower import SpanFollower
 from evenq_broker.loops.diagnosis.watching import watch_heads
 from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
@@ -104,6 +106,10 @@ class Broker:
             kernel, clients=self.clients, cluster=self.cluster, long_polls=self.long_polls, sessions=self.sessions
         )
         self.group_settings = GroupSettings(kernel, cluster=self.cluster, unconfirmed=self.change_sender.unconfirmed)
+        self.span_export = self.span_follower = None
+        if settings.tracing.otlp_endpoint:
+            self.span_export = SpanExport(settings.tracing, cluster=settings.cluster, broker_name=settings.broker_name)
+            self.span_follower = SpanFollower(kernel, self.span_export.add)
         self._connect()
 
     def _connect(self) -> None:
@@ -174,6 +180,9 @@ class Broker:
         )
         self.staging.start()
         self.long_polls.start()
+        if self.span_export is not None and self.span_follower is not None:
+            self.span_export.start()
+            self.span_follower.start()
         self.departures.start()
         runtime.spawn(
             watch_heads(self.kernel, lite=self.lite, stuck_queues=self.stuck_queues, backlog=self.backlog),
@@ -211,6 +220,9 @@ class Broker:
         self.sessions.close()
         await self.leave()
         self.cluster.stop()
+        if self.span_export is not None and self.span_follower is not None:
+            await self.span_follower.close()
+            await self.span_export.close()
         await self.runtime.close()
         await self.transactions.close()
         await self.staging.close()

@@ -16,6 +16,8 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
 from evenq_broker.loops.delivery.ending import DeliveryShutdown
+from evenq_broker.loops.diagnosis.span_export import SpanExport
+from evenq_broker.loops.diagnosis.span_follower import SpanFollower
 from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.groups.settings import GroupSettings
@@ -61,6 +63,9 @@ class Parts(Protocol):
     """Recently sent messages; None: a retry is stored as another message."""
     dead_letter_mover: DeadLetterMover
     delayed_retries: DelayedRetries
+    span_export: SpanExport | None
+    """Spans on their way to a collector; None: there is no collector."""
+    span_follower: SpanFollower | None
     stuck_queues: StuckQueues
     backlog: Backlog
     """Ages of the oldest unread messages and numbers of waiting retries, as `loops.diagnosis.watching` last saw."""

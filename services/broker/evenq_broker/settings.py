@@ -20,9 +20,46 @@ from evenq_broker.core.cluster.listeners import check_shared, parse_listeners
 from evenq_broker.replication_settings import ReplicationSettings
 from evenq_broker.store_settings import StagingSettings, StoreSettings
 
-__all__ = ["BODY_BYTES_MAX", "BrokerSettings", "ReplicationSettings", "StagingSettings", "StoreSettings"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "BrokerSettings",
+    "ReplicationSettings",
+    "StagingSettings",
+    "StoreSettings",
+    "TracingSettings",
+]
 
 BODY_BYTES_MAX = 4 << 20  # the limit of RocketMQ's proxy
+
+
+class TracingSettings(BaseModel, frozen=True, extra="forbid"):
+    """Settings of the spans that the broker exports, for messages that carry a sampled trace context."""
+
+    otlp_endpoint: str = Field(
+        default="",
+        pattern=r"^$|^https?://[^/\s]+:\d{1,5}/?$",
+        description="Collector of OpenTelemetry that receives spans of messages over OTLP/gRPC: `http://HOST:4317`, or "
+        "`https://` for TLS. Needs the extra `otlp`. Headers, certificates and compression are set by the "
+        "`OTEL_EXPORTER_OTLP_*` variables of OpenTelemetry. Empty = no spans.",
+    )
+    queue_spans: int = Field(
+        default=20_000,
+        ge=1,
+        le=1_000_000,
+        description="Most spans that wait for the collector; further ones are dropped and counted.",
+    )
+    queue_bytes: int = Field(
+        default=32 << 20, ge=1 << 10, le=1 << 30, description="Most memory of the spans that wait for the collector."
+    )
+    timeout_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=60_000,
+        description="Longest time for one call to the collector with its retries, ms; then its spans are lost.",
+    )
+    flush_ms: int = Field(
+        default=2_000, ge=0, le=60_000, description="Longest time at shutdown to send waiting spans, ms."
+    )
 
 
 class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
@@ -95,6 +132,9 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=StagingSettings(), description="Rows that wait for the decision of their batch."
     )
     auth: AuthSettings = Field(default=AuthSettings(), description="Authentication of callers and their permissions.")
+    tracing: TracingSettings = Field(
+        default=TracingSettings(), description="Spans of messages for a collector of OpenTelemetry."
+    )
     replication: ReplicationSettings = Field(default=ReplicationSettings(), description="Copies on other machines.")
 
     auto_create_topics: bool = Field(
@@ -370,7 +410,8 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=4 << 20,
         ge=0,
         le=1 << 30,
-        description="Memory for the history that `evenq message trace ID` shows, bytes; 0 = off.",
+        description="Memory for the history that `evenq message trace ID` shows, and of which spans are made, bytes; "
+        "0 = off.",
     )
     client_answer_ms: int = Field(
         default=4_000,
@@ -415,6 +456,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(
                 "replication.forward_clients needs the same ports at all copies, and port 0 differs at each; set port, "
                 "tls.port and listeners to fixed ports"
+            )
+        if self.tracing.otlp_endpoint and not self.trace_bytes:
+            raise ValueError(
+                "tracing.otlp_endpoint needs the history of deliveries, and trace_bytes is 0; set it to 4194304 (4 MiB)"
             )
         if self.tls.certificate is None and any(spot.listener.tls for spot in spots):
             raise ValueError(

@@ -1,8 +1,4 @@
-"""Attributes of spans and metrics, by the semantic conventions for messaging and for RocketMQ.
-
-The names are written here, because the package of the conventions would be one more dependency, and its messaging part
-is not stable. `ATTEMPT` is ours: the conventions have no attribute for the number of a delivery in RocketMQ.
-"""
+"""Attributes of spans and metrics, by the semantic conventions for messaging and for RocketMQ."""
 
 from __future__ import annotations
 
@@ -12,13 +8,29 @@ from functools import lru_cache
 from evenq.client.core.clients.observer import ClientIdentity
 from evenq.errors import Error
 from evenq.model import Message, MessageQueue, ReceivedMessage
+from evenq.model.span_attributes import (
+    ATTEMPT,
+    BODY_SIZE,
+    CLIENT_ID,
+    DELAY_LEVEL,
+    DELIVERY_TIMESTAMP,
+    DESTINATION,
+    GROUP,
+    KEYS,
+    MESSAGE_GROUP,
+    MESSAGE_ID,
+    MODEL,
+    OPERATION_NAME,
+    OPERATION_TYPE,
+    PARTITION,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    SYSTEM,
+    TAG,
+    TYPE,
+)
 
 __all__ = [
-    "ATTEMPT",
-    "BATCH_COUNT",
-    "ERROR_TYPE",
-    "MESSAGE_ID",
-    "PARTITION",
     "Attributes",
     "error_type",
     "metric_attributes",
@@ -28,28 +40,6 @@ __all__ = [
     "span_attributes",
     "topic_of",
 ]
-
-SYSTEM = "messaging.system"
-OPERATION_NAME = "messaging.operation.name"
-OPERATION_TYPE = "messaging.operation.type"
-DESTINATION = "messaging.destination.name"
-PARTITION = "messaging.destination.partition.id"
-GROUP = "messaging.consumer.group.name"
-CLIENT_ID = "messaging.client.id"
-MESSAGE_ID = "messaging.message.id"
-BODY_SIZE = "messaging.message.body.size"
-BATCH_COUNT = "messaging.batch.message_count"
-TAG = "messaging.rocketmq.message.tag"
-KEYS = "messaging.rocketmq.message.keys"
-TYPE = "messaging.rocketmq.message.type"
-MESSAGE_GROUP = "messaging.rocketmq.message.group"
-DELAY_LEVEL = "messaging.rocketmq.message.delay_time_level"
-DELIVERY_TIMESTAMP = "messaging.rocketmq.message.delivery_timestamp"
-MODEL = "messaging.rocketmq.consumption_model"
-SERVER_ADDRESS = "server.address"
-SERVER_PORT = "server.port"
-ERROR_TYPE = "error.type"
-ATTEMPT = "evenq.message.delivery_attempt"
 
 Attributes = dict[str, str | int | Sequence[str]]
 REMEMBERED = 1_024

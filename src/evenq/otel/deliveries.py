@@ -20,8 +20,8 @@ from opentelemetry.context import Context
 from evenq.client.core.clients.observer import ClientIdentity
 from evenq.client.core.reading.outcome import failures
 from evenq.model import ReceivedMessage
+from evenq.model.span_attributes import BATCH_COUNT
 from evenq.otel.attributes import (
-    BATCH_COUNT,
     Attributes,
     error_type,
     metric_attributes,

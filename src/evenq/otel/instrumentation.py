@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from opentelemetry import metrics, trace
 
-from evenq.otel.attributes import ERROR_TYPE, Attributes
+from evenq.model.span_attributes import ERROR_TYPE, SCHEMA_URL
+from evenq.otel.attributes import Attributes
 from evenq.otel.instruments import Instruments
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.version import __version__
 
 __all__ = ["Instrumentation", "end_span", "failed_attributes"]
-
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 
 
 @dataclass(frozen=True, slots=True)

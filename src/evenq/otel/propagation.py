@@ -11,22 +11,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry import propagate, trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from evenq.model import Message, ReceivedMessage
-from evenq.otel.attributes import ATTEMPT, MESSAGE_ID, Attributes
+from evenq.model.span_attributes import ATTEMPT, MESSAGE_ID
+from evenq.otel.attributes import Attributes
 
 __all__ = ["carrier_of", "carrying", "common_context", "extracted", "links_of"]
 
 TRACEPARENT = "traceparent"
+_DEFAULT = [TraceContextTextMapPropagator, W3CBaggagePropagator]
 
 
 def carrier_of(span: trace.Span) -> dict[str, str]:
     """Returns the properties that carry the span's context, with the baggage of the current context."""
+    context = span.get_span_context()
+    plain = context.is_valid and not context.trace_state
+    if plain and _is_default(propagate.get_global_textmap()) and not baggage.get_all():
+        # The only key that the default propagators would write, in a quarter of their time.
+        return {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
     carrier: dict[str, str] = {}
     propagate.inject(carrier, trace.set_span_in_context(span))
     return carrier
+
+
+def _is_default(propagator: TextMapPropagator) -> bool:
+    """Returns True for the propagators that OpenTelemetry has if the program and its environment name no other."""
+    if type(propagator) is not CompositePropagator:
+        return False
+    parts = getattr(propagator, "_propagators", ())  # private: without it, the propagator itself writes its keys
+    return [type(one) for one in parts] == _DEFAULT
 
 
 def carrying(message: Message, carrier: dict[str, str]) -> Message:

@@ -14,16 +14,8 @@ from opentelemetry import trace
 
 from evenq.client.core.clients.observer import ClientIdentity
 from evenq.model import Message, MessageQueue
-from evenq.otel.attributes import (
-    BATCH_COUNT,
-    MESSAGE_ID,
-    PARTITION,
-    error_type,
-    metric_attributes,
-    partition_of,
-    sent_attributes,
-    span_attributes,
-)
+from evenq.model.span_attributes import BATCH_COUNT, MESSAGE_ID, PARTITION
+from evenq.otel.attributes import error_type, metric_attributes, partition_of, sent_attributes, span_attributes
 from evenq.otel.instrumentation import Instrumentation, end_span, failed_attributes
 from evenq.otel.propagation import carrier_of, carrying
 
@@ -47,10 +39,12 @@ class SendSpan:
         self._span = span = instrumentation.tracer.start_span(
             f"{SEND} {message.topic}",
             kind=trace.SpanKind.PRODUCER,
-            attributes=span_attributes(client, SEND, SEND, message.topic),
+            # In one call: the SDK locks and checks in each, and samplers may need them.
+            attributes={
+                **span_attributes(client, SEND, SEND, message.topic),
+                **sent_attributes(message, transaction=transaction),
+            },
         )
-        if span.is_recording():
-            span.set_attributes(sent_attributes(message, transaction=transaction))
         self.message = carrying(message, carrier_of(span))
 
     def __enter__(self) -> Self:
@@ -64,9 +58,10 @@ class SendSpan:
 
     def stored(self, message_id: str, queue: MessageQueue | None = None) -> None:
         if self._span.is_recording():
-            self._span.set_attribute(MESSAGE_ID, message_id)
+            attributes = {MESSAGE_ID: message_id}
             if queue is not None and queue.queue_id >= 0:
-                self._span.set_attribute(PARTITION, partition_of(queue))
+                attributes[PARTITION] = partition_of(queue)
+            self._span.set_attributes(attributes)
         self._end()
 
     def failed(self, error: BaseException) -> None:

@@ -23,6 +23,8 @@ EXTRA_OF = {
     "lz4": "compression",
     "numpy": "spark",
     "opentelemetry": "otel",
+    "opentelemetry.exporter.otlp.proto.grpc": "otlp",
+    "opentelemetry.sdk": "otlp",
     "prometheus_client": "server",
     "pyarrow": "spark",
     "pydantic": "server",

@@ -5,6 +5,7 @@
 //	member ENDPOINT WORK_MS TOPIC GROUP TOPIC GROUP ...         push consumers that work this long on each message
 //	stream ENDPOINT NAME COUNT PACE_MS FIFO_TOPIC NORMAL_TOPIC  COUNT streams of each topic; repeats each send until it is
 //	                                                            answered with OK
+//	forward ENDPOINT TOPIC GROUP ONWARD                         sends each message to the topic ONWARD, in its trace
 package main
 
 import (
@@ -152,6 +153,8 @@ func main() {
 	switch {
 	case len(words) == 4 && words[0] == "push":
 		push(words[1], words[2], words[3])
+	case len(words) == 5 && words[0] == "forward":
+		forward(words[1], words[2], words[3], words[4])
 	case len(words) > 4 && len(words)%2 == 1 && words[0] == "member":
 		member(words[1], words[2], words[3:])
 	case len(words) == 7 && words[0] == "stream":

@@ -45,7 +45,7 @@ def go_peer() -> Path:
     if go is None:
         raise NotInstalled("Go is not installed (https://go.dev/dl, or apt-get install golang)")
     cache = cache_of("go", "EVENQ_GO_CACHE")
-    program = cache / f"peer-{_digest([source / name for name in ('go.mod', 'go.sum', 'main.go')])}"
+    program = cache / f"peer-{_digest([source / 'go.mod', source / 'go.sum', *sorted(source.glob('*.go'))])}"
     if not program.exists():
         cache.mkdir(parents=True, exist_ok=True)
         fresh = program.with_name(f"{program.name}.{os.getpid()}")

@@ -21,6 +21,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.metrics.backlog_metrics import backlog_metrics
 from evenq_broker.metrics.cluster_metrics import cluster_metrics
+from evenq_broker.metrics.span_metrics import span_metrics
 from evenq_broker.parts import Parts
 from evenq_broker.runtime import Runtime
 
@@ -182,6 +183,7 @@ def _of_features(parts: Parts) -> list[Metric]:
         ),
         *transaction_metrics(parts.catalog, transactions=parts.transactions),
         *staging_metrics(staging=parts.staging),
+        *span_metrics(span_export=parts.span_export, span_follower=parts.span_follower),
     ]
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from evenq_proofs.received import received_message
-from opentelemetry import baggage, trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import evenq
 from evenq.model import MessageQueue, ReceivedMessage
-from evenq.otel.propagation import carrying, common_context, extracted, links_of
+from evenq.otel.propagation import carrier_of, carrying, common_context, extracted, links_of
 
 FIRST = f"00-{1:032x}-{2:016x}-01"
 SECOND = f"00-{3:032x}-{4:016x}-00"
@@ -67,3 +74,39 @@ def test_a_message_without_a_carrier_stays_the_same_object() -> None:
     assert carrying(given, {}) is given
     assert carrying(given, {"traceparent": FIRST}).properties == {"k": "v", "traceparent": FIRST}
     assert given.properties == {"k": "v"}
+
+
+STATES = [trace.TraceState(), trace.TraceState([("vendor", "x")])]
+
+
+@pytest.mark.parametrize("state", STATES, ids=["plain", "trace state"])
+@pytest.mark.parametrize("flags", [0, 1, 3])
+@pytest.mark.parametrize("user", ["", "ann"])
+@pytest.mark.parametrize("ids", [(1, 2), (0xABCDEF << 100, 0xFE << 56), (0, 0)])
+def test_the_keys_of_a_send_are_those_of_the_configured_propagator(
+    state: trace.TraceState, flags: int, user: str, ids: tuple[int, int]
+) -> None:
+    context = trace.SpanContext(*ids, is_remote=False, trace_flags=trace.TraceFlags(flags), trace_state=state)
+    span = trace.NonRecordingSpan(context)
+    token = attach(baggage.set_baggage("user", user) if user else Context())
+    try:
+        expected: dict[str, str] = {}
+        propagate.inject(expected, trace.set_span_in_context(span))
+        assert carrier_of(span) == expected
+    finally:
+        detach(token)
+
+
+def test_another_propagator_writes_its_own_keys() -> None:
+    class Other(TraceContextTextMapPropagator):
+        def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+            carrier["other"] = "1"
+
+    before = propagate.get_global_textmap()
+    span = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1)))
+    try:
+        for other in (Other(), CompositePropagator([Other()]), CompositePropagator([Other(), W3CBaggagePropagator()])):
+            propagate.set_global_textmap(other)
+            assert carrier_of(span) == {"other": "1"}
+    finally:
+        propagate.set_global_textmap(before)

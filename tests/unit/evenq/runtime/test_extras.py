@@ -18,7 +18,11 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 
 def names(extra: str) -> set[str]:
     """As they are imported."""
-    imported = {"opentelemetry-api": "opentelemetry"}
+    imported = {
+        "opentelemetry-api": "opentelemetry",
+        "opentelemetry-exporter-otlp-proto-grpc": "opentelemetry.exporter.otlp.proto.grpc",
+        "opentelemetry-sdk": "opentelemetry.sdk",
+    }
     packages = [re.split(r"[>=; \[]", one)[0] for one in EXTRAS[extra]]
     return {imported.get(package, package.replace("-", "_")) for package in packages}
 

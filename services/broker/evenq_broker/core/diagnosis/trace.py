@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible, decode
 
@@ -47,15 +48,27 @@ class TraceEvent:
     """Number of the delivery, including those that were given back."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenMessages:
+    """Messages of one topic that a client received; `held` has (queue id, offset, delivery number) of each."""
+
+    client_id: str
+    group_id: int
+    topic_id: int
+    held: tuple[tuple[int, int, int], ...]
+
+
 class Trace:
     """The last records, up to `bytes_max`."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_entries", "forgotten_ms")
+    __slots__ = ("_bytes", "_bytes_max", "_entries", "added", "forgotten_ms")
 
     def __init__(self, bytes_max: int, *, now_ms: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._entries: deque[tuple[int, bytes]] = deque()
+        self.added = 0
+        """Records so far: the position behind the newest one."""
         self.forgotten_ms = now_ms
         """Events before this time are not remembered, ms since the epoch."""
 
@@ -66,6 +79,7 @@ class Trace:
         entries = self._entries
         entries.append((at_ms, record))
         self._bytes += len(record) + _ENTRY_BYTES
+        self.added += 1
         while self._bytes > self._bytes_max:
             self.forgotten_ms, oldest = entries.popleft()
             self._bytes -= len(oldest) + _ENTRY_BYTES
@@ -81,6 +95,25 @@ class Trace:
     def entries(self) -> list[tuple[int, bytes]]:
         """Returns a copy, the oldest first; for `Story.read`."""
         return list(self._entries)
+
+    def since(self, position: int) -> list[tuple[int, bytes]]:
+        """Returns a copy of the records from `position` on, without those that are forgotten."""
+        newest = islice(reversed(self._entries), max(0, self.added - position))
+        return list(newest)[::-1]
+
+
+def taken_messages(record: bytes) -> TakenMessages | None:
+    """Returns what `Trace.taken` noted; None: this is a record of the journal."""
+    if record[0] != _TAKEN:
+        return None
+    _, length, group_id, topic_id = _TAKEN_FORM.unpack_from(record)
+    start = _TAKEN_FORM.size + length
+    return TakenMessages(
+        client_id=record[_TAKEN_FORM.size : start].decode(errors="replace"),
+        group_id=group_id,
+        topic_id=topic_id,
+        held=tuple(_TAKEN_ENTRY.iter_unpack(record[start:])),
+    )
 
 
 class Story:
@@ -114,14 +147,12 @@ class Story:
         ]
 
     def _read_taken(self, record: bytes) -> None:
-        _, length, group_id, topic_id = _TAKEN_FORM.unpack_from(record)
-        if topic_id != self._topic_id:
+        taken = taken_messages(record)
+        if taken is None or taken.topic_id != self._topic_id:
             return
-        start = _TAKEN_FORM.size + length
-        client_id = record[_TAKEN_FORM.size : start].decode(errors="replace")
-        for queue_id, offset, number in _TAKEN_ENTRY.iter_unpack(record[start:]):
+        for queue_id, offset, number in taken.held:
             if (queue_id, offset) == (self._queue_id, self._offset):
-                self._clients[group_id, number] = client_id
+                self._clients[taken.group_id, number] = taken.client_id
 
     def _of(self, at_ms: int, record: bytes) -> Iterator[TraceEvent]:
         for op in decode(record):

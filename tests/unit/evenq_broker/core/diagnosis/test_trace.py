@@ -65,3 +65,14 @@ def test_the_memory_is_bounded_and_says_what_it_forgot() -> None:
     assert len(trace) == 5
     assert trace.forgotten_ms == 94
     assert [at_ms for at_ms, _ in trace.entries()] == [95, 96, 97, 98, 99]
+
+
+def test_a_follower_reads_from_its_position_and_sees_how_much_it_missed() -> None:
+    trace = Trace(1_000, now_ms=0)
+    for number in range(3):
+        trace.add(number, b"x" * 80)
+    assert [at_ms for at_ms, _ in trace.since(1)] == [1, 2]
+    assert trace.since(trace.added) == []
+    for number in range(3, 10):
+        trace.add(number, b"x" * 80)
+    assert (trace.added, [at_ms for at_ms, _ in trace.since(3)]) == (10, [5, 6, 7, 8, 9])
