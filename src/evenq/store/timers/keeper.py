@@ -27,8 +27,8 @@ from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
 from evenq.store.timers.newest import BATCH, newest_first
-from evenq.store.timers.soonest import soonest_first
 from evenq.store.timers.pending import PendingTimers
+from evenq.store.timers.soonest import soonest_first
 
 log = logging.getLogger(__name__)
 
