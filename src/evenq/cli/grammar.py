@@ -21,7 +21,7 @@ _WATCHED = frozenset({"list", "show", "explain", "trace"})
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help in the width of the terminal. Prose is wrapped; an example stays in one line, so that it can be copied, and a
+    """Help in the width of the terminal. Prose is wrapped. An example stays in one line, so that it can be copied; a
     comment that does not fit beside it goes below.
     """
 
