@@ -183,10 +183,9 @@ class NotFound(Error):
 
 
 class MessageNotFound(NotFound):
-    """No message was available within the requested time, or the requested message is not stored."""
+    """The requested message is not stored, or no longer. On the wire also the answer of a receive without messages."""
 
     code = 40401
-    retryable = True
 
 
 class TopicNotFound(NotFound):

@@ -84,7 +84,7 @@ def all_pages() -> list[str]:
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """A quick start on a free port; its access point."""
-    command = [sys.executable, "-m", "evenq.cli", "up", "--port", "0"]
+    command = [sys.executable, "-m", "evenq.cli", "up", "--port", "0", "--metrics-port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -101,7 +101,7 @@ def test_data_outlives_a_crash_as_printed(blocks, tmp_path):
     environment = dict(os.environ)
 
     def up() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "evenq.cli", "up", "--data", "./queue", "--port", "0"]
+        command = [sys.executable, "-m", "evenq.cli", "up", "--data", "./queue", "--port", "0", "--metrics-port", "0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
         assert process.stdout is not None
         line = process.stdout.readline()

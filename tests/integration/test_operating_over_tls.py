@@ -87,7 +87,8 @@ def test_a_copy_is_replaced_and_a_backup_made_and_restored_with_certificates_on_
 
 @pytest.mark.slow
 def test_evenq_up_with_tls_is_backed_up_with_the_options_that_it_prints(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "evenq.cli", "up", "--tls", "--data", str(tmp_path / "queue"), "--port", "0"]
+    options = ["--tls", "--data", str(tmp_path / "queue"), "--port", "0", "--metrics-port", "0"]
+    command = [sys.executable, "-m", "evenq.cli", "up", *options]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}
     up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable
+from textwrap import wrap
 from typing import Any
 
 from evenq.cli.completers import Completer, broker_name, complete, context_name, group_name, topic_name
@@ -13,8 +14,36 @@ from evenq.cli.tls_options import add_tls
 from evenq.cli.values import positive
 from evenq.client.core.routes.access_points import DEFAULT_ENDPOINT
 
+_CONTINUED = 6
+"""Indentation of a line that continues the previous one."""
 _WATCHED = frozenset({"list", "show", "explain", "trace"})
 """Names of commands that have `--watch`."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help in the width of the terminal. Prose is wrapped. An example stays in one line, so that it can be copied; a
+    comment that does not fit beside it goes below.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks: list[str] = []
+        for line in text.splitlines():
+            margin = len(line) - len(line.lstrip())
+            before = blocks[-1] if blocks else ""
+            if (before and line and not margin and not before.startswith(" ")) or margin >= _CONTINUED:
+                blocks[-1] = f"{before} {line.strip()}"
+            else:
+                blocks.append(line)
+        return "\n".join(indent + line for block in blocks for line in self._lines(block, width - len(indent)))
+
+    def _lines(self, block: str, width: int) -> list[str]:
+        if len(block) <= width:
+            return [block]
+        example, gap, comment = block.strip().partition("  ")
+        if example.startswith("evenq ") and block.startswith(" "):
+            return [f"  {example}", *wrap(comment.strip(), width, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+        margin = " " * (len(block) - len(comment.lstrip())) if gap else ""
+        return wrap(block, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False)
 
 
 def command(
@@ -37,7 +66,7 @@ def command(
         help=text,
         description=text[0].upper() + text[1:] + ".",
         epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=_later(module, function))
     if name in _WATCHED:
@@ -130,7 +159,7 @@ def noun(commands: Any, name: str, text: str, examples: str = "") -> Any:
         help=text,
         description=text[0].upper() + text[1:] + ".",
         epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(help_of=parser)
     return parser.add_subparsers(metavar="ACTION", title="actions")

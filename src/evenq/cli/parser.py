@@ -17,7 +17,7 @@ from evenq.cli.broker.options import add_broker, add_cluster
 from evenq.cli.console_options import add_console
 from evenq.cli.contexts.options import add_context
 from evenq.cli.dlq.options import add_dead_letters
-from evenq.cli.grammar import add_group_name, add_topic_name, command
+from evenq.cli.grammar import HelpFormatter, add_group_name, add_topic_name, command
 from evenq.cli.group.options import add_group
 from evenq.cli.query_options import add_queries
 from evenq.cli.store.options import add_store
@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="evenq",
         description="evenq: a message queue that keeps the load even.",
         epilog=_TOP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")

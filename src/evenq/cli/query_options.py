@@ -94,7 +94,7 @@ examples:
   evenq message scheduled calls --wide                    with the handles to recall them
   evenq message scheduled payments --json                 open transactions too
 
-Shows those that were stored last, by the time at which they are due.
+Shows those that are due next, at most --limit.
 """
 _CHECK = """\
 examples:

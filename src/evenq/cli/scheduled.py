@@ -44,7 +44,7 @@ def show(options: argparse.Namespace) -> None:
         listing = Listing(key="messages", columns=_COLUMNS, rows=rows, empty="No message waits.")
         print_page(Page(facts={}, listings=[listing]), options.output)
         if view.more:
-            progress_console().print("Older messages wait, too: name a topic, or raise --limit.")
+            progress_console().print("Later messages wait, too: name a topic, or raise --limit.")
 
     with_admin(options, work)
 

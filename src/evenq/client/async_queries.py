@@ -94,7 +94,7 @@ class AsyncQueries:
 
     async def list_scheduled(self, topic: str = "", *, limit: int = 100) -> ScheduledView:
         """Returns delayed messages that are not due yet, and messages of open transactions: of a topic or of all, those
-        that were stored last, at most `limit` (1 to 1,000). Raises TopicNotFound, BadRequest.
+        that are due next, at most `limit` (1 to 1,000). Raises TopicNotFound, BadRequest.
         """
         return await self._calls.list_scheduled(topic, limit=limit)
 

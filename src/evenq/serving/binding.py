@@ -8,7 +8,7 @@ Idea: `bind` returns bound sockets that do not listen yet, so a server accepts c
 - A wildcard, also `0.0.0.0`, is one IPv6 socket that accepts IPv4 too. Without IPv6 it is bound like a name.
 - A name is bound address by address. The first socket fixes the port for the others. If the system chose the port and
   another process has it at a later address, all sockets are closed and bound again, `TRIES` times in total.
-- A Unix socket is unlinked only if nothing accepts a connection to it.
+- A Unix socket is unlinked only if it refuses connections: its process has ended.
 
 Invariants:
 - Either all sockets of a call are bound, or none stays open.
@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from evenq import errors
 from evenq.model.route import WILDCARDS
 
 UNIX = "unix:"  # prefix of a path: a socket of this machine, instead of host and port
+UNIX_PATH_MAX = 107  # bytes, of sun_path on Linux less its zero
 TRIES = 5  # attempts to find a port that is free at all addresses
 
 
@@ -128,24 +130,46 @@ def _bind_both(port: int) -> socket.socket | None:
 
 
 def _bind_unix(path: str) -> socket.socket:
+    size = len(os.fsencode(path))
+    if not 0 < size <= UNIX_PATH_MAX:
+        raise errors.SettingsError(
+            f"the path of {UNIX}{path} has {size} bytes, the range is 1 to {UNIX_PATH_MAX} (a limit of the operating "
+            "system); give a shorter path"
+        )
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if Path(path).is_socket() and not _answers(path):
-            Path(path).unlink()  # left by a process that ended
+        if Path(path).is_socket():
+            if not _is_left(path):
+                raise errors.PortInUse(
+                    f"another process uses the socket {path}; stop it, or give another path. If it has ended, remove "
+                    "the file"
+                )
+            Path(path).unlink()
         one.bind(path)
     except OSError as error:
         one.close()
-        raise errors.SettingsError(f"cannot listen on {UNIX}{path}: {error}; give another path") from error
+        in_use = error.errno == errno.EADDRINUSE  # by a file that is not a socket
+        reason = "a file that is not a socket has this name" if in_use else error.strerror or str(error)
+        raise errors.SettingsError(f"cannot listen on {UNIX}{path}: {reason}; give another path") from error
+    except BaseException:
+        one.close()
+        raise
     return one
 
 
-def _answers(path: str) -> bool:
+def _is_left(path: str) -> bool:
+    """Returns whether the process that made the socket has ended. A socket of another user, or of a busy process, is
+    not left although nothing answers.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a full queue of connections would block
         try:
             probe.connect(path)
+        except ConnectionRefusedError:
+            return True
         except OSError:
             return False
-    return True
+    return False
 
 
 def _cannot(error: Exception, host: str, port: int) -> errors.Error:

@@ -18,8 +18,9 @@ from typing import Any, cast
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.tasks import spawn
 from evenq.wire.addresses import host_and_port
-from evenq.wire.blocking_socket import CONNECT_MS, DEAD_AFTER_S, PLACES_MAX, Lost, Unreachable
+from evenq.wire.blocking_socket import CONNECT_MS, NEXT_PLACE_MS, PLACES_MAX, Lost, Unreachable, new_socket
 from evenq.wire.call_errors import call_error, no_answer
 from evenq.wire.http2.answers import request_headers
 from evenq.wire.http2.codes import ConnectionFault
@@ -284,7 +285,9 @@ def _drop(connection: _DuplexSocket | None, plain: socket.socket) -> None:
 
 
 async def reach(target: str) -> socket.socket:
-    """Connects to the first address of the name that accepts, within CONNECT_MS in total."""
+    """Returns the first connection to an address of the name, within CONNECT_MS. An address that is silent delays the
+    next one by NEXT_PLACE_MS.
+    """
     loop = asyncio.get_running_loop()
     host, port = host_and_port(target)
     try:
@@ -292,31 +295,43 @@ async def reach(target: str) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"the name {host} cannot be resolved: {error_words(error)}") from error
     until_ms, reason = _monotonic_ms() + CONNECT_MS, "the name has no address"
-    for number, (family, kind, protocol, _, address) in enumerate(places):
-        # The remaining time is divided among the remaining addresses: one that drops packets must not use all of it.
-        left_ms = max(1, until_ms - _monotonic_ms()) / (len(places) - number)
-        connected = socket.socket(family, kind, protocol)
-        try:
-            connected.setblocking(False)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in DEAD_AFTER_S:
-                if hasattr(socket, option):
-                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-            async with asyncio.timeout(left_ms / 1000):
-                await loop.sock_connect(connected, address)
-        except TimeoutError:
-            connected.close()
-            reason = f"cannot connect to {address[0]}: no answer in time"
-        except OSError as error:
-            connected.close()
-            reason = f"cannot connect to {address[0]}: {error_words(error)}"
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            return connected
+    running: dict[asyncio.Task[socket.socket], str] = {}
+    try:
+        while (places or running) and (left_ms := until_ms - _monotonic_ms()) > 0:
+            if places:
+                family, kind, protocol, _, address = places.pop(0)
+                task = spawn(_connected(family, kind, protocol, address), name=f"connection to {address[0]}")
+                running[task] = str(address[0])
+                left_ms = min(left_ms, NEXT_PLACE_MS) if places else left_ms
+            done, _ = await asyncio.wait(running, timeout=left_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                failed = task.exception()
+                if failed is None:
+                    del running[task]
+                    return task.result()
+                reason = f"cannot connect to {running.pop(task)}: {error_words(failed)}"
+        for place in running.values():
+            reason = f"cannot connect to {place}: no answer in time"
+    finally:
+        for task in running:
+            task.cancel()
+            task.add_done_callback(_close_unused)
     raise Unreachable(reason)
+
+
+async def _connected(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    connected = new_socket(family, kind, protocol)
+    try:
+        await asyncio.get_running_loop().sock_connect(connected, address)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _close_unused(task: asyncio.Task[socket.socket]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 def error_words(error: BaseException) -> str:

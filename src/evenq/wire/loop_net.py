@@ -93,6 +93,11 @@ class _CallSocket(asyncio.Protocol):
             transport.write(farewell)
         transport.close()
 
+    def abort(self) -> None:
+        """Ends the connection without waiting for the server."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._flush()
@@ -216,6 +221,12 @@ class LoopNet:
             why=lambda: self._why_not(target, encrypted=encrypted),
         )
 
+    async def connect(self, address: str, *, timeout_ms: int) -> None:
+        """Returns once the address has a connection for the next call. Raises ConnectionFailed, RequestTimeout."""
+        target, encrypted = self._target(address)
+        until_ms = _monotonic_ms() + timeout_ms
+        self._give_back(target, await self._take(target, "connect", timeout_ms, until_ms, encrypted=encrypted))
+
     async def renew(self, address: str) -> None:
         """Makes the next call to the address use a new connection; running calls keep theirs."""
         target, _ = self._target(address)
@@ -232,9 +243,12 @@ class LoopNet:
         """Closes all connections; running calls fail."""
         self._closed = True
         self._idle.clear()
-        for connection in list(self._open):
+        closing = list(self._open)
+        for connection in closing:
             self._drop(connection)
         await SystemClock().sleep_ms(0)  # the transports close in the next turn
+        for connection in closing:
+            connection.abort()  # with TLS a transport would wait for the other side's end
 
     def forget_after_fork(self) -> None:
         """Closes the sockets in a forked child: the parent owns the connections, and their ends must not wait for the

@@ -25,7 +25,8 @@ from evenq.runtime.tasks import spawn
 from evenq.wire.addresses import target_of
 from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
-from evenq.wire.call_errors import ErrorTable, call_error, grpc_call_error, shutting_down
+from evenq.wire.blocking_socket import CONNECT_MS
+from evenq.wire.call_errors import ErrorTable, call_error, grpc_call_error, no_answer, shutting_down
 from evenq.wire.duplex_call import DuplexCall
 from evenq.wire.tls import CLIENT_HINTS, Tls
 from evenq.wire.tls_channels import Secure, SecureSocket, TlsChannels
@@ -40,7 +41,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found soon, not after gRPC's 1 s .. 120 s
-    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),  # in gRPC this is the limit of one attempt, TLS included
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.dns_min_time_between_resolutions_ms", 500),  # a pod's name may be published just after the first look-up
     ("grpc.enable_retries", 0),  # callers retry by class of error; gRPC must not retry as well
@@ -53,6 +54,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 BLOCKING_OVER: Literal["sockets", "grpcio"] = "sockets"
 """Transport of calls from threads; always grpcio for a net with options for gRPC's channels."""
 _monotonic_ms = SystemClock().monotonic_ms
+_FAILED = frozenset({grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN})
 _EXPLAINED_MS = 2_000
 """How long one explanation of a failure serves all calls to its address: a probe makes up to two connections."""
 
@@ -186,6 +188,23 @@ class GrpcNet:
             secure=(lambda: self._secure_socket(target)) if encrypted else None,
             why=lambda: self._why_not(target, encrypted=encrypted),
         )
+
+    async def connect(self, address: str, *, timeout_ms: int) -> None:
+        """Returns once the address has a connection, and sends nothing over it. Raises ConnectionFailed."""
+        peer = await self._peer(address)
+        peer.in_flight += 1
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while (state := peer.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state in _FAILED:
+                        raise no_answer(peer.target, "connect", "the attempt failed")
+                    await peer.channel.wait_for_state_change(state)
+        except TimeoutError:
+            raise no_answer(peer.target, "connect", f"no connection within {timeout_ms} ms") from None
+        finally:
+            peer.in_flight -= 1
+            if peer.retired:
+                await self._end(peer)
 
     async def renew(self, address: str) -> None:
         """Makes the next call to the address use a new connection, with its name resolved again; running calls keep the

@@ -79,6 +79,12 @@ class SignedNet:
         headers = {**(metadata or {}), **self._signer.headers()}
         return open_duplex(self._net, address, method, metadata=headers)
 
+    async def connect(self, address: str, *, timeout_ms: int) -> None:
+        """Returns once the address has a connection, in a net that has connections."""
+        connect = getattr(self._net, "connect", None)
+        if connect is not None:
+            await connect(address, timeout_ms=timeout_ms)
+
     async def renew(self, address: str) -> None:
         """Makes the next call to the address use a new connection, in a net that has connections."""
         renew = getattr(self._net, "renew", None)

@@ -11,10 +11,11 @@ import ssl
 from ipaddress import ip_address
 
 from evenq.wire.addresses import host_and_port
+from evenq.wire.blocking_socket import CONNECT_MS
 from evenq.wire.tls import CLIENT_HINTS, Hints, TlsFiles
 from evenq.wire.tls_channels import client_context, handshake, names_of
 
-PROBE_MS = 1_000
+PROBE_MS = CONNECT_MS
 ANSWER_MS = 300  # a server that misses a client's certificate reports it after the handshake
 _PLAIN_ANSWERS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
 _EXPIRED, _TOO_EARLY = 10, 9  # of OpenSSL's X509_V_ERR_*

@@ -96,7 +96,7 @@ def _of_groups(source: _BrokerSource, parts: Parts) -> list[Metric]:
             lambda: source.unfinished(with_fresh=True), "Messages that the group has not finished."
         ),
         gauge("rocketmq_consumer_inflight_messages", "messages", *_GROUP_TOPIC).series(
-            lambda: source.unfinished(with_fresh=False), "Messages delivered and not finished."
+            lambda: source.unfinished(with_fresh=False), "Messages that clients have and have not finished."
         ),
         gauge("rocketmq_producer_connections", "clients").value(
             lambda: parts.clients.table.counts()[0], "Connected producers."

@@ -43,8 +43,9 @@ def add_topic(commands: Any) -> None:
         "--type",
         type=str.upper,
         choices=MESSAGE_TYPES,
-        help="message type; MIXED accepts NORMAL, FIFO, DELAY and TRANSACTION, and an existing topic of these can "
-        "become MIXED (default NORMAL, or unchanged)",
+        metavar="TYPE",
+        help=f"message type: {', '.join(MESSAGE_TYPES)}; MIXED accepts NORMAL, FIFO, DELAY and TRANSACTION, and an "
+        "existing topic of these can become MIXED (default NORMAL, or unchanged)",
     )
     create.add_argument(
         "--broker",

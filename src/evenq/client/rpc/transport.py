@@ -8,7 +8,8 @@ Idea: one `Transport` per client answers two questions for each call.
 - Which broker? `directed` reads `host:port#broker` as an address that leads to any broker. The header `x-evenq-broker`
   then names the broker that is meant. `#broker` alone is at the current access point.
 - Which access point? Calls that any broker can answer begin at the access point that answered last, then try the others
-  in order. A query for a route does not wait for a deadline: after 300 ms of silence the next one is queried too.
+  in order. One without a connection for 300 ms does not delay them: the next one is connected, too. A query for a route
+  does not wait for a deadline either: after 300 ms of silence the next one is queried as well.
 
 If no access point answers a query for a route, at most three brokers of the known routes are queried. The broker that
 gave the last settled route, one with every live broker in it, then also gets the other calls for access points.
@@ -32,6 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from evenq.client.core.routes.access_points import access_points
@@ -150,7 +152,7 @@ class Transport:
 
     async def _at_access_points(self, method: str, request: bytes) -> bytes:
         failure: ConnectionFailed | RequestTimeout | None = None
-        targets = self._in_turn()
+        targets = await self._reached()
         for target in targets:
             try:
                 return await self.unary(target, method, request)
@@ -163,7 +165,7 @@ class Transport:
 
     async def stream_at_access_point(self, method: str, request: bytes, *, timeout_ms: int) -> AsyncIterator[bytes]:
         """Yields frames from an access point; the next one is tried only while no frame was received."""
-        targets = self._in_turn()
+        targets = await self._reached()
         failure: ConnectionFailed | None = None
         for target in targets:
             begun = False
@@ -185,6 +187,22 @@ class Transport:
     def _in_turn(self) -> list[str]:
         """Returns all access points, the current one first. Each call has its own list and tries each of them once."""
         return [*self._endpoints[self._turn :], *self._endpoints[: self._turn]]
+
+    async def _reached(self) -> list[str]:
+        """Returns all access points, the first one with a connection before the others.
+
+        The call that follows may change something, so it cannot be made at two of them; connections can.
+        """
+        connect = getattr(self.net, "connect", None)
+        if connect is not None and len(self._endpoints) > 1:
+
+            async def reach(target: str) -> bytes:
+                await connect(target, timeout_ms=self.timeout_ms)
+                return b""
+
+            with suppress(ConnectionFailed, RequestTimeout):  # the calls raise the reason
+                await first_answer(self._in_turn(), reach, passed_over=self._pass_over)
+        return self._in_turn()
 
     def _pass_over(self, target: str) -> None:
         """Moves on from `target`, unless another call has done so."""

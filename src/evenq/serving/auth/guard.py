@@ -11,7 +11,8 @@ pay for it. A call passes three checks:
 2. Date (`_fresh`): at most `clock_skew_ms` from this server's clock, after subtracting any whole quarters of an hour of
    time zone, up to 14 h.
 3. Right (`_decide`): the call's row (`evenq.serving.auth.calls`) and the names in its request, which are full names:
-   `evenq.serving.auth.namespaces` resolves namespaces before.
+   `evenq.serving.auth.namespaces` resolves namespaces before. Bytes that are not a request are a BadRequest. A request
+   without names needs the right to all names; the handler's own rules come after that.
 
 Invariants:
 - Only proofs are remembered, never failures; `change` drops them all, so a revoked secret is invalid immediately.

@@ -28,6 +28,7 @@ from evenq.store.timers.keys import due_of, id_of, key_of
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
 from evenq.store.timers.newest import BATCH, newest_first
 from evenq.store.timers.pending import PendingTimers
+from evenq.store.timers.soonest import soonest_first
 
 log = logging.getLogger(__name__)
 
@@ -213,6 +214,16 @@ class TimerKeeper:
         self._scans += 1
         try:
             async for timer in newest_first(self.pending, self._scan, self.frames, batch=batch):
+                yield timer
+        finally:
+            self._scans -= 1
+
+    async def soonest(self, count_max: int, *, batch: int = BATCH) -> AsyncGenerator[StoredTimer, None]:
+        """Yields pending timers, the one that is due next first. See `soonest_first`."""
+        self._scans += 1
+        try:
+            timers = soonest_first(self.pending, self._scan, self.frames, count_max=count_max, batch=batch)
+            async for timer in timers:
                 yield timer
         finally:
             self._scans -= 1

@@ -30,7 +30,7 @@ Merge-Tree", Acta Informatica 33, 1996.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from evenq.store.timers.keys import due_of, id_of, key_of, limit_of
@@ -178,6 +178,10 @@ class PendingTimers:
     def memory_ids(self) -> list[int]:
         """Returns every timer of memory that is not being fired. `used_runs` has further ones, some perhaps twice."""
         return [timer_id for table in self._tables() for timer_id in table.live]
+
+    def memory_keys(self) -> Iterator[bytes]:
+        """Yields the keys of the same timers."""
+        return (key for table in self._tables() for key in table.live.values())
 
     def below(self, log_offset: int) -> list[bytes]:
         """Returns timers of memory with smaller ids that are neither being fired nor held."""

@@ -1,10 +1,12 @@
 """The grammar of the command line."""
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
+from evenq.cli.grammar import HelpFormatter
 from evenq.cli.parser import make_parser
 
 
@@ -59,6 +61,49 @@ def test_help_teaches_with_examples(words, capsys):
         parse(*words, "--help")
     assert ended.value.code == 0
     assert "evenq " in capsys.readouterr().out.split("\n\n", 1)[1]
+
+
+def all_parsers(parser):
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in dict.fromkeys(action.choices.values()):
+                yield from all_parsers(below)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_is_as_wide_as_the_terminal_except_for_commands_to_copy(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parsers = list(all_parsers(make_parser()))
+    assert len(parsers) > 80
+    wide = [
+        (parser.prog, line)
+        for parser in parsers
+        for line in parser.format_help().splitlines()
+        if len(line) > columns and not line.startswith(("  evenq ", "  cat ", "  source "))
+    ]
+    assert wide == []
+
+
+def test_help_wraps_prose_lists_and_comments_and_keeps_examples(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "42")
+    examples = (
+        "examples:\n  evenq x --long-option --and-another --third 1     does all of it together, and then more\n\n"
+        "A sentence that is\nsplit in the source.\n  word   what the word means in this table of words\n"
+        "         and its second line\n"
+    )
+    formatter = HelpFormatter("evenq")
+    assert formatter._fill_text(examples, 40, "").splitlines() == [
+        "examples:",
+        "  evenq x --long-option --and-another --third 1",
+        "      does all of it together, and then",
+        "      more",
+        "",
+        "A sentence that is split in the source.",
+        "  word   what the word means in this",
+        "         table of words and its second",
+        "         line",
+    ]
 
 
 def test_help_imports_nothing_heavy():

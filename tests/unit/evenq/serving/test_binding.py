@@ -1,12 +1,17 @@
-"""Ports that close lose no connection that was accepted before."""
+"""Sockets of servers: ports that close lose no accepted connection, and paths of Unix sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-from evenq.serving.binding import bind, close_listening
+import pytest
+
+from evenq.errors import PortInUse, SettingsError
+from evenq.serving.binding import UNIX, bind, close_listening
 
 
 def test_a_connection_that_is_accepted_while_its_port_closes_is_made() -> None:
@@ -47,3 +52,56 @@ async def test_a_port_is_free_when_it_is_closed() -> None:
     await close_listening([await loop.create_server(asyncio.Protocol, sock=bound)])
     (again,) = bind("127.0.0.1", port)
     again.close()
+
+
+def test_a_socket_file_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "broker"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+        left.listen()
+    [bound] = bind(f"{UNIX}{path}", 0)
+    with bound, socket.socket(socket.AF_UNIX) as client:
+        bound.listen()
+        client.connect(str(path))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_socket_of_a_live_process_stays(tmp_path: Path, *, busy: bool) -> None:
+    """Also one whose queue of connections is full: it accepts none, and is not left."""
+    path = str(tmp_path / "broker")
+    with ExitStack() as stack:
+        live = stack.enter_context(socket.socket(socket.AF_UNIX))
+        live.bind(path)
+        live.listen(0)
+        for _ in range(4 if busy else 0):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            waiting.connect_ex(path)
+        with pytest.raises(PortInUse, match=r"another process uses the socket .*stop it, or give another path"):
+            bind(f"{UNIX}{path}", 0)
+        assert Path(path).is_socket()
+
+
+def test_a_socket_of_another_kind_stays(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(path)
+        with pytest.raises(PortInUse):
+            bind(f"{UNIX}{path}", 0)
+
+
+@pytest.mark.parametrize("name", ["x" * 108, "\u00e9" * 54, ""])
+def test_a_path_that_the_system_cannot_hold_is_named_with_its_limit(name: str) -> None:
+    size = len(name.encode())
+    with pytest.raises(SettingsError, match=rf"has {size} bytes, the range is 1 to 107 .*give a shorter path"):
+        bind(f"{UNIX}{name}", 0)
+
+
+def test_a_file_with_the_name_of_the_socket_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(SettingsError, match="a file that is not a socket has this name; give another path"):
+        bind(f"{UNIX}{path}", 0)
+    assert path.read_text() == "mine"
+    with pytest.raises(SettingsError, match="No such file or directory; give another path"):
+        bind(f"{UNIX}{tmp_path}/none/broker", 0)

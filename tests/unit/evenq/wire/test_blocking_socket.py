@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from evenq_proofs.forward import silent_port
 
 from evenq import errors
 from evenq.serving.http2.messages import prefix
@@ -349,16 +349,10 @@ def test_who_listens_and_never_greets_is_no_server(net: BlockingNet, play: Calla
 def test_an_address_where_nothing_answers_and_nothing_refuses_is_given_up_long_before_the_call(
     net: BlockingNet,
 ) -> None:
-    with socket.socket() as mute, contextlib.ExitStack() as stack:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen(0)
-        for _ in range(4):  # the kernel takes one or two; behind them it drops what comes
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(mute.getsockname())
+    with silent_port() as silent:
         began = time.monotonic()
         with pytest.raises(errors.ConnectionFailed, match="timed out"):
-            net.unary(f"127.0.0.1:{mute.getsockname()[1]}", METHOD, b"", timeout_ms=300_000, metadata=())
+            net.unary(f"127.0.0.1:{silent.port}", METHOD, b"", timeout_ms=300_000, metadata=())
         assert time.monotonic() - began < 100
 
 

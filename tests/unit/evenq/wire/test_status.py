@@ -26,6 +26,20 @@ def test_each_error_class_has_a_code_of_the_proto_that_leads_back_to_it_or_to_it
         assert type(error_of(code, "why")) is kind
 
 
+def test_a_call_is_repeated_only_where_time_alone_may_change_its_answer() -> None:
+    """Servers that stop, elect, are full or late. A missing thing and a refused request need a change by somebody."""
+    retryable = {
+        errors.RequestTimeout, errors.TooManyRequests, errors.InternalError, errors.HaNotAvailable,
+        errors.PersistenceTimeout, errors.StoreFull, errors.ConnectionFailed, errors.TlsFailed,
+    }  # fmt: skip
+    renewed = {
+        errors.TopicNotFound, errors.PreconditionFailed, errors.QueueReplaced, errors.DuplicateClientId,
+        errors.HaNotAvailable, errors.ConnectionFailed, errors.TlsFailed,
+    }  # fmt: skip
+    assert {kind for kind in ALL_ERRORS if kind.retryable} == retryable
+    assert {kind for kind in ALL_ERRORS if kind.refresh_route} == renewed
+
+
 def test_the_numbers_of_errors_stand_in_their_tables_alone() -> None:
     root = Path(errors.__file__).parent.parent.parent
     tables = {"src/evenq/errors.py", "src/evenq/wire/status.py"}

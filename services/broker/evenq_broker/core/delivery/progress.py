@@ -99,9 +99,14 @@ class Progress:
     def inflight(
         self, group_id: int, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = NO_END
     ) -> int:
-        """Returns the number of messages in the range that were delivered at least once and are not finished."""
+        """Returns the number of messages in the range that a client has and has not finished."""
         queue = self._queues.get((group_id, topic_id, queue_id))
         return 0 if queue is None else queue.inflight(min_offset, max_offset)
+
+    def delivered(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
+        """Returns the number of messages in the range that were delivered at least once and are not finished."""
+        queue = self._queues.get((group_id, topic_id, queue_id))
+        return 0 if queue is None else queue.delivered(min_offset, max_offset)
 
     def lag(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
         """Returns the number of messages in the range that the group has not finished; 0 where it never read."""

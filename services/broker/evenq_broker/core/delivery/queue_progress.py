@@ -121,11 +121,18 @@ class QueueProgress:
             return sum(offset < max_offset for offset in pending)
         return len(pending) - sum(offset in pending for offset in range(max_offset, self.next))
 
-    def inflight(self, min_offset: int, max_offset: int) -> int:
+    def delivered(self, min_offset: int, max_offset: int) -> int:
         """Returns how many of them were delivered at least once. In an ordered group the rest is blocked."""
         if not self.lanes:
             return self.unfinished(min_offset, max_offset)
         return sum(entry.attempt > 0 and min_offset <= offset < max_offset for offset, entry in self.pending.items())
+
+    def inflight(self, min_offset: int, max_offset: int) -> int:
+        """Returns how many of them a client has now; those that were given back wait for redelivery."""
+        return sum(
+            entry.attempt > 0 and entry.deadline_ms > 0 and not entry.waits and min_offset <= offset < max_offset
+            for offset, entry in self.pending.items()
+        )
 
     def lag(self, min_offset: int, max_offset: int) -> int:
         """Returns the number of messages in the range that the group has not finished."""

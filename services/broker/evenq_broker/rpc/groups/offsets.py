@@ -216,7 +216,7 @@ class OffsetResets:
             after=after,
             min_offset=low,
             max_offset=high,
-            inflight=0 if group is None else self._ledger.progress.inflight(group.group_id, *ids, low, high),
+            inflight=0 if group is None else self._ledger.progress.delivered(group.group_id, *ids, low, high),
             owner=self._membership.locks.holder(request.group, queue),
             error=refusal if stays else "",
             refused=bool(stays),

@@ -1,7 +1,7 @@
 """`evenq.v1.Admin/ListScheduled`: delayed messages that are not due yet, and open transactions, on all brokers.
 
-Nothing changes and no body is returned. Timers have no index by topic, so a call reads the newest ones, at most
-`SCANNED_MAX`, and returns those of the topic; `more` says that older ones were not read or not returned. A broker
+Nothing changes and no body is returned. Timers have no index by topic, so a call reads those that are due next, at most
+`SCANNED_MAX`, and returns those of the topic; `more` says that later ones were not read or not returned. A broker
 answers one call at a time, because each reads the log.
 """
 
@@ -57,11 +57,10 @@ class ScheduledHandler:
         for part in answers_of(admin_pb2.ListScheduledResponse, others, silent=response.silent):
             response.messages.extend(part.messages)
             response.more |= part.more
-        newest = sorted(response.messages, key=lambda one: -one.stored_ms)  # each broker's own are in that order
-        response.more |= len(newest) > count_max
+        soonest = sorted(response.messages, key=lambda one: (one.due_ms, one.broker_name, one.message_id))
+        response.more |= len(soonest) > count_max
         del response.messages[:]
-        kept = sorted(newest[:count_max], key=lambda one: (one.due_ms, one.broker_name, one.message_id))
-        response.messages.extend(kept)
+        response.messages.extend(soonest[:count_max])
         return _permitted(response, context).SerializeToString()
 
     def _must_exist(self, topic: str) -> None:
@@ -70,9 +69,9 @@ class ScheduledHandler:
             raise TopicNotFound(f"no topic {topic!r} on any live broker; see `evenq topic list`")
 
     async def _here(self, topic: str, count_max: int) -> admin_pb2.ListScheduledResponse:
-        """Returns the timers of this broker that were stored last, of one topic or of all."""
-        response = admin_pb2.ListScheduledResponse(status=OK)
-        async with self._one_at_a_time, aclosing(self._kernel.ledger.store.timers.newest(batch=BATCH)) as timers:
+        """Returns the timers of this broker that are due next, of one topic or of all."""
+        response, store = admin_pb2.ListScheduledResponse(status=OK), self._kernel.ledger.store
+        async with self._one_at_a_time, aclosing(store.timers.soonest(SCANNED_MAX + 1, batch=BATCH)) as timers:
             scanned = 0
             async for timer in timers:
                 scanned += 1

@@ -226,9 +226,9 @@ class ScheduledMessageView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledView:
     messages: tuple[ScheduledMessageView, ...]
-    """Those that were stored last, by ascending due time."""
+    """Those that are due next, by ascending due time."""
     more: bool
-    """True: there are older ones."""
+    """True: there are later ones."""
     silent: tuple[str, ...]
     """Brokers that did not answer; their messages are missing."""
 

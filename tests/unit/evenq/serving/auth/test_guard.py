@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from evenq_proofs.rpcs import fake_rpc
 
-from evenq.errors import Error, Forbidden, SettingsError, TooManyRequests, Unauthorized
+from evenq.errors import BadRequest, Error, Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth.calls import CALLS
-from evenq.serving.auth.guard import Guard
+from evenq.serving.auth.guard import WHOLE, Guard
 from evenq.serving.auth.users import Users
 from evenq.serving.rpc import ACTS_FOR, Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
@@ -98,6 +98,21 @@ def call(guard: Guard, method: str, headers: Mapping[str, str], request: bytes =
         assert await handler(request, context(headers, method)) == b"done"
 
     asyncio.run(run())
+
+
+def test_all_calls_are_checked_in_one_order() -> None:
+    """Signature, bytes that are not a request, right to the names (no name: to all), and then the handler's rules."""
+    guard, checked = Guard(users(), clock=FakeClock()), 0
+    for method, row in CALLS.items():
+        if row.kind is not CallKind.UNARY or row.names is None or row.access.resource in WHOLE:
+            continue
+        checked += 1
+        for request, kind in ((b"\xff", BadRequest), (b"", Forbidden)):
+            with pytest.raises(Unauthorized):
+                call(guard, method, {}, request)
+            with pytest.raises(kind):
+                call(guard, method, signed("orders"), request)
+    assert checked > 50
 
 
 def request_of(method: str, topic: str = "orders", group: str = "billing") -> bytes:

@@ -238,3 +238,18 @@ def test_what_retention_deleted_while_it_was_in_flight_is_in_no_number() -> None
     assert (progress.lag(*KEY, 8, 12), progress.inflight(*KEY, 8, 12)) == (4, 2)
     assert (progress.lag(*KEY, 12, 12), progress.inflight(*KEY, 12, 12)) == (0, 0)
     assert progress.inflight(*KEY, 8, 9) == 1
+
+
+def test_what_was_given_back_is_lag_and_not_in_flight() -> None:
+    progress = Progress()
+    queue = begun(progress)
+    give(progress, queue, 4)
+    for offset, until_ms in ((0, 10), (1, 500)):  # now, and later
+        change = progress.change_invisible(queue, offset, 1, now_ms=10, deadline_ms=until_ms, given_back=True)
+        assert change is SettleStatus.DONE
+    assert progress.change_invisible(queue, 2, 1, now_ms=10, deadline_ms=500) is SettleStatus.DONE  # needs more time
+    figures = progress.lag(*KEY, 0, 4), progress.inflight(*KEY, 0, 4), progress.delivered(*KEY, 0, 4)
+    assert figures == (4, 2, 4)
+    again, _ = progress.take_ready(queue, 1, deadline_ms=2_000, client_id="", max_attempts=9)
+    assert again == [0]
+    assert progress.inflight(*KEY, 0, 4) == 3
