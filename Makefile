@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules of another checkout would be tested, or hide that a test needs a path of this one.
 unexport PYTHONPATH
 
-.PHONY: arch audit campaigns check clean compat console demo dev docs fmt grpcio-front helm help integration kubernetes kubernetes-and-walks lint lock protos sbom short-chaos site spark spec test tidy type unit up
+.PHONY: arch audit campaigns check clean compat console demo dev dist docs fmt grpcio-front helm help integration kubernetes kubernetes-and-walks lint lock protos sbom short-chaos site sizes spark spec test tidy type unit up
 
 # After ##: the group of the target and its help text. Groups are listed in the order of their first target.
 LIST = awk -F ':.*\#\# | \\| ' '/^[a-z_-]+:.*\#\# /{ if (!($$2 in of)) order[++groups] = $$2; of[$$2] = of[$$2] sprintf("  \033[1m%-24s\033[0m %s\n", $$1, $$3) } \
@@ -44,6 +44,13 @@ audit: dev ## release | run bandit, and check every pinned package for known vul
 
 sbom: dev ## release | write a bill of materials (CycloneDX) for each image to dist/sbom
 	$(BIN)/python tools/sbom.py
+
+dist: dev ## release | build source archive and wheel into dist, with the addresses in EVENQ_SITE_REPOSITORY and EVENQ_SITE_URL
+	rm -f dist/evenq-*
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+sizes: dev ## release | write the packages and MB of each extra into docs/start/install.md
+	$(BIN)/python tools/install_sizes.py --write
 
 protos: dev ## write code | generate the stubs from protos/
 	$(BIN)/python tools/gen_protos.py

@@ -1,18 +1,11 @@
-"""The pictures of the console in the docs.
-
-`EVENQ_TEST_PICTURES=docs` writes them to `docs/pictures`; otherwise the same pages are only shown, so that the scenes
-stay possible. They are 1,280 pixels wide and in light mode.
-"""
+"""The pictures of the console in the docs, 1,280 pixels wide and in light mode (see `pictures`)."""
 
 from __future__ import annotations
 
-import os
 import re
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 from evenq_proofs.waiting import until
@@ -21,12 +14,10 @@ from playwright.sync_api import Page, expect
 import evenq
 from evenq.console.settings import ConsoleSettings
 from evenq.testing import LocalCluster
-from tests.console.conftest import BUILD, WAIT_MS, Tab, served
+from tests.console.conftest import WAIT_MS, Tab, served
+from tests.console.pictures import COMMITTED, ROOT, WIDTH, picture, width_of
 
-ROOT = Path(__file__).resolve().parents[2]
-COMMITTED = ROOT / "docs" / "pictures"
 TOTAL_BYTES_MAX = 600 << 10
-WIDTH = 1_280
 MESSAGES = 400
 SCENES = ("overview", "topic", "group", "film", "message", "new-group")
 
@@ -81,10 +72,8 @@ def shop_console(shop: LocalCluster) -> Iterator[str]:
 
 def taken(page: Page, name: str, height: int = 800) -> None:
     """Takes a picture of the visible part of a page."""
-    folder = COMMITTED if os.environ.get("EVENQ_TEST_PICTURES") == "docs" else BUILD / "console-pictures"
-    folder.mkdir(parents=True, exist_ok=True)
     page.set_viewport_size({"width": WIDTH, "height": height})
-    path = folder / f"console-{name}.png"
+    path = picture(f"console-{name}")
     page.screenshot(path=path, animations="disabled")
     assert path.stat().st_size > 10_000, "it shows something"
 
@@ -144,8 +133,6 @@ def test_the_pictures_in_the_docs_are_small_and_shown() -> None:
     assert sum(file.stat().st_size for file in files) < TOTAL_BYTES_MAX
     pages = (ROOT / "docs/guides/console.md").read_text(encoding="utf-8")
     for file in files:
-        head = file.read_bytes()[:24]
-        assert head[:8] == b"\x89PNG\r\n\x1a\n", file.name
-        assert struct.unpack(">I", head[16:20]) == (WIDTH,), file.name
+        assert width_of(file) == WIDTH, file.name
         assert re.search(rf"!\[[^\]]{{10,}}\]\(\.\./pictures/{re.escape(file.name)}\)", pages), file.name
     assert "docs/pictures/console-overview.png" in (ROOT / "README.md").read_text(encoding="utf-8")

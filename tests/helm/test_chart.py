@@ -16,6 +16,7 @@ from evenq_broker.core.cluster.listeners import advertised, parse_listeners
 from evenq_helm.chart import CHART, environment, find, pods, refusal, render, standing
 from evenq_nameserver.core.allowed_addresses import AllowedAddresses
 
+import evenq
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.serving.auth.users import UserResource, Users
 from evenq.serving.fields import write_bytes
@@ -528,7 +529,7 @@ def test_an_image_can_be_named_by_its_digest_and_a_start_may_take_its_time(helm:
     documents = render(helm, "--set", f"image.digests.broker={digest}", "--set", "broker.startupSeconds=900")
     images = {pod["containers"][0]["name"]: pod["containers"][0]["image"] for pod in pods(documents)}
     assert images["broker"] == f"evenq/broker@{digest}"
-    assert images["nameserver"] == "evenq/nameserver:0.1.0"
+    assert images["nameserver"] == f"evenq/nameserver:{evenq.__version__}"
     broker = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0]
     probe = broker["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 900

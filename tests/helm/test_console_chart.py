@@ -12,6 +12,7 @@ import pytest
 import yaml
 from evenq_helm.chart import CHART, environment, find, refusal, render
 
+import evenq
 from evenq.cli.console import settings_of
 from evenq.cli.parser import make_parser
 from evenq.console.settings import ConsoleSettings
@@ -46,7 +47,7 @@ def test_the_console_is_one_pod_without_keys_that_users_reach_by_a_service(helm:
     assert deployment["strategy"] == {"type": "Recreate"}, "sessions are in the memory of one pod"
     pod = pod_of(documents)
     (container,) = pod["containers"]
-    assert container["image"] == "evenq/console:0.1.0"
+    assert container["image"] == f"evenq/console:{evenq.__version__}"
     assert environment(container) == {"EVENQ_ENDPOINT": f"{HOST}:8081"}
     assert {volume["name"] for volume in pod["volumes"]} == {"tmp"}, "the operator's keys are not there"
     assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]

@@ -268,6 +268,27 @@ async def every_timer(opened: Opened) -> None:
         assert there[name].store_timestamp.ToMilliseconds() >= due_ms
 
 
+async def every_change(opened: Opened) -> None:
+    """Since 0.2: settings of topics, deleted topics, and changes that an absent broker has not confirmed."""
+    result, broker = opened.told, opened.broker
+    for name, settings in result.get("settings_of_topics", {}).items():
+        topic = broker.catalog.topics.get(name)
+        assert topic is not None, name
+        assert {"queues": topic.read_queues, "retention_ms": topic.retention_ms} == settings, name
+    for name in result.get("deleted", ()):
+        assert broker.catalog.topics.get(name) is None, name
+    for group_name, name in result.get("awaited", ()):
+        group = broker.catalog.groups.get(group_name)
+        assert group is not None, group_name
+        assert broker.catalog.awaits(group, name)
+    assert [gone.name for gone in broker.cluster.known.missing()] == result.get("missing", [])
+    remembered = [
+        {"kind": one.kind.value, "name": one.name, "uid": one.uid, "at_ms": one.at_ms, "waiting": list(one.waiting)}
+        for one in broker.change_sender.unconfirmed.all()
+    ]
+    assert remembered == result.get("unconfirmed", [])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: str, tmp_path: Path) -> None:
     opened = Opened(version, tmp_path)
@@ -275,6 +296,7 @@ async def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: st
     try:
         assert opened.broker.ledger.store.identity.store_id == opened.told["store_id"]
         assert opened.broker.ledger.store.stats.recovered_cut_bytes == 0
+        await every_change(opened)
         await every_message(opened)
         await every_offset(opened)
         await every_delivery(opened)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         getattr(options, "help_of", parser).print_help()
         return ExitCode.DONE
     if not is_installed("rich"):  # checked before any change, whose result could not be printed
-        return _say(missing("the command line", "rich"))
+        return _say(missing("this command", "rich", extra=options.extras))
     period = getattr(options, "watch", None)
     if period is None:
         return _attempt(options)

@@ -24,7 +24,14 @@ environment. Without --allow-changes it only shows.
 
 def add_console(commands: Any) -> None:
     console = command(
-        commands, "console", "show a cluster in the browser", "console", "run", examples=_EXAMPLES, remote=False
+        commands,
+        "console",
+        "show a cluster in the browser",
+        "console",
+        "run",
+        examples=_EXAMPLES,
+        remote=False,
+        extras="cli,console",
     )
     add_endpoint(console)
     console.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")

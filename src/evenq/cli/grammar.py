@@ -56,10 +56,12 @@ def command(
     examples: str = "",
     remote: bool = True,
     wide: bool = False,
+    extras: str = "cli",
 ) -> argparse.ArgumentParser:
     """Adds a command. `function` of `evenq.cli.MODULE` runs it; the module is imported only then.
 
     `remote` adds the options of commands that call a cluster, `wide` the option for tables wider than 80 columns.
+    `extras` are those of the package that install all it needs; they include the packages of `cli`.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -68,7 +70,7 @@ def command(
         epilog=examples,
         formatter_class=HelpFormatter,
     )
-    parser.set_defaults(run=_later(module, function))
+    parser.set_defaults(run=_later(module, function), extras=extras)
     if name in _WATCHED:
         parser.add_argument(
             "--watch",

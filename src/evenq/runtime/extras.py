@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 EXTRA_OF = {
     "argcomplete": "cli",
+    "backports": "compression",
     "celery": "celery",
     "cloudevents": "cloudevents",
     "crc32c": "server",
@@ -35,7 +36,6 @@ EXTRA_OF = {
     "taskiq": "taskiq",
     "uvicorn": "console",
     "uvloop": "server",
-    "zstandard": "compression",
 }
 """Name of each imported package: the smallest extra that installs it."""
 
@@ -48,9 +48,9 @@ def sentence(program: str, error: ModuleNotFoundError) -> str:
     return missing(program, package)
 
 
-def missing(program: str, package: str) -> str:
-    """Returns the same, for a package that is known to be missing."""
-    extra = EXTRA_OF[package]
+def missing(program: str, package: str, *, extra: str = "") -> str:
+    """Returns the same, for a package that is known to be missing; `extra` installs more than that package."""
+    extra = extra or EXTRA_OF[package]
     return (
         f'{program} needs the package {package}, which is not installed: pip install "evenq[{extra}]" '
         f'(in a clone: pip install ".[{extra}]")'

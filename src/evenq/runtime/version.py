@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 """Version of this code; a package built from a git tag must have the same one (`tools/version.py`)."""
 
 

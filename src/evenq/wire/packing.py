@@ -7,6 +7,7 @@ Always true: decompression never produces more than one byte above the limit.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from typing import Any
 
@@ -21,7 +22,8 @@ _NAMES = {number: name for name, number in METHODS.items()}
 _ANY_HEADER = 47  # zlib detects a gzip or a zlib header
 _ZLIB_LEVEL = 5  # RocketMQ 4.9 producer, compress level
 _ZSTD_LEVEL = 3
-_WINDOW_MAX = 64 << 20  # of a zstd frame: memory of one decompression
+_ZSTD_MODULE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+_WINDOW_LOG_MAX = 26  # of a zstd frame, 64 MiB: memory of one decompression
 MEMBERS_MAX = 128  # each member costs a copy of the rest; 64 KiB members, as of block gzip, fill 8 MiB
 
 
@@ -41,7 +43,7 @@ def pack(name: str, body: bytes) -> tuple[bytes, int]:
         case "lz4":
             packed = _library("lz4.frame", name).compress(body)
         case _:
-            packed = _library("zstandard", name).ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
+            packed = _library(_ZSTD_MODULE, name).compress(body, level=_ZSTD_LEVEL)
     return (packed, METHODS[name]) if len(packed) < len(body) else (body, IDENTITY)
 
 
@@ -91,15 +93,10 @@ def _first_member(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool, 
             part = bytes(unpacker.decompress(body, bytes_max + 1))
             return part, bool(unpacker.eof), unpacker.unused_data or b""
         case _:
-            unzstd = _library("zstandard", name).ZstdDecompressor(max_window_size=_WINDOW_MAX)
-            # Only this way of reading is bounded: the size in a frame may be false. It does not report the frame's end.
-            with unzstd.stream_reader(body) as reader:
-                part = reader.read(bytes_max + 1)
-            if len(part) > bytes_max:
-                return part, True, b""
-            frame = unzstd.decompressobj()
-            frame.decompress(body)
-            return part, frame.eof, frame.unused_data
+            zstd = _library(_ZSTD_MODULE, name)
+            unzstd = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
+            part = unzstd.decompress(body, bytes_max + 1)
+            return part, unzstd.eof, unzstd.unused_data
 
 
 def _library(module: str, name: str) -> Any:

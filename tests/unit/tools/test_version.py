@@ -1,9 +1,12 @@
 """A package's version is its git tag's where there is one, and else what the code says."""
 
+import datetime
+import re
 import subprocess
 
 import pytest
 
+import evenq
 from tests.unit.tools.conftest import ROOT, load_tool
 
 tool = load_tool("version")
@@ -53,7 +56,48 @@ def test_an_unpacked_archive_inside_of_another_checkout_is_not_taken_for_it(chec
     assert tool.version(inner) == "1.4.2"
 
 
-def test_changelog_chart_and_code_tell_one_version():
-    said = tool.re.search(r'__version__ = "(.+)"', (ROOT / "src/evenq/runtime/version.py").read_text())[1]
-    assert f"## [{said}]" in (ROOT / "CHANGELOG.md").read_text()
-    assert f"appVersion: {said}\n" in (ROOT / "helm/evenq/Chart.yaml").read_text()
+def test_every_file_that_names_the_version_names_the_same_one():
+    said = evenq.__version__
+    assert tool.named() == {path: {said} for path in tool.PLACES}
+    [date] = re.findall(rf"^## \[{said}\] - (\d{{4}}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"\ndate-released: {date}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_no_other_file_names_an_image_with_a_version():
+    """Results of benchmarks keep the version that was measured."""
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/README.md"), *ROOT.glob("docker/*")]
+    pages += [*ROOT.glob("spark/examples/**/*.yaml"), *ROOT.glob("helm/**/*.yaml")]
+    found = {
+        page.relative_to(ROOT).as_posix()
+        for page in pages
+        if page.is_file() and re.search(tool.IMAGE, page.read_text(encoding="utf-8"))
+    }
+    assert found == {path for path, form in tool.PLACES.items() if form == tool.IMAGE}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the files that name the version."""
+    for path in [*tool.PLACES, "CHANGELOG.md"]:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes((ROOT / path).read_bytes())
+    return tmp_path
+
+
+def test_a_release_is_begun_in_every_file(project):
+    changed = tool.begin_release("7.8.9", datetime.date(2031, 2, 3), project)
+    assert set(changed) == {*tool.PLACES, "CHANGELOG.md"}
+    assert tool.named(project) == {path: {"7.8.9"} for path in tool.PLACES}
+    assert "\n## [Unreleased]\n\n## [7.8.9] - 2031-02-03\n" in (project / "CHANGELOG.md").read_text()
+    assert "\ndate-released: 2031-02-03\n" in (project / "CITATION.cff").read_text()
+    assert "evenq/broker:7.8.9 ." in (project / "docker/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"), [("7.8", "must be MAJOR.MINOR.PATCH"), (evenq.__version__, "already has a section of")]
+)
+def test_a_release_that_cannot_begin_changes_nothing(project, wanted, text):
+    before = {path: (project / path).read_bytes() for path in [*tool.PLACES, "CHANGELOG.md"]}
+    with pytest.raises(ValueError, match=text):
+        tool.begin_release(wanted, datetime.date(2031, 2, 3), project)
+    assert {path: (project / path).read_bytes() for path in before} == before

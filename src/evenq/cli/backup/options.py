@@ -74,7 +74,7 @@ def add_backup(commands: Any) -> None:
 
     def local(name: str, text: str, examples: str = "") -> argparse.ArgumentParser:
         function = name if name != "list" else "list_points"
-        made = command(actions, name, text, "backup.local", function, examples=examples, remote=False)
+        made = command(actions, name, text, "backup.local", function, examples=examples, remote=False, extras="server")
         made.add_argument("target", type=place, metavar="TARGET")
         made.add_argument("--broker", default="", metavar="NAME", help="only this broker")
         return made

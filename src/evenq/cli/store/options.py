@@ -58,7 +58,7 @@ def add_store(commands: Any) -> None:
     actions = noun(commands, "store", "inspect, check, export and repair a broker's data folder", _STORE)
 
     def action(name: str, text: str, module: str, examples: str) -> argparse.ArgumentParser:
-        made = command(actions, name, text, f"store.{module}", name, examples=examples, remote=False)
+        made = command(actions, name, text, f"store.{module}", name, examples=examples, remote=False, extras="server")
         made.add_argument("dir", type=folder, metavar="DIR")
         return made
 

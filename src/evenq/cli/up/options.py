@@ -24,7 +24,14 @@ _PORT = between(0, 65_535)
 
 def add_up(commands: Any) -> None:
     up = command(
-        commands, "up", "start a whole cluster on this machine", "up.commands", "run", examples=_UP, remote=False
+        commands,
+        "up",
+        "start a whole cluster on this machine",
+        "up.commands",
+        "run",
+        examples=_UP,
+        remote=False,
+        extras="server",
     )
     up.add_argument(
         "--port", type=_PORT, default=8081, help="first of the brokers' ports; 0 = any free ports (default %(default)s)"

@@ -19,6 +19,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 def names(extra: str) -> set[str]:
     """As they are imported."""
     imported = {
+        "backports.zstd": "backports",
         "opentelemetry-api": "opentelemetry",
         "opentelemetry-exporter-otlp-proto-grpc": "opentelemetry.exporter.otlp.proto.grpc",
         "opentelemetry-sdk": "opentelemetry.sdk",
@@ -61,7 +62,10 @@ sys.exit(main())
     [
         ("evenq.cli.__main__", ["evenq", "topic", "create", "orders"], ["rich"], "cli"),
         ("evenq.cli.__main__", ["evenq", "up"], ["pydantic", "prometheus_client", "crc32c"], "server"),
+        ("evenq.cli.__main__", ["evenq", "up"], ["rich", "pydantic"], "server"),
+        ("evenq.cli.__main__", ["evenq", "console"], ["rich", "starlette"], "cli,console"),
         ("evenq.cli.__main__", ["evenq", "store", "inspect", "x"], ["crc32c"], "server"),
+        ("evenq.cli.__main__", ["evenq", "store", "inspect", "x"], ["rich", "crc32c"], "server"),
         ("evenq_broker.__main__", ["evenq-broker"], ["pydantic"], "server"),
         ("evenq_nameserver.__main__", ["evenq-nameserver"], ["pydantic"], "server"),
         ("evenq_rebalancer.__main__", ["evenq-rebalancer"], ["pydantic"], "server"),

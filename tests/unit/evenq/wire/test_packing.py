@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import random
 import zlib
 
 import pytest
@@ -13,6 +14,7 @@ from evenq.wire import packing
 from evenq.wire.packing import GZIP, IDENTITY, LZ4, METHODS, ZSTD, check_method, pack, unpack
 
 METHOD = pytest.mark.parametrize("name", list(METHODS))
+zstd = packing._library(packing._ZSTD_MODULE, "zstd")
 
 
 @METHOD
@@ -48,14 +50,12 @@ def test_no_bytes_break_it(encoding: int, body: bytes) -> None:
 
 
 def test_both_readings_of_gzip_and_streams_without_a_size_are_taken() -> None:
-    import zstandard
-
     body = b"x" * 5_000
     assert unpack(GZIP, gzip.compress(body), 5_000) == body
     assert unpack(GZIP, zlib.compress(body), 5_000) == body
-    stream = zstandard.ZstdCompressor().compressobj()
+    stream = zstd.ZstdCompressor()
     packed = stream.compress(body) + stream.flush()
-    assert zstandard.frame_content_size(packed) == -1
+    assert zstd.get_frame_info(packed).decompressed_size is None
     assert unpack(ZSTD, packed, 5_000) == body
     with pytest.raises(BodyTooLarge):
         unpack(ZSTD, packed, 4_999)
@@ -85,14 +85,25 @@ def test_more_members_than_a_body_may_have_are_refused(name: str) -> None:
 
 
 def test_a_zstd_frame_that_lies_of_its_size_is_bounded() -> None:
-    import zstandard
-
-    honest = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(8 << 20))
+    honest = zstd.compress(bytes(8 << 20))
     at = honest.index((8 << 20).to_bytes(4, "little"))
     lying = honest[:at] + (10).to_bytes(4, "little") + honest[at + 4 :]
-    assert zstandard.frame_content_size(lying) == 10
+    assert zstd.get_frame_info(lying).decompressed_size == 10
     with pytest.raises((BodyTooLarge, MessageCorrupted)):
         unpack(ZSTD, lying, 1_000)
+
+
+def test_a_zstd_frame_that_needs_a_large_window_is_refused() -> None:
+    """A frame names its window, which a decompressor allocates."""
+    body = random.Random(1).randbytes(1 << 10) * 100
+    wide = {zstd.CompressionParameter.window_log: packing._WINDOW_LOG_MAX + 1}
+    frame = zstd.ZstdCompressor(options=wide)  # without a size, so that the window is that of the options
+    packed = frame.compress(body) + frame.flush()
+    assert zstd.decompress(packed, options={zstd.DecompressionParameter.window_log_max: 27}) == body
+    with pytest.raises(MessageCorrupted, match="does not decompress"):
+        unpack(ZSTD, packed, 1 << 20)
+    narrow = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: packing._WINDOW_LOG_MAX})
+    assert unpack(ZSTD, narrow.compress(body) + narrow.flush(), 1 << 20) == body
 
 
 def test_unknown_methods_and_missing_libraries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
