@@ -20,6 +20,7 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from evenq.aio import Admin, Producer, SimpleConsumer
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource
 from evenq.client.options import ProducerOptions, SimpleOptions
 from evenq.client.plans import options_of
 from evenq.client.wiring import ClientContext
@@ -36,7 +37,6 @@ from evenq.errors import (
 from evenq.model import ReceivedMessage, StartFrom, group_problem, topic_problem
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
-from evenq.taskiq.deliveries import Deliveries, HeldMessage
 from evenq.taskiq.task_messages import DELAYED, TaskTopics
 from evenq.taskiq.topics import TopicCreator
 from evenq.wire.credentials import Credentials
@@ -122,7 +122,8 @@ class EvenqBroker(AsyncBroker):
         self._admin: Admin | None = None
         self._creator: TopicCreator | None = None
         self._consumer: SimpleConsumer | None = None
-        self._deliveries: Deliveries | None = None
+        self._deliveries: HeldMessages | None = None
+        self._source: MessageSource | None = None
 
     async def startup(self) -> None:
         """Opens the connections and creates missing topics. A second call does nothing of that.
@@ -181,7 +182,7 @@ class EvenqBroker(AsyncBroker):
             while True:
                 messages = await self._receive()
                 deliveries = self._opened_deliveries()
-                waiting.extend(map(deliveries.hold, messages))
+                waiting.extend(map(self._hold, messages))
                 while waiting:
                     delivery = waiting.popleft()
                     yield AckableMessage(data=delivery.message.body, ack=partial(deliveries.ack, delivery))
@@ -219,8 +220,7 @@ class EvenqBroker(AsyncBroker):
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
             if not receiving.cancelled() and receiving.exception() is None:
-                deliveries = self._opened_deliveries()
-                await deliveries.give_back([deliveries.hold(message) for message in receiving.result()])
+                await self._opened_deliveries().give_back(map(self._hold, receiving.result()))
             raise
 
     async def _opened_consumer(self) -> SimpleConsumer:
@@ -238,18 +238,24 @@ class EvenqBroker(AsyncBroker):
             await consumer.start()
         return self._consumer
 
-    def _opened_deliveries(self) -> Deliveries:
+    def _opened_deliveries(self) -> HeldMessages:
         if self._deliveries is None:
-            assert self._consumer is not None, "messages come from the consumer"
-            self._deliveries = Deliveries(
-                self._consumer,
+            self._deliveries = HeldMessages(
                 clock=self._clock,
                 rng=self._rng,
                 invisible_ms=self._invisible_ms,
+                patience_ms=self._invisible_ms,
                 held_ms_max=self._held_ms_max,
                 who=f"group {self._group}",
             )
         return self._deliveries
+
+    def _hold(self, message: ReceivedMessage) -> HeldMessage:
+        if self._source is None:
+            assert self._consumer is not None, "messages come from the consumer"
+            who = f"group {self._group}"
+            self._source = MessageSource(self._consumer, who, Troubles(self._clock, who=who))
+        return self._opened_deliveries().hold(message, self._source)
 
     async def _close(self) -> None:
         """Closes all clients, also after an error of one. A later `startup` opens new ones."""
@@ -257,7 +263,7 @@ class EvenqBroker(AsyncBroker):
         consumer, self._consumer = self._consumer, None
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
-        self._creator = None
+        self._creator = self._source = None
         try:
             if deliveries is not None:
                 await deliveries.close(CLOSE_MS)
