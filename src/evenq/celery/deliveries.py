@@ -93,7 +93,7 @@ class QueueDeliveries:
             who=f"prefix {settings.names.prefix}",
         )
         self._held: dict[str, HeldMessage] = {}
-        """What the channel has not settled, by delivery tag."""
+        """Messages that the channel has not settled, by delivery tag."""
         self._limit = 0
         self._tags = count(1)
         self._closed = False
@@ -114,7 +114,7 @@ class QueueDeliveries:
         """Holds a received message; None: the channel may hold no more, so it is returned."""
         held = self._messages.hold(message, receiver.source)
         if self.room <= 0:
-            self._messages.give_back([held])
+            self._messages.give_back([held], unseen=True)
             return None
         tag = f"{queue}:{next(self._tags)}"
         try:

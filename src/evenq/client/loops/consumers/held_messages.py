@@ -54,7 +54,9 @@ class SettlingConsumer(Protocol):
 
     async def ack(self, *messages: ReceivedMessage) -> None: ...
 
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage: ...
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,9 +148,12 @@ class HeldMessages:
         waiting.append(_Ack(held, self._clock.monotonic_ms() + self._patience_ms, done))
         return done
 
-    def give_back(self, messages: Iterable[HeldMessage]) -> asyncio.Task[None]:
-        """Lets other workers have the messages now. Failures are logged: they get them after the invisible time."""
-        return self._begin(self._give_back_all(list(messages)), "returns")
+    def give_back(self, messages: Iterable[HeldMessage], *, unseen: bool = False) -> asyncio.Task[None]:
+        """Lets other workers have the messages now. Failures are logged: they get them after the invisible time.
+
+        `unseen`: no task of them began, so their deliveries do not count as attempts.
+        """
+        return self._begin(self._give_back_all(list(messages), unseen), "returns")
 
     async def close(self, within_ms: int) -> None:
         """Ends the renewals, sends the acknowledgements and gives back what is held. Waits at most `within_ms`."""
@@ -248,16 +253,16 @@ class HeldMessages:
                     ack.done.set_result(None)
         return []
 
-    async def _give_back_all(self, messages: list[HeldMessage]) -> None:
-        await asyncio.gather(*map(self._give_back, messages))
+    async def _give_back_all(self, messages: list[HeldMessage], unseen: bool) -> None:
+        await asyncio.gather(*(self._give_back(held, unseen) for held in messages))
 
-    async def _give_back(self, held: HeldMessage) -> None:
+    async def _give_back(self, held: HeldMessage, unseen: bool) -> None:
         async with held.turn:
             if held.ended:
                 return
             self._end(held)
             try:
-                await held.source.consumer.change_invisible(held.message, 0)
+                await held.source.consumer.change_invisible(held.message, 0, suspend=unseen)
             except InvalidReceiptHandle:
                 pass  # it was delivered again already
             except Error as error:

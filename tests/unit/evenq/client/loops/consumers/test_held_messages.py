@@ -35,6 +35,8 @@ class Server:
         self.calls: list[int] = []
         """Messages of each call that acknowledges."""
         self.changed: list[tuple[str, int]] = []
+        self.uncounted: list[str] = []
+        """Messages whose delivery counts as no attempt."""
         self.fails: list[Error] = []
         self.newest: dict[str, str] = {}
         self.open = asyncio.Event()
@@ -45,8 +47,11 @@ class Server:
         await self._answer(*messages)
         self.acked += [message.message_id for message in messages]
 
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
         await self._answer(message)
+        self.uncounted += [message.message_id] * suspend
         self.changed.append((message.message_id, invisible_ms))
         number, _, count = message.receipt_handle.partition(".")
         self.newest[message.message_id] = f"{number}.{int(count) + 1}"
@@ -213,11 +218,18 @@ async def test_a_failed_return_is_logged_and_the_others_are_given_back(
     assert len(world.server.changed) == 1, "each is given back once"
 
 
+async def test_the_return_of_a_message_that_no_task_has_seen_counts_as_no_attempt(world: World) -> None:
+    unseen, seen = world.hold(message(1)), world.hold(message(2))
+    await world.held.give_back([unseen], unseen=True)
+    await world.held.give_back([seen])
+    assert (world.server.changed, world.server.uncounted) == ([("id-1", 0), ("id-2", 0)], ["id-1"])
+
+
 async def test_many_renewals_do_not_run_at_the_same_time(world: World) -> None:
     running, most = 0, 0
     original = world.server.change_invisible
 
-    async def counted(message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+    async def counted(message: ReceivedMessage, invisible_ms: int, **_: bool) -> ReceivedMessage:
         nonlocal running, most
         running += 1
         most = max(most, running)
