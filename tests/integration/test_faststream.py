@@ -203,6 +203,18 @@ async def test_a_subscriber_without_handlers_is_read_by_hand(broker: EvenqBroker
     assert await subscriber.get_one(timeout=0.05) is None
 
 
+async def test_a_reader_by_hand_waits_for_a_topic_that_does_not_exist(broker: EvenqBroker) -> None:
+    subscriber = broker.subscriber("not-yet", group="by-hand")
+    await broker.start()
+    assert await subscriber.get_one(timeout=0.01) is None
+    reading = asyncio.ensure_future(subscriber.get_one(timeout=WAIT_S))
+    await broker.publish("first", "not-yet")
+    message = await reading
+    assert message is not None
+    assert await message.decode() == "first"
+    await message.ack()
+
+
 async def test_stop_consume_ends_the_subscriber_and_no_other(broker: EvenqBroker) -> None:
     seen: list[str] = []
 

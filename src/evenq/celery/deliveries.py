@@ -4,16 +4,14 @@
 hands messages out on request, hides them for a time, and delivers them again if they are not acknowledged within it.
 
 **Idea.** Each queue has a receiver: a long poll that runs while the channel may hold more messages. Received messages
-are held: half-way through its invisible duration each one is hidden for longer, until the channel settles it. Worker
-processes that are killed renew nothing, so their tasks are delivered to others after one duration.
+are held by `HeldMessages`, which renews them until the channel settles them. Worker processes that are killed renew
+nothing, so their tasks are delivered to others after one duration.
 
 **Invariants.**
 
 - All methods run in the loop of the process; channels call them from other threads through `TransportSession`.
 - A channel holds at most its limit. When it is reached, the polls of its other queues are cancelled. Messages of these
   polls are returned, so it does not wait behind a long task while other workers are idle.
-- Acknowledgements are sent in the background, in batches by broker, and repeated while a broker is away. A repetition
-  is harmless, and without it the task would run twice.
 - `close` acknowledges what was settled, then returns what is held.
 
 **Example.** Limit 2, one queue: the poll requests 2 and receives t1 and t2; no poll runs. t1 is acknowledged: the next
@@ -24,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -34,7 +31,8 @@ from evenq.aio import SimpleConsumer
 from evenq.celery.codec import decoded
 from evenq.celery.inbox import Inbox, KombuDelivery
 from evenq.celery.settings import TransportSettings
-from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource, SettlingConsumer
 from evenq.client.options import SimpleOptions
 from evenq.client.wiring import ClientContext
 from evenq.errors import Error, InvalidReceiptHandle, MessageCorrupted, NotFound
@@ -50,43 +48,20 @@ HELD_MAX = 1_000
 """Most messages that a channel without a prefetch limit holds."""
 SLICE_MS = 200
 """Wait at one broker of several before the next one is called."""
-RENEWALS_MAX = 16
-"""Renewals that run at the same time."""
-ACKS_MAX = 1_000
+ACK_PATIENCE_MS = 43_200_000
+"""Longest time for which an acknowledgement is repeated: that of the longest visibility."""
 CLOSE_MS = 10_000
 """Longest wait of `close` for a broker that does not answer."""
 
 
-class QueueConsumer(Protocol):
+class QueueConsumer(SettlingConsumer, Protocol):
     """The part of `evenq.aio.SimpleConsumer` that receivers use."""
 
     async def start(self) -> Any: ...
 
     async def receive(self, max_messages: int, *, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]: ...
 
-    async def ack(self, *messages: ReceivedMessage) -> None: ...
-
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage: ...
-
     async def close(self) -> None: ...
-
-
-class UnsettledMessage:
-    """A message that the channel has not settled."""
-
-    __slots__ = ("hidden_ms", "lock", "lost", "message", "queue", "receiver")
-
-    def __init__(self, queue: str, message: ReceivedMessage, receiver: QueueReceiver, now_ms: int) -> None:
-        self.queue = queue
-        self.message = message
-        """With its newest receipt handle."""
-        self.receiver = receiver
-        self.hidden_ms = now_ms
-        """When its invisible duration began, monotonic."""
-        self.lost = False
-        """True: it was not renewed in time and belongs to another worker."""
-        self.lock = asyncio.Lock()
-        """A renewal replaces the receipt handle, so it must not overlap with the settlement."""
 
 
 class QueueDeliveries:
@@ -110,15 +85,17 @@ class QueueDeliveries:
         self.settings = settings
         self.inbox = inbox
         self._receivers: dict[str, QueueReceiver] = {}
-        self._held: dict[str, UnsettledMessage] = {}
+        self._messages = HeldMessages(
+            clock=context.clock,
+            rng=context.rng,
+            invisible_ms=settings.visibility_ms,
+            patience_ms=ACK_PATIENCE_MS,
+            who=f"prefix {settings.names.prefix}",
+        )
+        self._held: dict[str, HeldMessage] = {}
+        """Messages that the channel has not settled, by delivery tag."""
         self._limit = 0
         self._tags = count(1)
-        self._acks: deque[UnsettledMessage] = deque()
-        self._acked = asyncio.Event()
-        self._acking = 0
-        """Acknowledgements that were taken from `_acks` and not finished."""
-        self._loops: list[asyncio.Task[Any]] = []
-        self._returns: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # ------------------------------------------------------------------------------------------------ what is held
@@ -135,9 +112,9 @@ class QueueDeliveries:
 
     def add(self, queue: str, message: ReceivedMessage, receiver: QueueReceiver) -> KombuDelivery | None:
         """Holds a received message; None: the channel may hold no more, so it is returned."""
-        held = UnsettledMessage(queue, message, receiver, self.context.clock.monotonic_ms())
+        held = self._messages.hold(message, receiver.source)
         if self.room <= 0:
-            self._return(held)
+            self._messages.give_back([held], unseen=True)
             return None
         tag = f"{queue}:{next(self._tags)}"
         try:
@@ -165,14 +142,13 @@ class QueueDeliveries:
         """Makes a message visible to all workers again."""
         held = self._held.pop(tag, None)
         if held is not None:
-            self._return(held)
+            self._messages.give_back([held])
             self._room_changed()
 
     # --------------------------------------------------------------------------------------------------- receivers
 
     def consume(self, queue: str) -> None:
         """Begins to receive a queue."""
-        self._begin()
         self.receiver(queue).start()
 
     def cancel(self, queue: str) -> None:
@@ -183,7 +159,6 @@ class QueueDeliveries:
 
     async def get(self, queue: str, wait_ms: int) -> KombuDelivery | None:
         """Receives one message, waiting at most `wait_ms`; None: there is none. Raises as SimpleConsumer.receive."""
-        self._begin()
         receiver = self.receiver(queue)
         for message in await receiver.consumer.receive(1, invisible_ms=self.settings.visibility_ms, wait_ms=wait_ms):
             return self.add(queue, message, receiver)
@@ -201,8 +176,8 @@ class QueueDeliveries:
         if receiver is None:
             return
         receiver.stop()
-        tags = [tag for tag, held in self._held.items() if held.receiver is receiver]
-        await asyncio.gather(*(self._give_back(self._held.pop(tag)) for tag in tags))
+        tags = [tag for tag, held in self._held.items() if held.source is receiver.source]
+        await self._messages.give_back([self._held.pop(tag) for tag in tags])
         await receiver.close()
         self._room_changed()
 
@@ -213,21 +188,8 @@ class QueueDeliveries:
         self._closed = True
         for receiver in self._receivers.values():
             receiver.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_MS / 1_000):
-                while self._acks or self._acking:
-                    self._acked.set()
-                    await asyncio.sleep(0.005)  # noqa: TID251 - the loop's own time: this waits for its other tasks
-                await asyncio.gather(*self._returns, *map(self._give_back, self._held.values()))
-        if self._acks or self._acking:
-            log.warning(
-                "%d acknowledgements were not sent: their brokers do not answer", len(self._acks) + self._acking
-            )
+        await self._messages.close(CLOSE_MS)
         self._held.clear()
-        tasks = [*self._loops, *self._returns]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         closing = (receiver.close() for receiver in self._receivers.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_MS / 1_000):
@@ -243,111 +205,20 @@ class QueueDeliveries:
             context=self.context,
         )
 
-    # --------------------------------------------------------------------------------------------------- settlements
-
-    def _begin(self) -> None:
-        if not self._loops and not self._closed:
-            self._loops += [
-                spawn(self._acknowledge_forever(), name="evenq-celery-acks"),
-                spawn(self._renew_forever(), name="evenq-celery-renewals"),
-            ]
-
     def _room_changed(self) -> None:
         for receiver in self._receivers.values():
             receiver.room_changed()
 
-    def _ack(self, held: UnsettledMessage) -> None:
-        if not held.lost:
-            self._acks.append(held)
-            self._acked.set()
+    def _ack(self, held: HeldMessage) -> None:
+        self._messages.ack(held).add_done_callback(lambda done: _report_ack(done, held.source))
 
-    async def _acknowledge_forever(self) -> None:
-        backoff = Backoff(self.context.rng, first_ms=50, max_ms=2_000)
-        while True:
-            await self._acked.wait()
-            self._acked.clear()
-            batch = [self._acks.popleft() for _ in range(min(len(self._acks), ACKS_MAX))]
-            if not batch:
-                continue
-            self._acking = len(batch)
-            by_place: dict[tuple[QueueReceiver, str], list[UnsettledMessage]] = {}
-            for held in batch:
-                by_place.setdefault((held.receiver, held.message.queue.broker_name), []).append(held)
-            places = list(by_place.items())
-            outcomes = await asyncio.gather(*(self._acknowledge(place[0], batch) for place, batch in places))
-            again = [held for (_, batch), done in zip(places, outcomes, strict=True) if not done for held in batch]
-            self._acks.extendleft(reversed(again))
-            self._acking = 0
-            if self._acks:
-                self._acked.set()
-            if again:
-                await self.context.clock.sleep_ms(backoff.next_ms())
-            else:
-                backoff.reset()
 
-    async def _acknowledge(self, receiver: QueueReceiver, batch: list[UnsettledMessage]) -> bool:
-        """Returns False if the acknowledgement has to be repeated."""
-        for held in batch:
-            async with held.lock:  # a renewal that runs ends first, and the handle is its result
-                held.lost = True  # from now on it is not renewed
-        try:
-            await receiver.consumer.ack(*(held.message for held in batch))
-        except InvalidReceiptHandle as error:
-            log.warning("queue %s: a finished task may run again: %s", receiver.queue, error)
-        except Error as error:
-            receiver.troubles.failed("an acknowledgement", error)
-            return is_permanent(error)
-        receiver.troubles.well("an acknowledgement")
-        return True
-
-    async def _give_back(self, held: UnsettledMessage) -> None:
-        async with held.lock:
-            if held.lost:
-                return
-            held.lost = True
-            try:
-                await held.receiver.consumer.change_invisible(held.message, 0)
-            except InvalidReceiptHandle:
-                pass  # it was delivered again already
-            except Error as error:
-                log.warning(
-                    "queue %s: a message could not be returned, and is delivered again after %d s: %s",
-                    held.queue,
-                    self.settings.visibility_ms // 1_000,
-                    error,
-                )
-
-    async def _renew_forever(self) -> None:
-        half_ms = self.settings.visibility_ms // 2
-        running = asyncio.Semaphore(RENEWALS_MAX)
-        while True:
-            await self.context.clock.sleep_ms(max(50, half_ms // 5))
-            now_ms = self.context.clock.monotonic_ms()
-            due = [held for held in self._held.values() if not held.lost and now_ms - held.hidden_ms >= half_ms]
-            await asyncio.gather(*(self._renew(held, running) for held in due))
-
-    async def _renew(self, held: UnsettledMessage, running: asyncio.Semaphore) -> None:
-        async with running, held.lock:
-            if held.lost:
-                return
-            began_ms = self.context.clock.monotonic_ms()
-            try:
-                held.message = await held.receiver.consumer.change_invisible(held.message, self.settings.visibility_ms)
-            except InvalidReceiptHandle as error:
-                held.lost = True
-                log.warning(
-                    "queue %s: a task that is running is delivered to another worker too: %s", held.queue, error
-                )
-            except Error as error:
-                held.receiver.troubles.failed("a renewal", error)
-            else:
-                held.hidden_ms = began_ms
-                held.receiver.troubles.well("a renewal")
-
-    def _return(self, held: UnsettledMessage) -> None:
-        task: asyncio.Task[None] = spawn(self._give_back(held), name="evenq-celery-return")
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+def _report_ack(done: asyncio.Future[None], source: MessageSource) -> None:
+    error = None if done.cancelled() else done.exception()
+    if isinstance(error, InvalidReceiptHandle):
+        log.warning("%s: a finished task may run again: %s", source.who, error)
+    elif isinstance(error, Error):
+        source.troubles.failed("an acknowledgement", error)
 
 
 class QueueReceiver:
@@ -359,7 +230,9 @@ class QueueReceiver:
         context, settings = deliveries.context, deliveries.settings
         topic = settings.names.topic_of(queue)
         self.consumer = deliveries.consumer_of(topic)
-        self.troubles = Troubles(context.clock, who=f"queue {queue}", report=self._report)
+        who = f"queue {queue}"
+        self.troubles = Troubles(context.clock, who=who, report=self._report)
+        self.source = MessageSource(self.consumer, who, self.troubles)
         self._has_room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[list[ReceivedMessage]] | None = None

@@ -242,8 +242,11 @@ class TransportSession:
         if queue in self._transient:
             return
         self._broadcast_topic()
-        self.run(self._broadcasts().declare(queue))
+        self.run(self._declare_transient(queue))
         self._transient.add(queue)
+
+    async def _declare_transient(self, queue: str) -> None:
+        await self._broadcasts().declare(queue)
 
     def bind(self, queue: str, binding: Binding) -> None:
         """Adds a binding of a transient queue."""
@@ -263,7 +266,10 @@ class TransportSession:
         self.call(lambda: self._broadcasts().put_back(queue, payload))
 
     def get_transient(self, queue: str) -> dict[str, Any] | None:
-        return self.run(self._broadcasts().get(queue))
+        return self.run(self._get_transient(queue))
+
+    async def _get_transient(self, queue: str) -> dict[str, Any] | None:
+        return await self._broadcasts().get(queue)
 
     # ---------------------------------------------------------------------------------------------------- the loop
 
@@ -304,13 +310,12 @@ class TransportSession:
             return self._made
 
     def _broadcasts(self) -> Broadcasts:
-        """Called in the loop, or before a call into it."""
-        with self._lock:
-            if self._made_broadcasts is None:
-                self._made_broadcasts = Broadcasts(
-                    self.context, self.settings.names.broadcasts, poll_ms=self.settings.poll_ms, tag=self._next_tag
-                )
-            return self._made_broadcasts
+        """Called in the loop only, and without the lock: its holder may wait for the loop."""
+        if self._made_broadcasts is None:
+            self._made_broadcasts = Broadcasts(
+                self.context, self.settings.names.broadcasts, poll_ms=self.settings.poll_ms, tag=self._next_tag
+            )
+        return self._made_broadcasts
 
     def _next_tag(self, queue: str) -> str:
         self._number += 1

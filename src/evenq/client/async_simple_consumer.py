@@ -101,10 +101,14 @@ class SimpleConsumer(AsyncFace, SimpleClient):
         with observed_settle(self._identity, "ack", messages):
             await self._settling().ack(*messages)
 
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
-        """Hides a message for `invisible_ms` from now. Use the returned message from then on."""
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
+        """Hides a message for `invisible_ms` from now. Use the returned message from then on. `suspend`: this delivery
+        counts as no attempt.
+        """
         with observed_settle(self._identity, "change_invisible", [message]):
-            return await self._settling().change_invisible(message, invisible_ms)
+            return await self._settling().change_invisible(message, invisible_ms, suspend=suspend)
 
     def messages(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, idle_ms: int | None = None

@@ -42,12 +42,15 @@ class SimpleConsumer(SyncFace, SimpleClient):
         with observed_settle(self._identity, "ack", messages):
             self._run(self._settling().ack(*messages))
 
-    def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+    def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
         """Hides a message for `invisible_ms` from now: longer to have more time, shorter (0 = now) to return it. Use
-        the returned message from then on. Retried as `ack`.
+        the returned message from then on. `suspend`: this delivery counts as no attempt, as for a message that nobody
+        has looked at. Retried as `ack`.
         """
         with observed_settle(self._identity, "change_invisible", [message]):
-            return self._run(self._settling().change_invisible(message, invisible_ms))
+            return self._run(self._settling().change_invisible(message, invisible_ms, suspend=suspend))
 
     def messages(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, idle_ms: int | None = None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fast_depends import Provider, dependency_provider
 from faststream._internal.broker import BrokerUsecase
@@ -27,7 +26,7 @@ from evenq.client.loops.sending.outgoing import SendResult
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import ClientContext
 from evenq.errors import Error
-from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, PublishFields
+from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, FieldArguments, PublishFields
 from evenq.faststream.configs import ClientArguments, EvenqBrokerConfig
 from evenq.faststream.deliveries import EvenqDelivery
 from evenq.faststream.logs import make_evenq_logger_state
@@ -160,38 +159,22 @@ class EvenqBroker(EvenqRegistrator, BrokerUsecase[EvenqDelivery, Producer, Evenq
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        message_group: str | None = None,
-        delivery_ms: int | datetime | None = None,
-        delay: timedelta | int | None = None,
-        priority: int | None = None,
-        lite_topic: str | None = None,
-        message_id: str = "",
+        **fields: Unpack[FieldArguments],
     ) -> SendResult:
         """Sends a message, and returns when it is stored.
 
         `message` is encoded: bytes as they are, a text as text, anything else as JSON. `headers` become properties of
-        the message, with texts as values. `reply_to`: the topic for the handler's result. The other arguments are the
-        fields of `evenq.Message`. Raises as `evenq.aio.Producer.send`.
+        the message, with texts as values. `reply_to`: the topic for the handler's result. `fields` are those of
+        `evenq.Message`: `tag`, `keys`, `message_group`, `delivery_ms`, `delay`, `priority`, `lite_topic`, `message_id`.
+        Raises as `evenq.aio.Producer.send`.
         """
-        fields = PublishFields(
-            tag=tag,
-            keys=keys,
-            message_group=message_group,
-            delivery_ms=delivery_ms,
-            delay=delay,
-            priority=priority,
-            lite_topic=lite_topic,
-            message_id=message_id,
-        )
         cmd = EvenqPublishCommand(
             message,
             topic=topic,
             headers=headers,
             correlation_id=correlation_id or self.config.id_generator(),
             reply_to=reply_to,
-            fields=fields,
+            fields=PublishFields(**fields),
             _publish_type=PublishType.PUBLISH,
         )
         return cast("SendResult", await self._basic_publish(cmd, producer=self._evenq_producer))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
@@ -33,16 +33,24 @@ class PublishFields:
 
     def over(self, default: PublishFields) -> PublishFields:
         """Returns these fields with the default's tag and message group where it has none."""
-        return PublishFields(
+        return replace(
+            self,
             tag=default.tag if self.tag is None else self.tag,
-            keys=self.keys,
             message_group=default.message_group if self.message_group is None else self.message_group,
-            delivery_ms=self.delivery_ms,
-            delay=self.delay,
-            priority=self.priority,
-            lite_topic=self.lite_topic,
-            message_id=self.message_id,
         )
+
+
+class FieldArguments(TypedDict, total=False):
+    """`PublishFields` as arguments of `publish` and of `EvenqResponse`; type checkers and editors know them by name."""
+
+    tag: str | None
+    keys: Sequence[str]
+    message_group: str | None
+    delivery_ms: int | datetime | None
+    delay: timedelta | int | None
+    priority: int | None
+    lite_topic: str | None
+    message_id: str
 
 
 class EvenqResponse(Response):
@@ -54,24 +62,10 @@ class EvenqResponse(Response):
         *,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        message_group: str | None = None,
-        delivery_ms: int | datetime | None = None,
-        delay: timedelta | int | None = None,
-        priority: int | None = None,
-        lite_topic: str | None = None,
+        **fields: Unpack[FieldArguments],
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
-        self.fields = PublishFields(
-            tag=tag,
-            keys=keys,
-            message_group=message_group,
-            delivery_ms=delivery_ms,
-            delay=delay,
-            priority=priority,
-            lite_topic=lite_topic,
-        )
+        self.fields = PublishFields(**fields)
 
     def as_publish_command(self) -> EvenqPublishCommand:
         return EvenqPublishCommand(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import IncorrectState
 
 from evenq.aio import Producer
 from evenq.client.loops.sending.outgoing import SendResult
+from evenq.errors import RequestTimeout
 from evenq.faststream.commands import EvenqPublishCommand
 from evenq.faststream.deliveries import EvenqDelivery
 from evenq.faststream.messages import decode, parse_message
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 JSON = "application/json"
 EMPTY_BODIES = {None: b"null", "": b'""'}
 """A broker refuses an empty body, and FastStream's encoding of these two values is one."""
+
+
+class ReplyTimeout(RequestTimeout, TimeoutError):
+    """No reply within the timeout of a request. It is a TimeoutError, which every broker of FastStream raises."""
 
 
 class EvenqProducer(ProducerProto[EvenqPublishCommand]):
@@ -50,24 +55,36 @@ class EvenqProducer(ProducerProto[EvenqPublishCommand]):
 
     async def publish_batch(self, cmd: EvenqPublishCommand) -> list[SendResult]:
         """Returns when all messages are stored. Raises as `evenq.aio.Producer.send_batch`."""
-        producer = self._connected()
-        return await producer.send_batch([await self.encoded(cmd.single(body)) for body in cmd.batch_bodies])
+        return await self._connected().send_batch(await self.encoded_batch(cmd))
 
     async def request(self, cmd: EvenqPublishCommand) -> EvenqDelivery:
-        """Returns the reply. Raises RequestTimeout, and as `evenq.aio.Producer.request`."""
+        """Returns the reply. Raises ReplyTimeout, and as `evenq.aio.Producer.request`."""
         message = await self.encoded(cmd)
-        reply = await self._connected().request(message, timeout_ms=max(1, round(cmd.timeout_s * 1000)))
+        try:
+            reply = await self._connected().request(message, timeout_ms=max(1, round(cmd.timeout_s * 1000)))
+        except RequestTimeout as error:
+            raise ReplyTimeout(str(error)) from error
         return EvenqDelivery([reply], group="")
 
     async def encoded(self, cmd: EvenqPublishCommand) -> Message:
         """Returns the message with the encoded body."""
-        body: Any = cmd.body
-        content, content_type = await self.codec.encode(body, self.serializer)
-        if not content and (body is None or body == ""):
-            content, content_type = EMPTY_BODIES[body], JSON
-        return cmd.message(content, content_type)
+        return _message(cmd, *await self.codec.encode(cmd.body, self.serializer))
+
+    async def encoded_batch(self, cmd: EvenqPublishCommand) -> list[Message]:
+        """Returns the messages of a batch, with bodies encoded by the codec in one call if it has `encode_batch`."""
+        singles = [cmd.single(body) for body in cmd.batch_bodies]
+        if not isinstance(self.codec, BatchCodecProto):
+            return [await self.encoded(single) for single in singles]
+        contents = await self.codec.encode_batch([single.body for single in singles], self.serializer)
+        return [_message(single, *encoded) for single, encoded in zip(singles, contents, strict=True)]
 
     def _connected(self) -> Producer:
         if self._producer is None:
             raise IncorrectState("the broker is not connected; use `async with broker`, or `await broker.connect()`")
         return self._producer
+
+
+def _message(cmd: EvenqPublishCommand, content: bytes, content_type: str | None) -> Message:
+    if not content and (cmd.body is None or cmd.body == ""):
+        content, content_type = EMPTY_BODIES[cmd.body], JSON
+    return cmd.message(content, content_type)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
@@ -12,7 +11,7 @@ from faststream.response.publish_type import PublishType
 
 from evenq.client.core.sending.requests import CORRELATION
 from evenq.client.loops.sending.outgoing import SendResult
-from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, PublishFields
+from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, FieldArguments, PublishFields
 from evenq.faststream.configs import EvenqPublisherConfig
 from evenq.faststream.messages import EvenqMessage
 
@@ -42,36 +41,23 @@ class EvenqPublisher(PublisherUsecase):
     async def publish(
         self,
         message: Any,
-        /,
+        topic: str = "",
         *,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        message_group: str | None = None,
-        delivery_ms: int | datetime | None = None,
-        delay: timedelta | int | None = None,
-        priority: int | None = None,
-        lite_topic: str | None = None,
+        **fields: Unpack[FieldArguments],
     ) -> SendResult | list[SendResult]:
-        """Sends a message, or, with `batch`, each item of a list; see `EvenqBroker.publish`."""
-        fields = PublishFields(
-            tag=tag,
-            keys=keys,
-            message_group=message_group,
-            delivery_ms=delivery_ms,
-            delay=delay,
-            priority=priority,
-            lite_topic=lite_topic,
-        )
+        """Sends a message, or, with `batch`, each item of a list; see `EvenqBroker.publish`. `topic`: another one than
+        the publisher's, without prefixes.
+        """
         cmd = EvenqPublishCommand(
             message,
-            topic="",
+            topic=topic or self.topic,
             headers=headers,
             correlation_id=correlation_id or self._outer_config.id_generator(),
             reply_to=reply_to,
-            fields=fields,
+            fields=PublishFields(**fields),
             _publish_type=PublishType.PUBLISH,
         )
         return cast("SendResult | list[SendResult]", await self._send(cmd, ()))
@@ -79,18 +65,18 @@ class EvenqPublisher(PublisherUsecase):
     async def request(
         self,
         message: Any,
-        /,
+        topic: str = "",
         *,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         tag: str | None = None,
         timeout: float = REQUEST_TIMEOUT_S,
     ) -> EvenqMessage:
-        """Sends a request and waits for its reply; see `EvenqBroker.request`."""
+        """Sends a request and waits for its reply; see `EvenqBroker.request`. `topic` as in `publish`."""
         cmd = self._completed(
             EvenqPublishCommand(
                 message,
-                topic="",
+                topic=topic or self.topic,
                 headers=headers,
                 correlation_id=correlation_id or self._outer_config.id_generator(),
                 fields=PublishFields(tag=tag),
@@ -102,6 +88,7 @@ class EvenqPublisher(PublisherUsecase):
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware[Any]]) -> None:
         """Sends the result of a handler."""
+        cmd.destination = self.topic
         await self._send(cmd, _extra_middlewares)
 
     async def _send(self, cmd: PublishCommand, middlewares: Iterable[PublisherMiddleware[Any]]) -> Any:
@@ -111,7 +98,6 @@ class EvenqPublisher(PublisherUsecase):
 
     def _completed(self, cmd: EvenqPublishCommand) -> EvenqPublishCommand:
         """Adds what this publisher has and the command lacks."""
-        cmd.destination = self.topic
         cmd.add_headers(self.headers, override=False)
         cmd.reply_to = cmd.reply_to or self.reply_to
         cmd.fields = cmd.fields.over(self.fields)

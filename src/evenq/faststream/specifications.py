@@ -25,12 +25,16 @@ class EvenqSubscriberSpecification(SubscriberSpecification[Any, EvenqSubscriberS
         return self.topics
 
     @property
-    def described(self) -> str:
-        """The subscriber's description, then its group and filter."""
+    def described(self) -> str | None:
+        """The subscriber's description, then its group and filter, if it has them."""
         reading = self.config.reading
-        group = f"Consumer group `{reading.group or self._outer_config.group}`"
-        facts = f"{group}." if reading.filter.tags is None else f"{group}, filter `{reading.filter.expression}`."
-        return f"{self.description}\n\n{facts}" if self.description else facts
+        group = reading.group or self._outer_config.group
+        facts = [f"consumer group `{group}`"] if group else []
+        if reading.filter.tags is not None:
+            facts.append(f"filter `{reading.filter.expression}`")
+        text = ", ".join(facts)
+        parts = (self.description, f"{text[0].upper()}{text[1:]}." if text else None)
+        return "\n\n".join(part for part in parts if part) or None
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
         topics, payloads, channels = self.topics, self.get_payloads(), {}

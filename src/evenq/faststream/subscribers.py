@@ -26,7 +26,7 @@ from faststream.middlewares import AckPolicy
 from evenq.aio import PushConsumer, SimpleConsumer
 from evenq.client.core.reading.outcome import Retry
 from evenq.client.options import PushOptions
-from evenq.errors import Error
+from evenq.errors import Error, TopicNotFound
 from evenq.faststream.configs import EvenqSubscriberConfig
 from evenq.faststream.deliveries import EvenqDelivery, ReceivedDelivery
 from evenq.faststream.messages import EvenqBatchMessage, EvenqMessage, decode, decode_batch, parse_batch, parse_message
@@ -45,6 +45,8 @@ _NUMBERS = count()
 DRAIN_MAX_MS = 60_000
 INVISIBLE_MS = 30_000
 WAIT_MS = 5_000
+MISSING_MS = 200
+"""Pause before a missing topic is looked for again."""
 
 
 class EvenqSubscriber(SubscriberUsecase[EvenqDelivery]):
@@ -141,13 +143,26 @@ class EvenqSubscriber(SubscriberUsecase[EvenqDelivery]):
 
     async def get_one(self, *, timeout: float = 5.0) -> EvenqMessage | None:
         """Returns the next message, or None after `timeout` seconds. Settle it with `ack`, `nack` or `reject` within
-        30 s; otherwise it is redelivered. Only for a subscriber without handlers.
+        30 s; otherwise it is redelivered. Only for a subscriber without handlers. A topic that does not exist is waited
+        for, as handlers do.
         """
-        if self.calls:
-            raise SetupError("a subscriber with handlers cannot be read with get_one or `async for`; add another one")
-        receiver = await self._opened()
-        messages = await receiver.receive(1, invisible_ms=INVISIBLE_MS, wait_ms=max(0, round(timeout * 1000)))
-        return await self._parsed(messages[0], receiver) if messages else None
+        if self.calls:  # the error of all brokers of FastStream
+            raise AssertionError(
+                "a subscriber with handlers cannot be read with get_one or `async for`; add another subscriber"
+            )
+        receiver, clock = await self._opened(), SystemClock()
+        until_ms = clock.monotonic_ms() + max(0, round(timeout * 1000))
+        while True:
+            left_ms = max(0, until_ms - clock.monotonic_ms())
+            try:
+                messages = await receiver.receive(1, invisible_ms=INVISIBLE_MS, wait_ms=min(left_ms, WAIT_MS))
+            except TopicNotFound:
+                messages = []
+                await clock.sleep_ms(min(left_ms, MISSING_MS))
+            if messages:
+                return await self._parsed(messages[0], receiver)
+            if not left_ms:
+                return None
 
     async def __aiter__(self) -> AsyncIterator[EvenqMessage]:
         """Yields messages as `get_one`, until the subscriber is stopped."""

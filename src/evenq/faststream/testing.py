@@ -23,11 +23,11 @@ from faststream.message import gen_cor_id
 
 from evenq.client.core.sending.requests import stamped
 from evenq.client.loops.sending.outgoing import SendResult
-from evenq.errors import RequestTimeout, Unsupported
+from evenq.errors import Unsupported
 from evenq.faststream.broker import EvenqBroker
 from evenq.faststream.commands import EvenqPublishCommand
 from evenq.faststream.deliveries import EvenqDelivery
-from evenq.faststream.producers import EvenqProducer
+from evenq.faststream.producers import EvenqProducer, ReplyTimeout
 from evenq.faststream.publishers import EvenqPublisher
 from evenq.faststream.subscribers import EvenqSubscriber
 from evenq.model import FilterType, Message, MessageModel, MessageQueue, QueueOffset, ReceivedMessage
@@ -82,7 +82,7 @@ class MemoryProducer(EvenqProducer):
         return _result(received)
 
     async def publish_batch(self, cmd: EvenqPublishCommand) -> list[SendResult]:
-        messages = [self._received(await self.encoded(cmd.single(body))) for body in cmd.batch_bodies]
+        messages = [self._received(message) for message in await self.encoded_batch(cmd)]
         for subscriber in {one: None for message in messages for one in self._readers(message)}:
             chosen = [message for message in messages if _reads(subscriber, message)]
             size = subscriber.reading.max_records if subscriber.reading.batch else 1
@@ -98,7 +98,7 @@ class MemoryProducer(EvenqProducer):
                 async with asyncio.timeout(cmd.timeout_s):
                     result = await subscriber.process_message(_delivery(subscriber, [received]))
             except TimeoutError:
-                raise RequestTimeout(f"no reply within {cmd.timeout_s:g} s") from None
+                raise ReplyTimeout(f"no reply within {cmd.timeout_s:g} s") from None
             answer = EvenqPublishCommand.from_cmd(result.as_publish_command())
             answer.request = received
             reply = self._received(await self.encoded(answer))

@@ -11,6 +11,7 @@ restarts and a response that is lost lead to another delivery.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from functools import partial
@@ -19,7 +20,9 @@ from typing import Any
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from evenq.aio import Admin, Producer, SimpleConsumer
+from evenq.client.core.reading.chunks import ChunkSizer
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource
 from evenq.client.options import ProducerOptions, SimpleOptions
 from evenq.client.plans import options_of
 from evenq.client.wiring import ClientContext
@@ -36,11 +39,12 @@ from evenq.errors import (
 from evenq.model import ReceivedMessage, StartFrom, group_problem, topic_problem
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
-from evenq.taskiq.deliveries import Deliveries, HeldMessage
 from evenq.taskiq.task_messages import DELAYED, TaskTopics
 from evenq.taskiq.topics import TopicCreator
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
+
+log = logging.getLogger(__name__)
 
 INVISIBLE_MS = (1_000, 43_200_000)
 PREFETCH = (1, 1_000)
@@ -55,6 +59,8 @@ ATTEMPTS = 1_000
 """Attempts of a send, which ends after `send_timeout_ms` (30 s): a restart of a broker does not fail it."""
 CLOSE_MS = 3_000
 """Longest wait of a shutdown for messages to give back, and for the last sends; taskiq ends a shutdown after 5 s."""
+WAITING_MS = 200
+"""Longest wait of a received message for a free slot of the worker."""
 WAITED_FOR = (TopicNotFound, Forbidden, Unauthorized)
 """Errors that end without a restart of the worker, once an operator creates the topic or the grant."""
 
@@ -72,7 +78,7 @@ class EvenqBroker(AsyncBroker):
         priorities: int = 0,
         invisible_ms: int = 60_000,
         held_ms_max: int = 86_400_000,
-        prefetch: int = 1,
+        prefetch: int = 32,
         create_topics: bool = True,
         start_from: StartFrom | str = StartFrom.FIRST,
         credentials: Credentials | None = None,
@@ -88,8 +94,8 @@ class EvenqBroker(AsyncBroker):
         PRIORITY, and delayed tasks go to a second topic, NAME-delayed.
 
         `invisible_ms`: time after which the task of a killed worker runs again, 1,000 .. 43,200,000; renewed while the
-        task runs, for at most `held_ms_max`. `prefetch`: messages per receive, 1 .. 1,000; those after the first wait
-        in the worker for a free slot. `create_topics`: creates missing topics with the type that the tasks need.
+        task runs, for at most `held_ms_max`. `prefetch`: most messages per receive, 1 .. 1,000; long tasks are received
+        one at a time. `create_topics`: creates missing topics with the type that the tasks need.
         `start_from`: the start of a group that never read; FIRST runs tasks that were sent before the first worker.
 
         Raises IllegalTopic, IllegalGroup, BadRequest, IllegalAccessPoint, SettingsError.
@@ -122,7 +128,8 @@ class EvenqBroker(AsyncBroker):
         self._admin: Admin | None = None
         self._creator: TopicCreator | None = None
         self._consumer: SimpleConsumer | None = None
-        self._deliveries: Deliveries | None = None
+        self._deliveries: HeldMessages | None = None
+        self._source: MessageSource | None = None
 
     async def startup(self) -> None:
         """Opens the connections and creates missing topics. A second call does nothing of that.
@@ -176,27 +183,58 @@ class EvenqBroker(AsyncBroker):
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yields received tasks. taskiq's worker calls it; several calls share the tasks."""
         waiting: deque[HeldMessage] = deque()
-        deliveries = None
+        sizes = ChunkSizer(self._prefetch)
+        returning: asyncio.Task[None] | None = None
         try:
             while True:
-                messages = await self._receive()
-                deliveries = self._opened_deliveries()
-                waiting.extend(map(deliveries.hold, messages))
+                waiting.extend(map(self._hold, await self._receive(sizes.size)))
+                count, began_ms = len(waiting), self._clock.monotonic_ms()
+                returning = spawn(self._return_late(waiting), name="evenq-taskiq-waiting")
                 while waiting:
-                    delivery = waiting.popleft()
-                    yield AckableMessage(data=delivery.message.body, ack=partial(deliveries.ack, delivery))
+                    held = waiting.popleft()
+                    if not await self._moved(held):
+                        yield AckableMessage(data=held.message.body, ack=partial(self._opened_deliveries().ack, held))
+                if returning.done():
+                    sizes.learn(1, WAITING_MS)
+                returning.cancel()
+                sizes.learn(count, self._clock.monotonic_ms() - began_ms)
         finally:
-            if deliveries is not None and waiting:
-                await deliveries.give_back(waiting)
+            if returning is not None:
+                returning.cancel()
+            if waiting:
+                await self._opened_deliveries().give_back(waiting, unseen=True)
 
-    async def _receive(self) -> list[ReceivedMessage]:
-        """Returns the next messages; while no broker answers, tries again until one does."""
+    async def _return_late(self, waiting: deque[HeldMessage]) -> None:
+        """Gives back what still waits for a free slot, so that a busy worker keeps it from no idle one for long."""
+        await self._clock.sleep_ms(WAITING_MS)
+        late = list(waiting)
+        waiting.clear()
+        await self._opened_deliveries().give_back(late, unseen=True)
+
+    async def _moved(self, held: HeldMessage) -> bool:
+        """Sends a delayed task to the topic of priorities, where it is in line with others. False: it runs now."""
+        message = self._topics.due(held.message)
+        if message is None or self._producer is None:
+            return False
+        try:
+            await self._producer.send(message)
+        except Error as error:
+            log.warning("group %s: a delayed task runs without its priority: %s", self._group, error)
+            return False
+        try:
+            await self._opened_deliveries().ack(held)
+        except Error as error:
+            log.info("group %s: a delayed task may run twice: %s", self._group, error)
+        return True
+
+    async def _receive(self, count: int) -> list[ReceivedMessage]:
+        """Returns the next messages, `count` at most; while no broker answers, tries again until one does."""
         consumer = await self._opened_consumer()
         troubles = Troubles(self._clock, who=f"group {self._group}")
         pauses = Backoff(self._rng, first_ms=100, max_ms=5_000)
         while True:
             try:
-                messages = await self._receive_once(consumer)
+                messages = await self._receive_once(consumer, count)
             except Error as error:
                 if is_permanent(error) and not isinstance(error, WAITED_FOR):
                     raise
@@ -208,10 +246,10 @@ class EvenqBroker(AsyncBroker):
             if messages:
                 return messages
 
-    async def _receive_once(self, consumer: SimpleConsumer) -> list[ReceivedMessage]:
+    async def _receive_once(self, consumer: SimpleConsumer, count: int) -> list[ReceivedMessage]:
         """Receives once. If the worker stops meanwhile, gives back what arrives in the same moment."""
         receiving = spawn(
-            consumer.receive(self._prefetch, invisible_ms=self._invisible_ms, wait_ms=WAIT_MS), name="evenq-taskiq"
+            consumer.receive(count, invisible_ms=self._invisible_ms, wait_ms=WAIT_MS), name="evenq-taskiq"
         )
         try:
             return await asyncio.shield(receiving)
@@ -219,8 +257,7 @@ class EvenqBroker(AsyncBroker):
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
             if not receiving.cancelled() and receiving.exception() is None:
-                deliveries = self._opened_deliveries()
-                await deliveries.give_back([deliveries.hold(message) for message in receiving.result()])
+                await self._opened_deliveries().give_back(map(self._hold, receiving.result()), unseen=True)
             raise
 
     async def _opened_consumer(self) -> SimpleConsumer:
@@ -238,18 +275,24 @@ class EvenqBroker(AsyncBroker):
             await consumer.start()
         return self._consumer
 
-    def _opened_deliveries(self) -> Deliveries:
+    def _opened_deliveries(self) -> HeldMessages:
         if self._deliveries is None:
-            assert self._consumer is not None, "messages come from the consumer"
-            self._deliveries = Deliveries(
-                self._consumer,
+            self._deliveries = HeldMessages(
                 clock=self._clock,
                 rng=self._rng,
                 invisible_ms=self._invisible_ms,
+                patience_ms=self._invisible_ms,
                 held_ms_max=self._held_ms_max,
                 who=f"group {self._group}",
             )
         return self._deliveries
+
+    def _hold(self, message: ReceivedMessage) -> HeldMessage:
+        if self._source is None:
+            assert self._consumer is not None, "messages come from the consumer"
+            who = f"group {self._group}"
+            self._source = MessageSource(self._consumer, who, Troubles(self._clock, who=who))
+        return self._opened_deliveries().hold(message, self._source)
 
     async def _close(self) -> None:
         """Closes all clients, also after an error of one. A later `startup` opens new ones."""
@@ -257,7 +300,7 @@ class EvenqBroker(AsyncBroker):
         consumer, self._consumer = self._consumer, None
         producer, self._producer = self._producer, None
         admin, self._admin = self._admin, None
-        self._creator = None
+        self._creator = self._source = None
         try:
             if deliveries is not None:
                 await deliveries.close(CLOSE_MS)

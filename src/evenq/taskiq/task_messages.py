@@ -5,7 +5,7 @@ labels. Key, tag and properties repeat the id, the name and short labels of the 
 filters find them.
 
 A topic accepts either priorities or delays. With priorities, delayed tasks therefore go to a second topic of the same
-name with `-delayed`, and lose their priority there.
+name with `-delayed`. One that has a priority is sent to the first topic by the worker that receives it when it is due.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from taskiq import BrokerMessage
 
 from evenq.errors import BadRequest, IllegalDeliveryTime, IllegalTopic
-from evenq.model import Message, MessageType, topic_problem
+from evenq.model import Message, MessageType, ReceivedMessage, topic_problem
 
 TOPIC_LABEL, QUEUE_LABEL = "topic", "queue_name"
 """Labels that name the topic of a task; the second is the name in brokers of taskiq for Redis and RabbitMQ."""
 DELAY_LABEL, PRIORITY_LABEL = "delay", "priority"
 DELAYED = "-delayed"
+DUE_PRIORITY = "due_priority"
+"""Property of a delayed message: the priority of its task once it is due."""
 LABEL_CHARACTERS_MAX = 256
 """Longer labels are only in the body."""
 PROPERTIES_BYTES_MAX = 4 << 10
@@ -51,16 +53,33 @@ class TaskTopics:
         """Returns the message of a task. Raises IllegalTopic, IllegalDeliveryTime, BadRequest for a wrong label."""
         labels = task.labels
         topic, delay_ms, priority = self._topic(labels), _delay_ms(labels), self._priority(labels)
+        properties = _properties(task)
         if delay_ms and self.priorities:
+            if priority:
+                properties[DUE_PRIORITY] = str(priority)
             topic, priority = topic + DELAYED, None
         return Message(
             topic=topic,
             body=task.message,
             tag=task.task_name if _is_tag(task.task_name) else None,
             keys=(task.task_id,) if _is_word(task.task_id) else (),
-            properties=_properties(task),
+            properties=properties,
             delay=delay_ms or None,
             priority=priority,
+        )
+
+    def due(self, message: ReceivedMessage) -> Message | None:
+        """Returns a delayed task that has a priority as a message for the topic of priorities; None: another task."""
+        priority = message.properties.get(DUE_PRIORITY, "")
+        if not self.priorities or not message.topic.endswith(DELAYED) or not priority.isdecimal():
+            return None
+        return Message(
+            topic=message.topic.removesuffix(DELAYED),
+            body=message.body,
+            tag=message.tag,
+            keys=message.keys,
+            properties={key: value for key, value in message.properties.items() if key != DUE_PRIORITY},
+            priority=int(priority),
         )
 
     def _second(self, topic: str) -> tuple[str, ...]:

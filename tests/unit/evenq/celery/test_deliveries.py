@@ -44,6 +44,8 @@ class Broker:
         """True: a cancelled poll takes its messages nevertheless."""
         self.acked: list[tuple[str, str]] = []
         self.hidden: list[tuple[str, int]] = []
+        self.uncounted: list[str] = []
+        """Messages whose delivery counts as no attempt."""
         self.refusals: deque[Error] = deque()
         self.closed = False
 
@@ -78,7 +80,10 @@ class Broker:
             raise self.refusals.popleft()
         self.acked += [(one.message_id, one.receipt_handle) for one in messages]
 
-    async def change_invisible(self, one: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+    async def change_invisible(
+        self, one: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
+        self.uncounted += [one.message_id] * suspend
         self.hidden.append((one.message_id, invisible_ms))
         if self.refusals:
             raise self.refusals.popleft()
@@ -155,6 +160,7 @@ async def test_a_full_channel_cancels_the_polls_of_its_other_queues_and_returns_
     receiver = stage.deliveries.receiver("r")
     assert stage.deliveries.add("r", message(2, "r"), receiver) is None
     await until_async(lambda: r.hidden == [("r2", 0)])
+    assert r.uncounted == ["r2"], "no task has seen it"
     stage.deliveries.ack(held.tag)
     await until_async(lambda: q.polls == r.polls == 1)
 

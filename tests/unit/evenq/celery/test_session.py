@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import warnings
 from dataclasses import replace
 
 import pytest
 
+from evenq.celery.broadcasts import Binding
 from evenq.celery.names import QueueNames
 from evenq.celery.session import SESSIONS, TransportSession
 from evenq.celery.settings import TransportSettings
@@ -57,6 +60,21 @@ def test_a_cluster_that_does_not_answer_is_an_error() -> None:
     session = SESSIONS.acquire(SETTINGS)
     with pytest.raises(ConnectionFailed):
         session.check()
+    SESSIONS.release(session)
+
+
+def test_the_first_send_and_a_binding_in_the_loop_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SESSIONS.acquire(SETTINGS)
+
+    def producer(**_: object) -> None:
+        session.bind("mailbox", Binding("pidbox", "fanout", ""))
+        session.run(asyncio.sleep(0))  # as the real one, which is made in the loop
+
+    monkeypatch.setattr("evenq.celery.session.Producer", producer)
+    sending = threading.Thread(target=session._producer, daemon=True)
+    sending.start()
+    sending.join(60)
+    assert not sending.is_alive()
     SESSIONS.release(session)
 
 

@@ -5,10 +5,12 @@ tests/integration/test_faststream.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from faststream import AckPolicy, Context
+from faststream._internal.parser import DefaultCodec
 from faststream.exceptions import SetupError
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256
 from pydantic import BaseModel
@@ -165,6 +167,56 @@ async def test_a_request_without_an_answer_raises_after_its_timeout(broker: Even
             await test.request("x", "slow", timeout=0.01)
 
 
+async def test_an_unanswered_request_is_a_timeout_for_code_of_any_broker(broker: EvenqBroker) -> None:
+    @broker.subscriber("ask", group="answers")
+    async def hang(body: str) -> None:
+        await asyncio.Event().wait()
+
+    async with TestEvenqBroker(broker) as test:
+        with pytest.raises(TimeoutError):
+            await test.request("x", "ask", timeout=0.01)
+
+
+async def test_a_publisher_sends_to_another_topic_if_one_is_given(broker: EvenqBroker) -> None:
+    publisher = broker.publisher("bills", tag="open")
+
+    @broker.subscriber("others", group="others")
+    async def other(body: str, tag: Tag) -> str:
+        return f"{tag} {body}"
+
+    @broker.subscriber("bills", group="bills")
+    async def bills(body: str) -> None: ...
+
+    async with TestEvenqBroker(broker):
+        await publisher.publish("a", "others")
+        other.mock.assert_called_once_with("a")
+        assert await (await publisher.request("b", "others")).decode() == "open b"
+        bills.mock.assert_not_called()
+        await publisher.publish("c")
+        bills.mock.assert_called_once_with("c")
+
+
+async def test_a_codec_with_encode_batch_encodes_a_batch_in_one_call(broker: EvenqBroker) -> None:
+    class UpperCase(DefaultCodec):
+        async def encode_batch(self, msgs: Sequence[Any], serializer: Any = None) -> list[tuple[bytes, str | None]]:
+            batches.append(list(msgs))
+            return [(str(one).upper().encode(), "text/plain") for one in msgs]
+
+        async def decode_batch(self, msg: Any) -> list[Any]:
+            return [body.decode() for body in msg.body]
+
+    batches: list[list[Any]] = []
+    broker = EvenqBroker("127.0.0.1:1", logger=None, codec=UpperCase())
+
+    @broker.subscriber("letters", group="letters", batch=True)
+    async def letters(bodies: list[str]) -> None: ...
+
+    async with TestEvenqBroker(broker) as test:
+        await test.publish_batch("a", EvenqResponse("b", tag="t"), topic="letters")
+        letters.mock.assert_called_once_with(["A", "B"])
+    assert batches == [["a", "b"]]
+
+
 async def test_a_result_goes_to_the_topic_that_the_message_names(broker: EvenqBroker) -> None:
     @broker.subscriber("questions", group="answers")
     async def answer(body: str) -> str:
@@ -226,7 +278,7 @@ async def test_every_body_arrives_as_it_was_sent(broker: EvenqBroker, body: obje
 async def test_a_header_that_is_not_a_text_is_refused(broker: EvenqBroker) -> None:
     async with TestEvenqBroker(broker) as test:
         with pytest.raises(IllegalPropertyKey, match=r"header 'n' is 1 \(int\).*give a text, as in \{'n': '1'\}"):
-            await test.publish("x", "orders", headers={"n": 1})  # type: ignore[dict-item]
+            await test.publish("x", "orders", headers={"n": 1})
 
 
 async def test_handlers_of_one_subscriber_choose_by_filter(broker: EvenqBroker) -> None:

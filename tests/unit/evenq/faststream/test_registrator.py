@@ -74,5 +74,5 @@ async def test_a_subscriber_with_handlers_is_not_read_by_hand(broker: EvenqBroke
     @subscriber
     async def handle(body: str) -> None: ...
 
-    with pytest.raises(SetupError, match="cannot be read with get_one"):
+    with pytest.raises(AssertionError, match="cannot be read with get_one"):
         await subscriber.get_one()

@@ -63,3 +63,17 @@ def test_security_and_titles_are_in_the_document_and_secrets_are_not() -> None:
     assert list(made["channels"]) == ["Orders"]
     assert made["channels"]["Orders"]["description"] == "Reads.\n\nConsumer group `billing`."
     assert "top-secret" not in json.dumps(made)
+
+
+def test_a_reader_without_group_and_filter_has_its_own_description_or_none() -> None:
+    broker = EvenqBroker("10.0.0.1:8081")
+
+    @broker.subscriber("orders", title="Orders")
+    async def bill(order: Order) -> None: ...
+
+    @broker.subscriber("refunds", title="Refunds", description="Reads.", tag="paid")
+    async def refund(order: Order) -> None: ...
+
+    channels = document(broker)["channels"]
+    assert channels["Orders"].get("description") is None
+    assert channels["Refunds"]["description"] == "Reads.\n\nFilter `paid`."

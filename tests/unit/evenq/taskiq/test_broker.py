@@ -23,7 +23,16 @@ from taskiq.receiver import Receiver
 
 import evenq.aio
 from evenq.client.wiring import ClientContext
-from evenq.errors import BadRequest, Error, IllegalAccessPoint, IllegalGroup, IllegalTopic, TopicNotFound, Unsupported
+from evenq.errors import (
+    BadRequest,
+    Error,
+    Forbidden,
+    IllegalAccessPoint,
+    IllegalGroup,
+    IllegalTopic,
+    TopicNotFound,
+    Unsupported,
+)
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import SystemClock
 from evenq.taskiq import EvenqBroker
@@ -185,6 +194,67 @@ async def test_a_delayed_task_of_a_broker_object_with_priorities_arrives(world: 
     await listening.aclose()
 
 
+async def test_a_delayed_task_that_is_due_is_in_line_by_its_priority(world: World) -> None:
+    broker = await world.started(priorities=10)
+    for name, labels in (("low", {}), ("middle", {"priority": "5"}), ("late", {"priority": "9", "delay": "0.05"})):
+        await broker.kick(task(name.encode(), **labels))
+    client = world.client(evenq.aio.SimpleConsumer, group="watcher", subscriptions={"tasks-delayed": "*"})
+    (seen,) = await client.receive(1)  # so the delayed task is due
+    assert seen.properties["due_priority"] == "9"
+    listening = broker.listen()
+    taken = [await first(listening) for _ in range(3)]
+    order = [message.data for message in taken]
+    assert order.index(b"late") < 2, "at most the one that was received before it ran first"
+    assert order.index(b"middle") < order.index(b"low")
+    for message in taken:
+        await acked(message)
+    await listening.aclose()
+    admin = world.client(evenq.aio.Admin)
+    assert (await admin.describe_group("workers")).summary.lag == 0
+
+
+async def test_a_delayed_task_runs_without_its_priority_if_it_cannot_be_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await world.started(priorities=10)
+    await broker.kick(task(b"late", priority="9", delay="0.05"))
+    assert broker._producer is not None
+
+    async def refuse(_: evenq.Message) -> None:
+        raise Forbidden("no grant")
+
+    monkeypatch.setattr(broker._producer, "send", refuse)
+    listening = broker.listen()
+    assert await acked(await first(listening)) == b"late"
+    await listening.aclose()
+
+
+async def test_quick_tasks_are_received_in_batches_and_a_busy_worker_gives_its_batch_to_others(world: World) -> None:
+    broker, other = await world.started(invisible_ms=600_000), await world.started(invisible_ms=600_000)
+    consumer = await broker._opened_consumer()
+    receive, sizes = consumer.receive, []
+
+    async def noted(count: int, **options: Any) -> list[evenq.ReceivedMessage]:
+        messages = await receive(count, **options)
+        sizes.append(len(messages))
+        return messages
+
+    consumer.receive = noted  # type: ignore[method-assign]
+    await asyncio.gather(*(broker.kick(task(str(number).encode())) for number in range(300)))
+    listening = broker.listen()
+    taken = []
+    while len(broker._deliveries or ()) < 6:  # of a batch, this many wait for a slot now
+        taken.append(await acked(await first(listening)))
+    assert len(sizes) < len(taken), "fewer receives than tasks"
+    again = other.listen()
+    taken += [await acked(await first(again)) for _ in range(300 - len(taken))]
+    assert sorted(map(int, taken)) == list(range(300))
+    for one in (listening, again):
+        await one.aclose()
+    admin = world.client(evenq.aio.Admin)
+    assert (await admin.describe_group("workers")).summary.lag == 0
+
+
 async def test_a_label_chooses_the_topic_and_workers_read_the_topics_that_they_name(world: World) -> None:
     quick, slow = await world.started(), await world.started(more_topics=["slow"])
     await quick.kick(task(b"for slow workers", queue_name="slow"))
@@ -212,16 +282,15 @@ async def test_what_is_not_acknowledged_comes_again_after_a_killed_worker(world:
 
 async def test_messages_that_wait_for_a_slot_are_given_back_when_the_worker_stops(world: World) -> None:
     stops, other = await world.started(prefetch=8, invisible_ms=600_000), await world.started(invisible_ms=600_000)
-    for number in range(8):
-        await stops.kick(task(str(number).encode()))
+    await asyncio.gather(*(stops.kick(task(str(number).encode())) for number in range(100)))
     listening = stops.listen()
     taken = [await acked(await first(listening))]
-    held = 7 if stops._deliveries is None else len(stops._deliveries)
+    while not len(stops._deliveries or ()):  # until a receive returned more than one
+        taken.append(await acked(await first(listening)))
     await listening.aclose()
     again = other.listen()
-    taken += [await acked(await first(again)) for _ in range(7)]
-    assert sorted(taken) == [str(number).encode() for number in range(8)]
-    assert held > 0, "the receive returned more than one"
+    taken += [await acked(await first(again)) for _ in range(100 - len(taken))]
+    assert sorted(map(int, taken)) == list(range(100))
     await again.aclose()
 
 

@@ -86,10 +86,14 @@ class MessageLoops:
         async with self._taken(*messages) as newest:
             await self.receiving.ack(*newest)
 
-    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
-        """Hides a message for `invisible_ms` from now; a loop that holds it leaves it alone from then on."""
+    async def change_invisible(
+        self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> ReceivedMessage:
+        """Hides a message for `invisible_ms` from now; a loop that holds it leaves it alone from then on. `suspend`:
+        the delivery counts as no attempt.
+        """
         async with self._taken(message) as newest:
-            return await self.receiving.change_invisible(newest[0], invisible_ms)
+            return await self.receiving.change_invisible(newest[0], invisible_ms, suspend=suspend)
 
     async def close(self) -> None:
         """Ends all loops. Messages that no body has seen are given back."""
