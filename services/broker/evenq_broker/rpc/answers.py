@@ -16,6 +16,7 @@ from evenq_broker.core.state.frames import OK_STATUS
 from evenq_broker.rpc.request_texts import KEPT, must_fit
 
 __all__ = [
+    "OK",
     "OK_STATUS",
     "answer_of",
     "answers_of",
@@ -27,6 +28,7 @@ __all__ = [
     "status_frame",
 ]
 log = logging.getLogger(__name__)
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 _M = TypeVar("_M", bound=Message)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from evenq.serving.auth.calls import rpc
 from evenq.serving.auth.users import User
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.runtime import Runtime
 
 METHOD = "/evenq.v1.Admin/DescribeCaller"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def rpcs(runtime: Runtime) -> list[Rpc]:

@@ -12,7 +12,6 @@ from evenq.errors import Error
 from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.membership import GroupTables
@@ -22,11 +21,10 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import missing_messages
 from evenq_broker.loops.wire.translation import broker_info
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.broker_groups import own_group
 
 SERVICE = "/evenq.v1.Admin/"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from evenq.errors import (
 )
 from evenq.model import GroupConfig, MessageQueue, StartFrom, StartPolicy, TopicConfig
 from evenq.serving.rpc import RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.dead_letters.letter import Reason
@@ -28,11 +27,10 @@ from evenq_broker.loops.progress.counting import counted
 from evenq_broker.loops.progress.starting import GroupStarts, is_young
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import generation_of, queue_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 QUEUES_MAX = 4_096
 
 

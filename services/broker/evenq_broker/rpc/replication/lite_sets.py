@@ -7,14 +7,11 @@ from collections.abc import Callable, Sequence
 from evenq.errors import BadRequest
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import LiteSet
 from evenq_broker.loops.replication.lite_sets import METHOD
 from evenq_broker.loops.wire.lite import lite_sets_in
-from evenq_broker.rpc.answers import parsed
-
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+from evenq_broker.rpc.answers import OK, parsed
 
 
 def lite_set_rpcs(broker_name: str, keep: Callable[[Sequence[LiteSet]], None]) -> list[Rpc]:

@@ -22,10 +22,9 @@ from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE, unpack_half
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, answers_of, parsed
 
 METHOD = "/evenq.v1.Admin/ListScheduled"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 COUNT_DEFAULT = 100
 COUNT_MAX = 1_000
 SCANNED_MAX = 10_000
