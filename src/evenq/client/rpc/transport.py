@@ -212,6 +212,7 @@ class Transport:
         return endpoints
 
     async def query_route(self, topic: str) -> Route:
+        """Queries an access point; if none answers, the brokers of earlier routes. Raises TopicNotFound."""
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
         # Fields of evenq.v1 after those of v2: servers of other makes skip fields that they do not know.

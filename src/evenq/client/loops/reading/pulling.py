@@ -10,8 +10,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls, Pulled
+from evenq.client.core.calls import Pulled
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.core.reading.read_places import ReadPlaces
 from evenq.client.core.reading.thresholds import Thresholds
@@ -23,6 +24,9 @@ from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFai
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class PullLoop:
         process: ProcessQueue,
         read_plan: ReadPlan,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         routes: RouteBook,
         leaders: LeaderWatch,
         clock: Clock,
