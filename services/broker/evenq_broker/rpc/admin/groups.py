@@ -18,7 +18,7 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import create_group
-from evenq_broker.loops.wire.group_settings import PeerSettings
+from evenq_broker.loops.wire.peers import PeerSettings
 from evenq_broker.loops.wire.translation import (
     balance_message,
     balance_of,

@@ -1,4 +1,4 @@
-"""`evenq.v1.Admin`: overview of the brokers and the cluster, including missing brokers.
+"""`evenq.v1.Admin`: overview of the brokers and the cluster, including missing brokers; and the calling user.
 
 Any broker answers for the whole cluster: it queries the others and merges their answers. One without an answer is
 listed as silent.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from evenq.errors import Error
 from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
+from evenq.serving.auth.users import User
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
@@ -55,6 +56,7 @@ class ClusterOverview:
         return [
             rpc(SERVICE + "ListBrokers", self.brokers),
             rpc(SERVICE + "DescribeCluster", self.describe),
+            rpc(SERVICE + "DescribeCaller", self.describe_caller),
         ]
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
@@ -80,6 +82,19 @@ class ClusterOverview:
             missing=response.missing,
             broker_groups=response.broker_groups,
         ).SerializeToString()
+
+    async def describe_caller(self, data: bytes, context: RpcContext) -> bytes:
+        """Returns the calling user and its grants, as this broker has them: so it learns what it may do without trying
+        it. The answer has nothing about other users, and no secret.
+        """
+        parsed(admin_pb2.DescribeCallerRequest, data)
+        response = admin_pb2.DescribeCallerResponse(status=OK, broker_name=self._runtime.settings.broker_name)
+        caller = context.caller
+        if isinstance(caller, User):
+            response.user, response.admin = caller.name, caller.unbound
+            for resource, actions in caller.grants():
+                response.grants.add(resource=resource, actions=actions)
+        return response.SerializeToString()
 
     def _here(self) -> _Overview:
         return _Overview(

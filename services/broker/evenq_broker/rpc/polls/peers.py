@@ -14,7 +14,7 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.wire.cluster import changes_of
-from evenq_broker.loops.wire.lite import lite_set_messages
+from evenq_broker.loops.wire.peers import lite_set_messages
 from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 

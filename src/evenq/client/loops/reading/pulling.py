@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evenq.client.core.calls import Pulled
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import ProcessQueue, Thresholds
 from evenq.client.core.reading.read_places import ReadPlaces
-from evenq.client.core.reading.thresholds import Thresholds
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.client.loops.routes.leader_watch import LeaderMoved, LeaderWatch
