@@ -1,7 +1,7 @@
 """Fetches records of the log from another copy, in place of those that the disk has damaged.
 
-The request bounds the answer, and the caller checks it (`loops.replication.record_repair`); `rpc.replication.replication`
-is the other side.
+The request bounds the answer, and the caller checks it (`loops.replication.record_repair`). The other side is
+`rpc.replication.replication`.
 """
 
 from __future__ import annotations
