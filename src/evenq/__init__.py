@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
     from evenq.client.codecs.avro_codec import AvroCodec
-    from evenq.client.codecs.codec import Codec
+    from evenq.client.codecs.codec import Codec, JsonCodec
     from evenq.client.codecs.decoding import Decoded, decoded
-    from evenq.client.codecs.json_codec import JsonCodec
     from evenq.client.codecs.pydantic_codec import PydanticCodec
     from evenq.client.core.lite.events import Suspend
     from evenq.client.core.reading.outcome import Retry
@@ -57,7 +56,7 @@ _HOMES = {
     "Error": "evenq.errors",
     "FilterExpression": "evenq.model",
     "FilterType": "evenq.model",
-    "JsonCodec": "evenq.client.codecs.json_codec",
+    "JsonCodec": "evenq.client.codecs.codec",
     "LiteOptions": "evenq.client.options",
     "LitePushConsumer": "evenq.client.lite_consumer",
     "LiteSimpleConsumer": "evenq.client.lite_consumer",

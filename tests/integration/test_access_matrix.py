@@ -30,8 +30,7 @@ from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import ReplicaGroupView, one_copy
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.rpc.replication.copies import copy_rpcs
-from evenq_broker.rpc.replication.records import record_rpcs
-from evenq_broker.rpc.replication.replication import replication_rpcs
+from evenq_broker.rpc.replication.replication import record_rpcs, replication_rpcs
 from evenq_broker.runtime import Runtime
 from google.protobuf.message_factory import GetMessageClass
 

@@ -41,7 +41,7 @@ from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, S
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
-from evenq_broker.loops.replication.outbox import BYTES_MAX
+from evenq_broker.loops.replication.outgoing_link import BYTES_MAX
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.wire.replication import (

@@ -9,9 +9,8 @@ from evenq_proofs.received import received_message
 
 from evenq.client.core.groups.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
 from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import ProcessQueue, Thresholds
 from evenq.client.core.reading.start_offset import StoredOffset, policy_start, stored_start
-from evenq.client.core.reading.thresholds import Thresholds
 from evenq.client.loops.clients.wakeup import Wakeup
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, StartFrom
 from evenq.runtime.clock import FakeClock

@@ -19,7 +19,7 @@ from evenq.client.core.clients.user_functions import check_function
 from evenq.client.core.sending.message_arguments import MessageFields, message_of
 from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.clients.exits import Exits
+from evenq.client.loops.clients.background import Exits
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.sending.blocks import Blocks, results_of
 from evenq.client.loops.sending.gates import TaskGate

@@ -7,10 +7,9 @@ with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as con
 
 from __future__ import annotations
 
-from evenq.client.async_simple_consumer import SimpleClient
+from evenq.client.async_simple_consumer import MessageIterator, SimpleClient
 from evenq.client.core.clients.observer import observed_receive, observed_settle
 from evenq.client.faces import SyncFace
-from evenq.client.iterators import MessageIterator
 from evenq.client.loops.consumers.iterating import MessageLoop
 from evenq.model import ReceivedMessage
 

@@ -6,11 +6,13 @@ row: the page is sent without them, and its rows are requested again with them.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -24,13 +26,41 @@ from evenq.client.core.admin.views import (
     SimulationView,
 )
 from evenq.console import group_changes, group_settings
-from evenq.console.bounded_calls import BoundedCalls
 from evenq.console.films import FilmStep, GroupFilm, members_of, strip
 from evenq.console.fixes import fix_of
 from evenq.console.pages import ROWS, Console, Visit, route
 from evenq.errors import Error, NotFound
 from evenq.model import MessageQueue
 from evenq.model.names import is_system_topic
+
+AT_A_TIME = 8
+WAIT_MS_MAX = 4_000
+Row = TypeVar("Row", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class BoundedCalls:
+    """Calls for the rows of a page: one per row, within a bounded time, and at most `AT_A_TIME` over all users of a
+    console, so that many open pages do not load the cluster.
+    """
+
+    def __init__(self) -> None:
+        self._slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def of_rows(self, calls: Mapping[Row, Callable[[], Awaitable[Value]]]) -> dict[Row, Value]:
+        """Returns the results, without those of calls that failed or did not end within `WAIT_MS_MAX`."""
+        results: dict[Row, Value] = {}
+
+        async def one(row: Row, call: Callable[[], Awaitable[Value]]) -> None:
+            async with self._slots:
+                with suppress(Error):
+                    results[row] = await call()
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_MS_MAX / 1_000):
+                await asyncio.gather(*(one(row, call) for row, call in calls.items()))
+        return results
+
 
 TABS = {
     "queues": "Queues",
@@ -53,7 +83,6 @@ PICTURE_MARGIN_MS = 10_000
 """Time before the first move, in which the picture shows the previous owners."""
 COUNT_MAX = (1 << 31) - 1
 """Maximum of whole numbers on the wire."""
-
 Tab = Callable[[Visit, GroupDetails, BoundedCalls], Awaitable[dict[str, Any]]]
 
 

@@ -2,7 +2,7 @@
 
 Only answers count: a message is *sent* when its send was answered OK. Each repeat has a reason. A place is broker,
 queue and offset: the same number at another place is a second stored copy, because its send was retried. `producing`
-and `consuming` call it; `result` is one row of the table.
+and `running` call it; `result` is one row of the table.
 """
 
 from __future__ import annotations

@@ -26,16 +26,13 @@ from evenq_broker.loops.replication.relief import watch_room
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.snapshots import FolderSnapshots
 from evenq_broker.loops.state.ledger import store_options
-from evenq_broker.metrics.broker_metrics import constant_labels
-from evenq_broker.metrics.cluster_metrics import follower_disk_metrics
+from evenq_broker.metrics.broker_metrics import constant_labels, follower_disk_metrics
 from evenq_broker.metrics.replication_metrics import replication_metrics
 from evenq_broker.replica.client_access import BrokerTerm, ClientForwarding, Readiness
 from evenq_broker.replica.copy_log import MODES, CopyLog, ReplicaMachine
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
-from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
-from evenq_broker.rpc.replication.records import record_rpcs
-from evenq_broker.rpc.replication.replication import replication_rpcs
+from evenq_broker.rpc.replication.replication import lite_set_rpcs, record_rpcs, replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
 from evenq_broker.settings import BrokerSettings
 

@@ -13,9 +13,7 @@ from evenq_broker.rpc.admin.groups import Groups
 from evenq_broker.rpc.admin.topics import Topics
 from evenq_broker.rpc.backup import backup
 from evenq_broker.rpc.clients.client_list import ClientList
-from evenq_broker.rpc.clients.heartbeat import Clients
-from evenq_broker.rpc.clients.telemetry import TelemetryHandler
-from evenq_broker.rpc.cluster import caller
+from evenq_broker.rpc.clients.telemetry import Clients, TelemetryHandler
 from evenq_broker.rpc.cluster.broker_groups import BrokerGroupHandler
 from evenq_broker.rpc.cluster.directing import directed
 from evenq_broker.rpc.cluster.overview import ClusterOverview
@@ -33,8 +31,7 @@ from evenq_broker.rpc.groups.offsets import OffsetResets
 from evenq_broker.rpc.lite.lite import LiteSubscriptionHandler
 from evenq_broker.rpc.polls import peers
 from evenq_broker.rpc.resizing.resizing import ResizeHandler
-from evenq_broker.rpc.sending.recall import RecallHandler
-from evenq_broker.rpc.sending.scheduled import ScheduledHandler
+from evenq_broker.rpc.sending.scheduled import RecallHandler, ScheduledHandler
 from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.rpc.staging.staging import StagingCalls
 from evenq_broker.rpc.transactions import transactions
@@ -243,7 +240,6 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
         *Doctor(parts.runtime, cluster=parts.cluster, rebalancer=parts.rebalancer, group_parts=group_parts).rpcs(),
         *queries.rpcs(kernel, cluster=parts.cluster),
         *ScheduledHandler(kernel, cluster=parts.cluster).rpcs(),
-        *caller.rpcs(parts.runtime),
         *backup.rpcs(kernel),
         *tracing.rpcs(kernel, cluster=parts.cluster),
     ]

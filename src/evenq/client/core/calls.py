@@ -1,26 +1,17 @@
-"""Calls of the loops to servers: the interface between `loops` and `rpc`, in terms of the model.
-
-`rpc.calls.Calls` implements it. Calls raise classes of `evenq.errors`: `ConnectionFailed`, `RequestTimeout`,
-`Unsupported` (the server lacks the method) and the error of the answer's status. `address` is `host:port`; waiting
-times are ms and are added to the call's own deadline.
-"""
+"""Requests and results of the calls to servers (`rpc.calls.Calls`), in terms of the model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from evenq.client.core.routes.route import Route
 from evenq.model import (
     NO_GENERATION,
     FilterExpression,
     Generation,
     MessageModel,
     MessageQueue,
-    QueueOffset,
     ReceivedMessage,
-    StartPolicy,
 )
 from evenq.model.session_events import (
     AssignmentChanged,
@@ -168,180 +159,3 @@ SessionEvent = (
     | OffsetsReset
     | BrokerLeaving
 )
-
-
-class RouteCalls(Protocol):
-    """Calls of every client."""
-
-    def turn_away(self) -> None:
-        """Calls another access point first from now on, if there are several: this one may be isolated."""
-        ...
-
-    async def query_route(self, topic: str) -> Route:
-        """Queries an access point; if none answers, the brokers of earlier routes. Raises TopicNotFound."""
-        ...
-
-
-class ProducerCalls(RouteCalls, Protocol):
-    """Calls of a producer."""
-
-    async def publish(
-        self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
-    ) -> StoredBatch:
-        """Stores messages in one queue: all or none. `apart`: the server chooses queues (delivery time, lite topic)."""
-        ...
-
-
-class ReadingCalls(Protocol):
-    """Calls for reading queues, in a group or without one (group "")."""
-
-    async def pull(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        offset: QueueOffset,
-        *,
-        batch_max: int,
-        bytes_max: int,
-        wait_ms: int,
-        expression: FilterExpression,
-        generation: Generation,
-        committed: int,
-        owner: bool = False,
-        any_copy: bool = False,
-        uid: str = "",
-    ) -> Pulled:
-        """Reads one queue. `owner`: only while this member holds its lock. `any_copy`: also at a follower. `uid`: only
-        if the topic still has it. Raises IllegalOffset (with the range), QueueReplaced, PreconditionFailed (fenced).
-        """
-        ...
-
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange:
-        """Returns range and progress and, for a `timestamp_ms`, the first offset stored at or after it."""
-        ...
-
-
-class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
-    """Calls of a push consumer."""
-
-    client_id: str
-
-    def rename(self, client_id: str) -> None: ...
-
-    def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
-        """Opens a member's session; None among the requests is a heartbeat."""
-        ...
-
-    async def lock(
-        self,
-        address: str,
-        group: str,
-        queues: Sequence[MessageQueue],
-        *,
-        wait_ms: int,
-        generation: Generation,
-        anew: bool = False,
-    ) -> list[LockAnswer]:
-        """Locks queues; returns one answer for each, in order. `anew`: as if the member had never held them."""
-        ...
-
-    async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
-        """Releases locks; a lock that is not held is ignored."""
-        ...
-
-    async def commit(
-        self,
-        address: str,
-        group: str,
-        offsets: Mapping[MessageQueue, QueueOffset],
-        *,
-        generation: Generation,
-        uids: Mapping[MessageQueue, str] | None = None,
-    ) -> None:
-        """Stores progress; an offset that would go back is ignored. `uids`: of the topics to which the offsets belong.
-        Raises PreconditionFailed if some queues have another uid or owner; the others are stored.
-        """
-        ...
-
-    async def reset(
-        self,
-        address: str,
-        group: str,
-        offsets: Mapping[MessageQueue, QueueOffset],
-        *,
-        generation: Generation,
-        uids: Mapping[MessageQueue, str] | None = None,
-    ) -> None: ...
-
-    async def begin(
-        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
-    ) -> None:
-        """Makes the broker decide the group's start on the topic, if it has none. IllegalOffset: it is too old."""
-        ...
-
-    async def count_deliveries(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        counts: Mapping[int, int],
-        *,
-        given_until: int,
-        generation: Generation,
-        uid: str = "",
-    ) -> None:
-        """Stores deliveries, or FINISHED, by offset. `given_until`: the queue is being released, and listeners got its
-        messages below this offset without finishing all. Raises PreconditionFailed (fenced).
-        """
-        ...
-
-    async def send_back(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        offset: QueueOffset,
-        *,
-        delay_level: int,
-        attempts: int,
-        uid: str = "",
-    ) -> None:
-        """Gives a message back for a retry (RD-1); level -1: to the dead-letter topic."""
-        ...
-
-    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
-        """Queries the access point for this member's queues."""
-        ...
-
-
-class SimpleCalls(RouteCalls, Protocol):
-    """Calls of a simple consumer."""
-
-    async def receive(
-        self,
-        address: str,
-        group: str,
-        queue: MessageQueue,
-        *,
-        expression: FilterExpression,
-        batch_max: int,
-        invisible_ms: int,
-        wait_ms: int,
-    ) -> list[ReceivedMessage]: ...
-
-    async def ack(self, address: str, group: str, *messages: ReceivedMessage) -> None:
-        """Acknowledges 1 to 4,096 messages of one topic. Raises the first error; the other messages are finished."""
-        ...
-
-    async def change_invisible(
-        self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
-    ) -> str:
-        """Hides a message for `invisible_ms` from now; returns its new handle. `suspend`: not counted as an attempt."""
-        ...
-
-    async def heartbeat(self, address: str, group: str) -> None: ...
-
-    async def terminate(self, address: str, group: str) -> None: ...

@@ -251,6 +251,7 @@ class AdminCalls(QueryCalls):
         return view(ClusterView, response)
 
     async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
+        """Hands over, if the group is still in the epoch."""
         request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=_copy_number(to), epoch=epoch)
         response = await self.ask("MoveLeader", request, admin_pb2.MoveLeaderResponse)
         return MoveAnswer(response.leader, response.epoch)
@@ -260,6 +261,7 @@ class AdminCalls(QueryCalls):
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, add=new))
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
+        """Removes a copy that does not lead."""
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, remove=_copy_number(copy)))
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:

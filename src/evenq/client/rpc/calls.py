@@ -1,5 +1,9 @@
 """Calls of producers and consumers: each encodes its request, sends it over `Transport`, checks the status, decodes.
 
+Calls raise classes of `evenq.errors`: `ConnectionFailed`, `RequestTimeout`, `Unsupported` (the server lacks the method)
+and the error of the answer's status. `address` is `host:port`; waiting times are ms and are added to the call's own
+deadline.
+
 `evenq.v1` is called first. A server that answers Unsupported or NotImplementedYet is remembered, and gets the method of
 `apache.rocketmq.v2`, or no call, from then on. A message is encoded once: each attempt sends the same bytes, and with
 them the same message id.
@@ -43,7 +47,7 @@ ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = IllegalOffset.code, MessageNotFound.code
 
 
 class Calls(Transport):
-    """Calls of one client: those of `core.calls.ProducerCalls`. Subclasses add the calls of consumers."""
+    """Calls of one client. Subclasses add calls of single kinds of clients."""
 
     def __init__(
         self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000, reads: bool = False
@@ -64,6 +68,7 @@ class Calls(Transport):
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> StoredBatch:
+        """Stores messages in one queue: all or none. `apart`: the server chooses queues (delivery time, lite topic)."""
         if not apart and address not in self._no_publish:
             # The messages stay bytes: a retry sends the same ones without encoding them again.
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
@@ -123,6 +128,9 @@ class Calls(Transport):
         any_copy: bool = False,
         uid: str = "",
     ) -> Pulled:
+        """Reads one queue. `owner`: only while this member holds its lock. `any_copy`: also at a follower. `uid`: only
+        if the topic still has it. Raises IllegalOffset (with the range), QueueReplaced, PreconditionFailed (fenced).
+        """
         request = data_pb2.PullRequest(
             group=group,
             client_id=self.client_id,
@@ -162,6 +170,9 @@ class Calls(Transport):
         generation: Generation,
         uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
+        """Stores progress; an offset that would go back is ignored. `uids`: of the topics to which the offsets belong.
+        Raises PreconditionFailed if some queues have another uid or owner; the others are stored.
+        """
         await self._commit(address, group, offsets, generation, uids or {}, allow_backward=False)
 
     async def reset(
@@ -199,6 +210,7 @@ class Calls(Transport):
     async def begin(
         self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
     ) -> None:
+        """Makes the broker decide the group's start on the topic, if it has none. IllegalOffset: it is too old."""
         request = data_pb2.CommitOffsetsRequest(
             group=group, client_id=self.client_id, generation=wire_generation(generation), start=wire_start(start)
         )
@@ -209,6 +221,7 @@ class Calls(Transport):
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
+        """Returns range and progress and, for a `timestamp_ms`, the first offset stored at or after it."""
         request = data_pb2.QueryOffsetsRequest(group=group, queues=[wire_queue(queue)], timestamp_ms=timestamp_ms)
         response = data_pb2.QueryOffsetsResponse.FromString(
             await self.unary(address, DATA + "QueryOffsets", request.SerializeToString())
@@ -233,6 +246,7 @@ class Calls(Transport):
         attempts: int,
         uid: str = "",
     ) -> None:
+        """Gives a message back for a retry (RD-1); level -1: to the dead-letter topic."""
         request = data_pb2.SendBackRequest(
             group=group,
             queue=wire_queue(queue),
@@ -255,6 +269,9 @@ class Calls(Transport):
         generation: Generation,
         uid: str = "",
     ) -> None:
+        """Stores deliveries, or FINISHED, by offset. `given_until`: the queue is being released, and listeners got its
+        messages below this offset without finishing all. Raises PreconditionFailed (fenced).
+        """
         if address in self._no_counts:
             return
         request = data_pb2.CountDeliveriesRequest(
@@ -282,6 +299,7 @@ class Calls(Transport):
         generation: Generation,
         anew: bool = False,
     ) -> list[LockAnswer]:
+        """Locks queues; returns one answer for each, in order. `anew`: as if the member had never held them."""
         request = groups_pb2.LockQueuesRequest(
             group=group,
             client_id=self.client_id,
@@ -298,6 +316,7 @@ class Calls(Transport):
         return [lock_answer(queue) for queue in response.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
+        """Releases locks; a lock that is not held is ignored."""
         request = groups_pb2.UnlockQueuesRequest(
             group=group, client_id=self.client_id, queues=[wire_queue(queue) for queue in queues]
         )
@@ -305,6 +324,7 @@ class Calls(Transport):
         check(groups_pb2.UnlockQueuesResponse.FromString(data).status)
 
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
+        """Queries the access point for this member's queues."""
         address = self.access_point
         if address not in self._no_assignment:
             body = assignment_pb2.AssignmentRequest(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from evenq.client.core.routes.route import Route
 from evenq.client.loops.sending.outgoing import SendResult
-from evenq.client.rpc.calls import DATA
+from evenq.client.rpc.calls import DATA, Calls
 from evenq.client.rpc.messages import check_published, repeated
 from evenq.client.rpc.translation import wire_queue
 from evenq.errors import Error, NotImplementedYet, Unsupported
@@ -39,24 +38,13 @@ class Failed:
     error: Error
 
 
-class PublishCalls(Protocol):
-    """The part of the loop's calls that this path shares."""
-
-    @property
-    def metadata(self) -> Mapping[str, str]: ...
-
-    def publishes(self, address: str) -> bool: ...
-
-    def directed(self, address: str) -> tuple[str, Mapping[str, str]]: ...
-
-
 class Direct:
     """Sender in the thread of the caller. Thread-safe."""
 
     def __init__(
         self,
         net: BlockingCalls,
-        calls: PublishCalls,
+        calls: Calls,
         *,
         route: Callable[[str], Route | None],
         timeout_ms: int,

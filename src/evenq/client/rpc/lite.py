@@ -27,7 +27,7 @@ _ACTIONS = {
 
 
 class RpcLiteCalls(RpcSimpleCalls):
-    """`RpcSimpleCalls` with the calls of `core.lite.events.LiteCalls`."""
+    """Calls of a consumer of lite topics."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int, push: bool) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
@@ -43,6 +43,9 @@ class RpcLiteCalls(RpcSimpleCalls):
         start: LiteStart | None = None,
         address: str = "",
     ) -> None:
+        """Sends subscriptions to the access point or to `address`. Raises LiteSubscriptionQuotaExceeded,
+        LiteTopicQuotaExceeded, IllegalLiteTopic, IllegalTopic.
+        """
         request = service_pb2.SyncLiteSubscriptionRequest(action=_ACTIONS[action], lite_topic_set=names)
         request.topic.name, request.group.name = topic, group
         if start is not None:
@@ -54,6 +57,7 @@ class RpcLiteCalls(RpcSimpleCalls):
     async def lite_events(
         self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
     ) -> AsyncGenerator[LiteEvent, None]:
+        """Opens a stream to a broker; each request sends the settings again."""
         frames = self.stream(address, V2 + "Telemetry", self._settings(group, topic, tellings), timeout_ms=None)
         opened = False
         try:
@@ -70,6 +74,7 @@ class RpcLiteCalls(RpcSimpleCalls):
                 await close()
 
     async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
+        """Moves a message to the dead-letter topic."""
         request = service_pb2.ForwardMessageToDeadLetterQueueRequest(
             receipt_handle=message.receipt_handle,
             message_id=message.message_id,

@@ -22,7 +22,7 @@ MESSAGE_NOT_FOUND = MessageNotFound.code
 
 
 class RpcSimpleCalls(Calls):
-    """`Calls` with the calls of `core.calls.SimpleCalls`."""
+    """Calls of a simple consumer."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
 
@@ -66,6 +66,7 @@ class RpcSimpleCalls(Calls):
         return messages
 
     async def ack(self, address: str, group: str, *messages: ReceivedMessage) -> None:
+        """Acknowledges 1 to 4,096 messages of one topic. Raises the first error; the other messages are finished."""
         request = service_pb2.AckMessageRequest()
         request.group.name, request.topic.name = group, messages[0].topic
         for message in messages:
@@ -81,6 +82,7 @@ class RpcSimpleCalls(Calls):
     async def change_invisible(
         self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
     ) -> str:
+        """Hides a message for `invisible_ms` from now; returns its new handle. `suspend`: not counted as an attempt."""
         request = service_pb2.ChangeInvisibleDurationRequest(
             receipt_handle=message.receipt_handle,
             message_id=message.message_id,

@@ -28,13 +28,15 @@ LABEL_MAX = 127
 
 
 class RpcConsumerCalls(Calls):
-    """`Calls` with the session: the calls of `core.calls.ConsumerCalls`."""
+    """`Calls` with the session: the calls of a push consumer."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
 
     async def session(self, address: str, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[SessionEvent]:
-        """Yields the broker's events. Raises the error with which it refuses the member."""
+        """Opens a member's session; yields the broker's events. None among the requests is a heartbeat. Raises the
+        error with which the broker refuses the member.
+        """
         frames = self.stream(address, GROUPS + "Session", self._encoded(requests), timeout_ms=None)
         try:
             async for frame in frames:

@@ -24,9 +24,10 @@ _RESOLUTIONS = {
 
 
 class RpcTransactionCalls(Calls):
-    """`Calls` with the calls of `core.transactions.half_messages.TransactionCalls`."""
+    """Calls of a producer of transactions."""
 
     async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
+        """Stores an encoded message as a half message."""
         request = service_pb2.SendMessageRequest()
         message = request.messages.add()
         message.ParseFromString(encoded)
@@ -41,16 +42,18 @@ class RpcTransactionCalls(Calls):
         return HalfMessage(queue.topic, message_id, response.entries[0].transaction_id, address)
 
     async def end_transaction(self, half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> None:
-        """Ends a transaction at the broker that keeps it, or that sent the check."""
+        """Ends a transaction at the broker that keeps it, or that sent the check. Raises InvalidTransactionId."""
         request = _ending(half, resolution, checked=checked)
         _ended(await self.unary(half.address, V2 + "EndTransaction", request))
 
     async def end_transaction_anywhere(self, half: HalfMessage, resolution: TransactionResolution) -> None:
-        """Ends a transaction through the access point."""
+        """Ends a transaction through the access point, which forwards the decision."""
         _ended(await self.at_access_point(V2 + "EndTransaction", _ending(half, resolution, checked=False)))
 
     async def checks(self, address: str, tellings: AsyncIterator[Iterable[str]]) -> AsyncGenerator[Check, None]:
-        """Opens the telemetry stream of a producer; yields the broker's checks of open transactions."""
+        """Opens the telemetry stream of a producer; yields the broker's checks of open transactions. Each of `tellings`
+        names the topics of this producer.
+        """
         frames = self.stream(address, V2 + "Telemetry", self._settings(tellings), timeout_ms=None)
         try:
             async for frame in frames:

@@ -26,7 +26,7 @@ Example: `clock_skew_ms` is 60,000, and it is 12:00:00 UTC. A Java client in Ind
 recorded headers are valid for two minutes in each quarter of an hour, from 14 h before their date to 14 h after it.
 Only TLS prevents that (`docs/guides/security.md`).
 
-References: wire contract 2.1, 2.2, 3.9, 8.50; `evenq.wire.signature`: the format; `evenq.serving.auth.owners`: ids.
+References: wire contract 2.1, 2.2, 3.9, 8.50; `evenq.wire.signature`: the format.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from evenq.errors import Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.serving.auth.calls import CALLS
 from evenq.serving.auth.names import Named, Names
-from evenq.serving.auth.owners import ClientOwners
 from evenq.serving.auth.users import User, UserResource, Users
 from evenq.serving.program.logs import AUDIT
 from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
@@ -51,7 +50,6 @@ from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, date_time, 
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger(AUDIT)
-
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 """Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
@@ -67,7 +65,6 @@ LOG_AGAIN_MS = 60_000
 REFUSALS_MAX = 1_000
 HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
 HELD_MAX = 1_000
-
 KINDS = {
     Resource.TOPIC: (UserResource.TOPIC,),
     Resource.GROUP: (UserResource.GROUP,),
@@ -77,6 +74,66 @@ WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
 _AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
 _CLIENTS = frozenset({Action.PUBLISH, Action.CONSUME})
 SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
+
+
+class ClientOwners:
+    """Owners of client ids, the longest silent one first: while its client is alive, an id belongs to one user, and no
+    other user can act under it.
+
+    Under a client id servers send commands to the client's stream, half messages among them, end its deliveries when it
+    terminates, and lock queues. An id belongs to the first user who used it, until it is silent for a while or
+    terminates. The number is bounded for each user and in total. A bound refuses new ids and never evicts live ones, so
+    nobody can take over an id by using very many.
+    """
+
+    def __init__(self, *, silence_ms: int = 120_000, user_max: int = 50_000, owners_max: int = 100_000) -> None:
+        """`silence_ms`: time after its last call when an id is free; SDKs send a heartbeat every 10 s."""
+        self._silence_ms = silence_ms
+        self._user_max = user_max
+        self._owners_max = owners_max
+        self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._counts: dict[str, int] = {}  # number of ids by user
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def claim(self, client_id: str, user: str, now_ms: int) -> None:
+        """Records that the user acts under the id, at a monotonic time. Raises Forbidden if it is another user's,
+        TooManyRequests if the user has too many.
+        """
+        owner = self._owners.get(client_id)
+        if owner is None or owner[0] != user:
+            if owner is not None and now_ms - owner[1] < self._silence_ms:
+                raise Forbidden(f"client id {client_id!r:.300} is another user's; give each client its own")
+            self.leave(client_id)
+            self._must_have_room(user, now_ms)
+            self._counts[user] = self._counts.get(user, 0) + 1
+        self._owners[client_id] = (user, now_ms)
+        self._owners.move_to_end(client_id)
+
+    def leave(self, client_id: str) -> None:
+        """Releases an id whose client terminated, or is silent."""
+        owner = self._owners.pop(client_id, None)
+        if owner is not None:
+            self._counts[owner[0]] -= 1
+            if not self._counts[owner[0]]:
+                del self._counts[owner[0]]
+
+    def _must_have_room(self, user: str, now_ms: int) -> None:
+        # Two for each new one, so that silent ids are removed before they fill the table.
+        for _ in range(2):
+            oldest = next(iter(self._owners), None)
+            if oldest is None or now_ms - self._owners[oldest][1] < self._silence_ms:
+                break
+            self.leave(oldest)
+        count = self._counts.get(user, 0)
+        if count >= self._user_max:
+            raise TooManyRequests(
+                f"user {user} has {count} clients at this server, the limit is auth.user_clients_max: close clients "
+                f"that are not used, or wait {self._silence_ms} ms after their last call"
+            )
+        if len(self._owners) >= self._owners_max:
+            raise TooManyRequests(f"this server has {len(self._owners)} clients, the limit; try again after a pause")
 
 
 @dataclass(frozen=True, slots=True)

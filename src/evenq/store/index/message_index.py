@@ -250,11 +250,6 @@ class MessageIndex:
         """Allows writing files again after a failure."""
         self._held = False
 
-    @property
-    def waits_for_sync(self) -> bool:
-        """Whether it waits until the log is synced further, or a failed write is tried again."""
-        return len(self._sealed) > SEALED_MAX
-
     def drop_before(self, log_offset: int) -> None:
         """Drops all blocks before `log_offset`, the start of a segment: the log before it is gone."""
         self._log_start = log_offset

@@ -111,10 +111,6 @@ class QueueCheck:
             if due < high:
                 self._missing(LostRange(*key, due, high), queue.holes if queue is not None else 0)
 
-    def next_offsets(self) -> dict[Key, int]:
-        """Returns the end of each queue in the log."""
-        return {key: queue.due for key, queue in self._queues.items()}
-
     @property
     def queues(self) -> int:
         """Number of queues that have messages in the log."""

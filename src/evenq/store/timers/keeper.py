@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from heapq import nlargest
 from typing import Final, Protocol, TypeVar
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
@@ -25,13 +27,12 @@ from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
-from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
-from evenq.store.timers.newest import BATCH, newest_first
+from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob, pieces
 from evenq.store.timers.pending import PendingTimers
+from evenq.store.timers.runs import RunFile
 from evenq.store.timers.soonest import soonest_first
 
 log = logging.getLogger(__name__)
-
 NEVER: Final = 1 << 63
 FULL_PAUSE_MS: Final = 1_000
 STEP_PAUSE_MS: Final = 1  # between steps of a merge: a busy thread keeps the interpreter from the loop, 5 ms at a time
@@ -40,16 +41,61 @@ ROLL_BATCH: Final = 256
 ROLL_BYTES: Final = 4 << 20
 FROZEN_MAX: Final = 16
 DAMAGE_LINES: Final = 32  # damaged timers that are logged one by one at a time
-
 J = TypeVar("J", bound=Job)
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
 """Reads timers by id up to a number of bytes; one result for each that was read, None if it is not a timer."""
-
-
 OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
 """Called on the loop when timers are safe in their new place (`roll_forward`), with their previous ids. Their old file
 is deleted only after the returned future is done.
 """
+NEWEST_MAX: Final = 100_000
+"""Timers kept of one run: bounds memory."""
+BATCH: Final = 256
+
+
+class NewestJob(Job):
+    """A search of one run for its newest timers."""
+
+    def __init__(self, run: RunFile, used: int, ended: frozenset[int], *, count_max: int = NEWEST_MAX) -> None:
+        self._run, self._used, self._ended = run, used, ended
+        self._count_max = count_max
+        self.found: list[int] = []
+
+    def steps(self, disk: Disk) -> Iterator[None]:
+        for keys in pieces(disk, self._run, self._used):
+            self.found += [timer_id for key in keys if (timer_id := id_of(key)) not in self._ended]
+            if len(self.found) > 2 * self._count_max:
+                self.found = nlargest(self._count_max, self.found)
+            yield
+
+
+async def newest_first(
+    pending: PendingTimers,
+    scan: Callable[[Callable[[], NewestJob]], Awaitable[NewestJob]],
+    frames: Callable[[Sequence[int]], Awaitable[list[StoredTimer | None]]],
+    *,
+    batch: int = BATCH,
+) -> AsyncGenerator[StoredTimer, None]:
+    """Yields timers in the reverse order of their storing, while no run file is removed; one that fires meanwhile may
+    be among them. `batch`: most frames in memory at a time. Raises StoreCorrupted, StoreFull.
+
+    A timer's id is its log offset, so descending ids are that order. Memory has most of the newest. A run is searched
+    only where it may have a timer newer than the next one of memory, so a caller that stops early reads little.
+    """
+    ids = pending.memory_ids()
+    runs = sorted(pending.used_runs(), key=lambda run: run[0].highest_id)
+    while ids or runs:
+        # Timers over this are newer than all that is left in the runs.
+        floor = runs[-1][0].highest_id if runs else -1
+        above = sorted((timer_id for timer_id in ids if timer_id > floor), reverse=True)
+        ids = [timer_id for timer_id in ids if timer_id <= floor]
+        for start in range(0, len(above), batch):
+            for timer in await frames(above[start : start + batch]):
+                if timer is not None:
+                    yield timer
+        if runs:
+            run, used = runs.pop()
+            ids += (await scan(partial(NewestJob, run, used, pending.ended_ids()))).found
 
 
 class AppendGroup(Protocol):

@@ -226,7 +226,7 @@ async def test_rows_that_do_not_answer_in_time_are_unknown(pages: Pages, monkeyp
         return await asyncio.Future()
 
     monkeypatch.setattr(Admin, "describe_group", describe)
-    monkeypatch.setattr("evenq.console.bounded_calls.WAIT_MS_MAX", 20)
+    monkeypatch.setattr("evenq.console.groups.WAIT_MS_MAX", 20)
     browser = await pages.console()
     assert rows(await browser.get("/groups", fragment=True))[1].startswith("slow 5 unknown")
 

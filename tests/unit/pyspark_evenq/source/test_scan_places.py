@@ -11,7 +11,7 @@ from pyspark_evenq.brokers.cluster import Located
 from pyspark_evenq.options.source import ReadOptions
 from pyspark_evenq.plan.planner import OffsetRange
 from pyspark_evenq.rows.arrow_schema import OutputColumn
-from pyspark_evenq.source import scan_places
+from pyspark_evenq.source import scanning
 from pyspark_evenq.source.scanning import read, scan_tasks
 
 from evenq.errors import ConnectionFailed, IllegalOffset, RequestTimeout
@@ -25,7 +25,7 @@ COUNT = 60
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes long for what is nothing; no test here is about a leader that hangs."""
-    monkeypatch.setattr(scan_places, "ANY_SCAN_MS", 60_000)
+    monkeypatch.setattr(scanning, "ANY_SCAN_MS", 60_000)
 
 
 @pytest.fixture

@@ -217,15 +217,6 @@ class MemberTable:
         """Returns a number that grows with each change of the group; 0 if it never had a member."""
         return self._versions.get(group, 0)
 
-    def mismatched(self, group: str) -> bool:
-        """Returns True if clustering members that sent their subscriptions differ in them (RG-8)."""
-        subscriptions = {
-            tuple(sorted((s.topic, s.filter.type, s.filter.expression) for s in member.subscriptions))
-            for member in self.members(group)
-            if member.subscriptions and member.model is MessageModel.CLUSTERING
-        }
-        return len(subscriptions) > 1
-
     def check(self) -> None:
         pairs = set(self._pairs())
         assert len(pairs) == self._count

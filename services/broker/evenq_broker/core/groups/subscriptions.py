@@ -2,7 +2,7 @@
 
 Different filters in one group are a user's mistake. The group has one progress, so messages that the filter of one
 receive excludes are passed over for all. Each receive still uses its own filter (wire contract 5.4). Used by
-`loops.groups.subscriptions`, metrics and the admin. Pure.
+`loops.groups.sessions`, metrics and the admin. Pure.
 """
 
 from __future__ import annotations

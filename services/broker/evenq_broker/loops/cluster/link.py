@@ -11,12 +11,11 @@ from evenq.runtime.backoff import Backoff
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER, split_addresses
 from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
-from evenq_broker.loops.cluster.known_brokers import BrokerMemory
-from evenq_broker.loops.cluster.own_view import OwnView
+from evenq_broker.loops.cluster.known_brokers import BrokerMemory, OwnView
 from evenq_broker.loops.cluster.peers import Peers
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import Signal, done_within
-from evenq_broker.loops.wire.registry import (
+from evenq_broker.loops.wire.cluster import (
     RouteNews,
     heartbeat,
     heartbeat_interval_ms,

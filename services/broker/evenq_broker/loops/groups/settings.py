@@ -20,7 +20,7 @@ from evenq_broker.core.cluster.unconfirmed_changes import UnconfirmedChanges
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.signals import done_within
-from evenq_broker.loops.wire.group_settings import PeerSettings, ask_settings, page_of, settings_page
+from evenq_broker.loops.wire.peers import PeerSettings, ask_settings, page_of, settings_page
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.wire.lite import ASK_LITE_SETS, LiteNews, lite_sets_of
+from evenq_broker.loops.wire.peers import ASK_LITE_SETS, LiteNews, lite_sets_of
 from evenq_broker.loops.wire.telemetry import LITE_CLIENTS, lite_topic_ended
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.core.lite.subscriptions import LiteSet
-from evenq_broker.loops.wire.lite import LiteNews, lite_sets_for_copy
-from evenq_broker.loops.wire.lite import accepted as must_accept
+from evenq_broker.loops.wire.peers import LiteNews, lite_sets_for_copy
+from evenq_broker.loops.wire.peers import accepted as must_accept
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Fetches records of the log from another copy, in place of those that the disk has damaged.
 
-The request bounds the answer, and the caller checks it (`loops.replication.record_repair`); `rpc.replication.records`
-is the other side.
+The request bounds the answer, and the caller checks it (`loops.replication.record_repair`). The other side is
+`rpc.replication.replication`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing
 from evenq.errors import BadRequest
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
-from evenq_broker.loops.replication.peer_stream import peer_stream
+from evenq_broker.loops.replication.snapshot_fetch import peer_stream
 from evenq_broker.loops.wire.records import WantedRecords, ask_records, data_of
 from evenq_broker.loops.wire.replication import LinkOpening
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -37,12 +38,10 @@ from evenq_broker.core.state.staging_records import (
     TokensDropped,
 )
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.staging.name_locks import NameLocks
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.staging import ask_outcome, check_rolled_forward, outcome_of, roll_forward
 
 log = logging.getLogger(__name__)
-
 ROLL_FORWARD = "/evenq.v1.Staging/RollForward"
 OUTCOME = "/evenq.v1.Staging/Outcome"
 ROLL_MS = 60_000
@@ -55,6 +54,33 @@ TOKENS_MAX = 2_000_000
 QUERY_ID_MAX = 255
 _ANYBODY = QueryWriter()
 """Brokers, and clients whose calls are not signed and name no topics."""
+
+
+class NameLocks:
+    """Locks by name: work on one name runs one after another, work on different names in parallel. There is one lock
+    for each name that is held or waited for; other names take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        """Holds the lock of this name."""
+        lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
+        self._locks[name] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._locks[name]
+            if users > 1:
+                self._locks[name] = lock, users - 1
+            else:
+                del self._locks[name]
 
 
 @dataclass(slots=True)

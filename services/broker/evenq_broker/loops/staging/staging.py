@@ -45,8 +45,7 @@ from evenq_broker.core.staging.staged import StagedAttempt as Staged
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.state.staging_records import STAGING_KINDS, StagedEnded, StagedMoved, StagedPut, StagingOp
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.staging.deciding import BatchCoordinator, StagingStats
-from evenq_broker.loops.staging.name_locks import NameLocks
+from evenq_broker.loops.staging.deciding import BatchCoordinator, NameLocks, StagingStats
 from evenq_broker.loops.state.kernel import Kernel
 
 log = logging.getLogger(__name__)

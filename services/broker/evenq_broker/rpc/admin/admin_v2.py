@@ -18,11 +18,10 @@ from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
 log = logging.getLogger(__name__)
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _RATE_MIN_MS = 1_000
 _PERMISSION_READ, _PERMISSION_WRITE = 4, 2  # of the remoting protocol, in GetTopicRoute's text

@@ -20,12 +20,11 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import filter_of
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.clients.client_list import ClientList
 from evenq_broker.rpc.cluster.forwarding import MARK
 from evenq_broker.rpc.groups.offsets import OffsetResets
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _SQL = 1  # evenq.v1.Filter.SQL
 _M = TypeVar("_M", bound=Message)
 

@@ -22,13 +22,12 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import filter_of
 from evenq_broker.rpc.admin.groups import Groups
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.clients.client_list import EVENQ_CONSUMER, ClientList
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.diagnosis.queries import COUNT_MAX, find_everywhere
 from evenq_broker.rpc.sending.send import SendHandler
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _PAGE = 32
 
 

@@ -9,7 +9,6 @@ from evenq.errors import BadRequest, GroupNotFound, PreconditionFailed
 from evenq.model import GroupConfig, MessageQueue, MessageType, StartFrom, TopicConfig
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.groups.membership import GroupTables
@@ -19,7 +18,7 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import create_group
-from evenq_broker.loops.wire.group_settings import PeerSettings
+from evenq_broker.loops.wire.peers import PeerSettings
 from evenq_broker.loops.wire.translation import (
     balance_message,
     balance_of,
@@ -30,11 +29,10 @@ from evenq_broker.loops.wire.translation import (
     retry_of,
 )
 from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.diagnosis.parts import add_troubles, troubles_of
 from evenq_broker.runtime import Runtime
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Admin/"
 
 

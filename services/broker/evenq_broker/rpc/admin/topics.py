@@ -20,7 +20,6 @@ from evenq.model import MIXED_KINDS, MessageQueue, MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
@@ -37,9 +36,8 @@ from evenq_broker.loops.wire.translation import (
     queue_message,
 )
 from evenq_broker.rpc.admin.everywhere import LOCAL_HEADER, THEY_DELETE_IT, asked_of_others, must_be_complete
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Admin/"
 LITE_LISTED_MAX = 10_000
 RETENTION_MS_MAX = 100 * 365 * 86_400_000

@@ -12,10 +12,9 @@ from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import member_message, queue_message
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, answers_of, parsed
 
 METHOD = "/evenq.v1.Admin/ListClients"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 EVENQ_CONSUMER = "EVENQ_CONSUMER"
 
 

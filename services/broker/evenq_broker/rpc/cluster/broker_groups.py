@@ -5,20 +5,18 @@ from __future__ import annotations
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed, RequestTimeout
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import one_copy
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.broker_groups import group_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
 
 METHOD = "/evenq.v1.Admin/MoveLeader"
 CHANGE_COPIES = "/evenq.v1.Admin/ChangeCopies"
 ELECT_UNCLEAN = "/evenq.v1.Admin/ElectUnclean"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def own_group(runtime: Runtime) -> admin_pb2.BrokerGroup:

@@ -1,4 +1,4 @@
-"""`evenq.v1.Admin`: overview of the brokers and the cluster, including missing brokers.
+"""`evenq.v1.Admin`: overview of the brokers and the cluster, including missing brokers; and the calling user.
 
 Any broker answers for the whole cluster: it queries the others and merges their answers. One without an answer is
 listed as silent.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from evenq.errors import Error
 from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
+from evenq.serving.auth.users import User
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.membership import GroupTables
@@ -22,11 +22,10 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import missing_messages
 from evenq_broker.loops.wire.translation import broker_info
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.broker_groups import own_group
 
 SERVICE = "/evenq.v1.Admin/"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +56,7 @@ class ClusterOverview:
         return [
             rpc(SERVICE + "ListBrokers", self.brokers),
             rpc(SERVICE + "DescribeCluster", self.describe),
+            rpc(SERVICE + "DescribeCaller", self.describe_caller),
         ]
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
@@ -82,6 +82,19 @@ class ClusterOverview:
             missing=response.missing,
             broker_groups=response.broker_groups,
         ).SerializeToString()
+
+    async def describe_caller(self, data: bytes, context: RpcContext) -> bytes:
+        """Returns the calling user and its grants, as this broker has them: so it learns what it may do without trying
+        it. The answer has nothing about other users, and no secret.
+        """
+        parsed(admin_pb2.DescribeCallerRequest, data)
+        response = admin_pb2.DescribeCallerResponse(status=OK, broker_name=self._runtime.settings.broker_name)
+        caller = context.caller
+        if isinstance(caller, User):
+            response.user, response.admin = caller.name, caller.unbound
+            for resource, actions in caller.grants():
+                response.grants.add(resource=resource, actions=actions)
+        return response.SerializeToString()
 
     def _here(self) -> _Overview:
         return _Overview(

@@ -43,7 +43,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import away_messages
 from evenq_broker.loops.wire.translation import message_type_number, permission_of, queue_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ ROLE, READER = "x-evenq-role", "reader"
 """Header of evenq clients that only read."""
 NEWCOMER_MS = 3_000
 """Time after a join in which a member waits for the first decision about it."""
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
 """Types of topics whose queues are not divided: every push consumer reads all queues of a broker."""
 EXPLAIN_TIMEOUT_MS = 2_500

@@ -15,7 +15,6 @@ from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.status import status_of
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
 from evenq_broker.core.dead_letters.letter import (
     ATTEMPTS,
@@ -40,9 +39,8 @@ from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.copies import properties_of
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.loops.wire.translation import filter_of, queue_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.DeadLetters/"
 LETTERS_DEFAULT = 100
 LETTERS_MAX = 10_000

@@ -14,12 +14,11 @@ from evenq.model import MessageQueue, TopicConfig
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Frames, Rpc, RpcContext
 from evenq.store import ReadResult
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.delivery.filters import TURNS_MIN
 from evenq_broker.loops.replication.follower_reads import FollowerReads, FollowerView
 from evenq_broker.loops.wire.translation import queue_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.delivery.member_progress import QUEUES_MAX
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
 from evenq_broker.rpc.delivery.queue_blocks import (
@@ -38,8 +37,6 @@ from evenq_broker.rpc.delivery.queue_blocks import (
 )
 from evenq_broker.runtime import Runtime
 from evenq_broker.stats import GroupTopicStats
-
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def follower_rpcs(runtime: Runtime, reads: FollowerReads) -> list[Rpc]:

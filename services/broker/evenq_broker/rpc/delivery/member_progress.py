@@ -6,6 +6,8 @@ Commits and acks share one progress (OF-1, OF-2).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from zlib import crc32
 
 from evenq.errors import (
     BadRequest,
@@ -13,12 +15,10 @@ from evenq.errors import (
 )
 from evenq.model import GroupConfig, MessageQueue, StartFrom, StartPolicy, TopicConfig
 from evenq.serving.rpc import RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.dead_letters.letter import Reason
 from evenq_broker.core.delivery.counts import COUNTS_MAX, FINISHED
-from evenq_broker.core.state.marks import mark_of, marks_asked
 from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.dead_letters.mover import bury
 from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
@@ -28,12 +28,12 @@ from evenq_broker.loops.progress.counting import counted
 from evenq_broker.loops.progress.starting import GroupStarts, is_young
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import generation_of, queue_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 QUEUES_MAX = 4_096
+MARKS_MAX = 256  # marks of one call: each reads a message
 
 
 class MemberProgress:
@@ -226,3 +226,21 @@ def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:
         raise BadRequest(f"start_from {message.start_from!r} is unknown; give one of {', '.join(StartFrom)}")
     start_from = StartFrom(message.start_from) if message.start_from else None
     return StartPolicy(start_from, message.timestamp_ms, message.young_from_first, max(-1, message.begun_ms))
+
+
+def mark_of(store_ms: int, head: bytes, system: bytes) -> str:
+    """Returns the mark of a message: its store time as hexadecimal ms since the epoch, a dot, and a checksum.
+
+    A reader keeps the mark of the last message and sees whether it is still there. A queue that lost its end and grew
+    again has another message at an offset that a reader knows: its time or its content differs.
+    """
+    return f"{store_ms:x}.{crc32(system, crc32(head)):08x}"
+
+
+def marks_asked(mark_at: Sequence[int], queues: int) -> Sequence[int]:
+    """Returns for each queue the offset behind the message whose mark is wanted; 0: none. Raises BadRequest."""
+    if mark_at and len(mark_at) != queues:
+        raise BadRequest(f"{len(mark_at)} mark_at for {queues} queues; give one per queue, or none")
+    if (count := sum(offset > 0 for offset in mark_at)) > MARKS_MAX:
+        raise BadRequest(f"{count} mark_at in one call, the limit is {MARKS_MAX}; ask in parts")
+    return mark_at or [0] * queues

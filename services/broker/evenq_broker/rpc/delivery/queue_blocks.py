@@ -13,16 +13,15 @@ from evenq.model import FilterType, MessageQueue, TopicConfig
 from evenq.serving.rpc import Frames, MessagePieces, RpcContext
 from evenq.store import Kept, ReadResult, RecordBlock, StoredMessage
 from evenq.wire.status import status_of
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.delivery.filters import EVERYTHING, MessageFilter
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint, varint_field
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.loops.wire.translation import filter_of
+from evenq_broker.rpc.answers import OK
 from evenq_broker.rpc.delivery.named_queues import out_of_range
 from evenq_broker.stats import GroupTopicStats
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 PULL_OK = data_pb2.PullResponse(status=OK).SerializeToString()
 SCAN_OK = data_pb2.ScanBlock(status=OK).SerializeToString()
 FAR_BEHIND = varint_field(6, 1)

@@ -3,11 +3,12 @@
 Retries come first, then new messages, from one queue after the other. Frames: status, messages, delivery_timestamp; an
 empty poll is one frame, MESSAGE_NOT_FOUND. If the caller does not read the answer to its last frame, the messages go
 back to their queues immediately; for a push consumer also if this is noticed after the whole answer was sent
-(`untaken`).
+(`UntakenBatch`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -37,7 +38,6 @@ from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward_stream, owner_of
-from evenq_broker.rpc.delivery.untaken import UntakenBatch
 from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
 
@@ -48,6 +48,53 @@ _SIMPLE = 3
 _PIECE_BYTES = 128 << 10
 """Up to this size, all messages are sent in one piece; above it, one after the other as the client reads."""
 _SPIN_MAX = 1_000  # wake-ups of one poll without a message: others were faster, or the filter skipped all
+log = logging.getLogger(__name__)
+
+
+class UntakenBatch:
+    """Gives back the batch of an answer that a push consumer did not read: it is redelivered immediately.
+
+    Otherwise it would be held as long as the consumer lives. A consumer that stalls for longer than its poll (a
+    suspended machine, a long pause of its process) never reads the answer that arrived meanwhile. When it continues, it
+    resets the call, and the server reports that (`evenq.serving.http2.sent_answers`). There is one object for each
+    complete answer with messages that a client's life holds. Invariants: deliveries that were acknowledged, changed,
+    repeated under the same attempt or released since are not touched; no bytes of messages are kept.
+    """
+
+    __slots__ = ("_client_id", "_deadline_ms", "_held", "_ledger", "_runtime", "_taker")
+
+    def __init__(self, kernel: Kernel, taker: MessageTaker, *, batch: Batch, client_id: str) -> None:
+        self._runtime, self._ledger, self._taker = kernel.runtime, kernel.ledger, taker
+        self._client_id = client_id
+        self._held = tuple(batch.held)
+        self._deadline_ms = 0
+        """Deadline of all deliveries of the batch. A different one shows that the delivery was changed since."""
+        for queue, offset, number in self._held:
+            entry = queue.pending.get(offset)
+            if entry is not None and entry.number == number and entry.client_id == client_id:
+                self._deadline_ms = entry.deadline_ms
+                break
+
+    def __call__(self) -> None:
+        """Gives back the deliveries that have not changed."""
+        if self._runtime.closing:
+            return
+        known, lost = self._ledger.progress.queue, Batch()
+        for queue, offset, number in self._held:
+            entry = queue.pending.get(offset)
+            if (
+                entry is not None
+                and entry.number == number
+                and entry.deadline_ms == self._deadline_ms
+                and entry.client_id == self._client_id
+                # The offsets of a queue that was deleted and created again name other messages.
+                and known(queue.group_id, queue.topic_id, queue.queue_id) is queue
+            ):
+                lost.held.append((queue, offset, number))
+        if lost.held:
+            count = len(lost.held)
+            log.info("client %s did not read an answer: %d messages are redelivered", self._client_id, count)
+            self._taker.give_back(lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from evenq.errors import BadRequest, Error, GroupNotFound, NotImplementedYet
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, diagnosis_pb2
 from evenq_broker.core.diagnosis.diagnosis import findings
 from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
@@ -23,13 +22,12 @@ from evenq_broker.core.diagnosis.group_facts import ALL_MEMBERS, Decided, GroupF
 from evenq_broker.core.diagnosis.own_division import strategies_of
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.rpc.answers import answer_of, parsed
+from evenq_broker.rpc.answers import OK, answer_of, parsed
 from evenq_broker.rpc.diagnosis.parts import GroupParts, add_own_division, decided_of, part_of
 from evenq_broker.runtime import Runtime
 
 METHOD = "/evenq.v1.Admin/DiagnoseGroup"
 EXPLAIN = "/evenq.v1.Assignment/Explain"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 EXPLAIN_TIMEOUT_MS = 2_500
 WATCH_MS = 1_500
 WATCH_MS_MAX = 10_000

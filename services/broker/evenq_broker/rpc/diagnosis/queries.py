@@ -22,11 +22,10 @@ from evenq_broker.core.state.frames import delivered, extra_fields
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, answers_of, parsed
 from evenq_broker.runtime import Runtime
 
 METHOD = "/evenq.v1.Admin/FindMessages"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 COUNT_DEFAULT = 32
 COUNT_MAX = 1_000
 BYTES_MAX = 4 << 20

@@ -23,11 +23,10 @@ from evenq_broker.core.diagnosis.trace import Story, TraceEvent, TraceEventKind
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, answers_of, parsed
 from evenq_broker.rpc.diagnosis.queries import found_of, index_must_be_on, topics_of
 
 METHOD = "/evenq.v1.Admin/TraceMessage"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 COPIES_MAX = 32
 EVENTS_MAX = 1_000
 _SLICE = 100  # records looked at in one turn of the loop

@@ -35,7 +35,6 @@ from evenq.runtime.tasks import spawn
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import status_of
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 from evenq_broker.core.delivery.counts import FINISHED
 from evenq_broker.core.groups.members import Member
@@ -52,9 +51,8 @@ from evenq_broker.loops.wire.translation import (
     queue_message,
     queue_of,
 )
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 LOCK_WAIT_MAX_MS = 60_000
 QUEUES_PER_LOCK_MAX = 4_096
 DEADLINE_MARGIN_MS = 100

@@ -17,7 +17,6 @@ from evenq.model import GroupConfig, MessageQueue, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.membership import GroupTables
@@ -29,12 +28,11 @@ from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import queue_message
-from evenq_broker.rpc.answers import answer_of, parsed
+from evenq_broker.rpc.answers import OK, answer_of, parsed
 
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Admin/ResetOffsets"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 FOLLOW_MS = 1_000
 """How long a reset waits for owners to start at the new offset, so that its answer is nearly always final."""
 _STEP_MS = 20

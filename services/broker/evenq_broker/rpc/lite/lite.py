@@ -37,7 +37,7 @@ from evenq_broker.loops.delivery.receive_wish import Batch
 from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.wire.lite import lite_start_of
+from evenq_broker.loops.wire.peers import lite_start_of
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import FOR_ALL, MARK, forward, mark, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch

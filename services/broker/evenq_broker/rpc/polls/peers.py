@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import Subscriber
 from evenq_broker.loops.cluster.change_sender import ChangeSender
@@ -15,11 +14,9 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.wire.cluster import changes_of
-from evenq_broker.loops.wire.lite import lite_set_messages
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.loops.wire.peers import lite_set_messages
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
-
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def rpcs(

@@ -13,13 +13,12 @@ from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import ReplicaGroupView, combined
 from evenq_broker.core.replication.record import NO_LEADER, REASON_MAX
 from evenq_broker.core.replication.unclean import UncleanOrder
 from evenq_broker.loops.wire.broker_groups import election_message, group_message, group_of, lost_message
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
 
@@ -31,7 +30,6 @@ PASSED_ON = "x-evenq-passed-on"
 OTHERS_MS = 1_000
 PASS_MS = 5_000
 """Longest wait for the answer to a forwarded call: that copy queries the others, too."""
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def copy_rpcs(runtime: Runtime, control: GroupControl) -> list[Rpc]:

@@ -1,6 +1,7 @@
-"""`evenq.v1.Replication`: links from the other copies of a group, and the snapshot that they may fetch.
+"""Calls between the copies of a group: links, the snapshot and the records that another copy may fetch, and the
+leader's lite subscriptions.
 
-`replication_rpcs` needs no `Broker`, so followers serve these calls as well. Messages of one link reach `receive` one
+None of them needs a `Broker`, so followers serve these calls as well. Messages of one link reach `receive` one
 by one, in their order. A link is not read while the receiver has no capacity, so its sender waits. A message that is
 not valid ends its link with the reason; an internal error ends it like every failed call.
 """
@@ -8,7 +9,7 @@ not valid ends its link with the reason; an internal error ends it like every fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from crc32c import crc32c
@@ -17,10 +18,15 @@ from evenq.errors import BadRequest, NotFound, TooManyRequests
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
+from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
+from evenq_broker.core.lite.subscriptions import LiteSet
 from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSource, listing_fault
 from evenq_broker.loops.replication.incoming_links import IncomingLink, IncomingLinks, LinkRefused
+from evenq_broker.loops.replication.lite_sets import METHOD
+from evenq_broker.loops.wire.peers import lite_sets_in
+from evenq_broker.loops.wire.records import WantedRecords, record_pieces, wanted_of
 from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     STANDS,
@@ -30,10 +36,53 @@ from evenq_broker.loops.wire.replication import (
     MessageReader,
     closed_event,
 )
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 
 FETCHES_MAX = 2
-"""Most snapshots that are sent at the same time."""
+"""Most snapshots, and most answers with records, that are sent at the same time."""
+
+
+class RecordSource(Protocol):
+    """Records of this copy's log that other copies may have."""
+
+    async def given(self, wanted: WantedRecords) -> bytes:
+        """Returns whole, checked records. Raises BadRequest, NotFound, HaNotAvailable."""
+        ...
+
+
+def record_rpcs(links: IncomingLinks, source: RecordSource) -> list[Rpc]:
+    """Returns FetchRecords: records for another copy whose own records are damaged. `links` knows the copies.
+
+    Leaders and followers answer at their address for the other copies. Every byte is checked before it is sent. The
+    source decides which records may be sent (`loops.replication.record_repair`).
+    """
+    serving = _Serving(links, source)
+
+    def fetch_records(data: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        return serving.serve(data)
+
+    return [rpc("/evenq.v1.Replication/FetchRecords", fetch_records)]
+
+
+class _Serving:
+    def __init__(self, links: IncomingLinks, source: RecordSource) -> None:
+        self._links, self._source = links, source
+        self._running = 0
+
+    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+        """Yields pieces. Raises the errors of `RecordSource`, and TooManyRequests."""
+        who, wanted = wanted_of(parsed(pb.FetchRecordsRequest, data))
+        fault = self._links.fault_of(who)
+        if fault:
+            raise BadRequest(fault)
+        if self._running >= FETCHES_MAX:
+            raise TooManyRequests(f"{FETCHES_MAX} answers with records are being sent, the maximum; retry")
+        self._running += 1
+        try:
+            for piece in record_pieces(await self._source.given(wanted)):
+                yield piece
+        finally:
+            self._running -= 1
 
 
 class ReplicationReceiver(Protocol):
@@ -165,3 +214,16 @@ async def _pieces(source: SnapshotSource, file: SnapshotFile) -> AsyncIterator[b
         yield piece.SerializeToString()
         if offset == file.size:
             return
+
+
+def lite_set_rpcs(broker_name: str, keep: Callable[[Sequence[LiteSet]], None]) -> list[Rpc]:
+    """Returns `Peers/LiteSubscriptions`: `keep` takes the leader's lite subscriptions, in case this copy leads next."""
+
+    async def lite_subscriptions(data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(peers_pb2.LiteSubscriptionsRequest, data)
+        if request.broker_name != broker_name:
+            raise BadRequest(f"this is a copy of broker group {broker_name}, not of {request.broker_name[:80]!r}")
+        keep(lite_sets_in(request.sets))
+        return peers_pb2.LiteSubscriptionsResponse(status=OK).SerializeToString()
+
+    return [rpc(METHOD, lite_subscriptions)]

@@ -14,7 +14,6 @@ from evenq.model import MessageType, Permission, TopicConfig
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.unfinished import Unfinished
 from evenq_broker.core.groups.membership import GroupTables
@@ -24,10 +23,9 @@ from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.resizing.resizing import drain, hidden_by, leave, left_here, look, permit, scale
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import counts_of, entry_of, queue_message
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, answers_of, parsed
 
 SERVICE = "/evenq.v1.Admin/"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 _Change = admin_pb2.DrainBrokerRequest
 UNFINISHED_NAMED_MAX = 1_000
 

@@ -34,7 +34,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.sending.elsewhere import OWNED
 from evenq_broker.rpc.sending.homes import Homes
 from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable, type_of
@@ -43,7 +43,6 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Deduplicator
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 OK_HEAD = data_pb2.PublishResponse(status=OK).SerializeToString()
 FIRST_OFFSET, STORE_MS = 3, 4
 """Numbers of fields of the answer."""

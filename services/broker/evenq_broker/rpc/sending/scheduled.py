@@ -1,9 +1,4 @@
-"""`evenq.v1.Admin/ListScheduled`: delayed messages that are not due yet, and open transactions, on all brokers.
-
-Nothing changes and no body is returned. Timers have no index by topic, so a call reads those that are due next, at most
-`SCANNED_MAX`, and returns those of the topic; `more` says that later ones were not read or not returned. A broker
-answers one call at a time, because each reads the log.
-"""
+"""Delayed messages that are not due yet: their list (`evenq.v1.Admin/ListScheduled`), and their recall."""
 
 from __future__ import annotations
 
@@ -16,16 +11,18 @@ from evenq.model.names import is_system_topic
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.store import StoredTimer
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq_broker.core.sending.recalls import recall_broker_of
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE
+from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE, unpack_half
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.rpc.answers import answers_of, parsed
+from evenq_broker.rpc.answers import OK, OK_STATUS, answers_of, parsed
+from evenq_broker.rpc.cluster.forwarding import forward, owner_of
 
 METHOD = "/evenq.v1.Admin/ListScheduled"
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 COUNT_DEFAULT = 100
 COUNT_MAX = 1_000
 SCANNED_MAX = 10_000
@@ -34,7 +31,52 @@ BATCH = 8
 KINDS = {DELAYED_MESSAGE: "DELAY", HALF_MESSAGE: "TRANSACTION"}
 
 
+class RecallHandler:
+    """RecallMessage (wire contract 3.13): cancels a delayed message before its time. Recalling twice is OK."""
+
+    def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
+        self._kernel = kernel
+        self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
+        self._cluster = cluster
+
+    async def recall(self, data: bytes, context: RpcContext) -> bytes:
+        """Cancels the message's timer, here or at the broker that keeps it."""
+        request = parsed(service_pb2.RecallMessageRequest, data, context)
+        address = owner_of(self._kernel, recall_broker_of(request.recall_handle), context, cluster=self._cluster)
+        if address is not None:
+            return await forward(self._runtime, address, data, context)
+        named = self._ledger.recalls.read(request.recall_handle)
+        topic = self._catalog.topics.by_id(named.topic_id)
+        name = request.topic.name
+        if topic is None or topic.name != name:
+            raise BadRequest(f"the recall handle is not of topic {name!r}; give the topic that the message was sent to")
+        recalled = await self._ledger.store.cancel_timers([named.timer_id])
+        if not recalled:
+            self._must_be_recalled_before(named.timer_id, named.due_ms)
+        return OK_STATUS + text_field(2, named.message_id)
+
+    def _must_be_recalled_before(self, timer_id: int, due_ms: int) -> None:
+        if due_ms <= self._runtime.clock.now_ms():
+            raise BadRequest(
+                f"the message was due at {due_ms} ms since the epoch: it is too late to recall it. It is delivered, "
+                "unless it was recalled before"
+            )
+        stats = self._ledger.store.stats
+        if timer_id < stats.log_end - stats.log_bytes:
+            raise BadRequest(
+                "the message is older than the log that the broker keeps, so this handle cannot recall it any more; it "
+                "will be delivered"
+            )
+
+
 class ScheduledHandler:
+    """ListScheduled: delayed messages that are not due yet, and open transactions, on all brokers.
+
+    Nothing changes and no body is returned. Timers have no index by topic, so a call reads those that are due
+    next, at most `SCANNED_MAX`, and returns those of the topic; `more` says that later ones were not read or not
+    returned. A broker answers one call at a time, because each reads the log.
+    """
+
     def __init__(self, kernel: Kernel, *, cluster: ClusterLink) -> None:
         self._kernel, self._cluster = kernel, cluster
         self._one_at_a_time = asyncio.Semaphore(1)

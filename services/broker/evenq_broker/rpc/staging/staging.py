@@ -18,11 +18,10 @@ from evenq_broker.core.staging.rows import TOKEN_BYTES, Passed, build, rows_of
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.staging.staging import Origin, Staging
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Staging/"
 FIXED_TOPICS_MAX = 16
 _ON_DECIDED: dict[int, OnDecided] = {

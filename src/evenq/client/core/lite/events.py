@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Protocol
 
-from evenq.client.core.calls import SimpleCalls
 from evenq.client.core.reading.start_offset import start_policy, timestamp_of
 from evenq.errors import BadRequest
-from evenq.model import ReceivedMessage, StartFrom
+from evenq.model import StartFrom
 
 
 class LiteAction(IntEnum):
@@ -68,35 +65,6 @@ class Suspend:
     def __post_init__(self) -> None:
         if not 10 <= self.pause_ms <= 43_200_000:
             raise BadRequest(f"Suspend.pause_ms is {self.pause_ms}, the range is 10 to 43200000")
-
-
-class LiteCalls(SimpleCalls, Protocol):
-    """Calls of a consumer of lite topics."""
-
-    async def sync_lite(
-        self,
-        action: LiteAction,
-        topic: str,
-        group: str,
-        names: Sequence[str],
-        *,
-        start: LiteStart | None = None,
-        address: str = "",
-    ) -> None:
-        """Sends subscriptions to the access point or to `address`. Raises LiteSubscriptionQuotaExceeded,
-        LiteTopicQuotaExceeded, IllegalLiteTopic, IllegalTopic.
-        """
-        ...
-
-    def lite_events(
-        self, address: str, group: str, topic: str, tellings: AsyncIterator[None]
-    ) -> AsyncGenerator[LiteEvent, None]:
-        """Opens a stream to a broker; each request sends the settings again."""
-        ...
-
-    async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
-        """Moves a message to the dead-letter topic."""
-        ...
 
 
 def starting(

@@ -8,7 +8,7 @@ Ordered (OC-11 to OC-15): one chunk at a time, in offset order. A failed chunk r
 pauses. Until the failed messages are done they run one by one, so that a poison message does not fail its neighbours.
 
 Attempts: `delivery_attempt` is the number of the message's delivery. A message that was delivered before, here or to an
-earlier owner (`core.past_deliveries`), is `to_count` before it runs again. A message that may have ended the process in
+earlier owner (`PastDeliveries`), is `to_count` before it runs again. A message that may have ended the process in
 which it ran is `careful`: the consumer runs one such message at a time, so that a crash is attributed to it.
 
 Hand-over: `drop` keeps only the messages below the largest offset that a listener ever got. The rest is left to the
@@ -19,15 +19,72 @@ whatever is done above it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from evenq.client.core.reading.past_deliveries import PastDeliveries
-from evenq.client.core.reading.thresholds import Thresholds
+from evenq.client.core.calls import FINISHED
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PastDeliveries:
+    """Deliveries of a queue's messages to earlier owners, as its broker reported them with the lock.
+
+    A message with a count of its own was delivered: an owner began that delivery, or it failed. A message below
+    `given_until` was given to a member that vanished; most likely no listener got it. It counts as delivered once, but
+    that count alone never uses up the last delivery.
+    """
+
+    given_until: int
+    counts: Mapping[int, int]
+    """Offset to deliveries so far, or to FINISHED."""
+    attempts_max: int
+    """Deliveries that a message may have."""
+
+    @property
+    def end(self) -> int:
+        """First offset of which no delivery is known."""
+        return max(self.given_until, max(self.counts, default=-1) + 1)
+
+    def finished(self, offset: int) -> bool:
+        """True if the message is done."""
+        return self.counts.get(offset) == FINISHED
+
+    def attempt(self, offset: int, own_number: int) -> tuple[int | None, bool]:
+        """Returns the number of the next delivery (None: no earlier owner had it), and whether it must run apart.
+
+        `own_number` is the number that the message states.
+        """
+        counted = self.counts.get(offset)
+        if counted is not None:
+            return max(own_number, counted + 1), True
+        if offset >= self.given_until:
+            return None, False
+        number = max(own_number, min(own_number + 1, self.attempts_max))
+        return number, number >= self.attempts_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Flow control limits of one queue (PQ-7, PQ-8): its pulls are delayed while it holds more."""
+
+    messages: int = 1_000
+    bytes: int = 100 << 20
+    span: int = 2_000
+    """Largest minus smallest offset held; strictly more delays pulls (PQ-7)."""
+
+    def spread(self, *, messages_topic: int, bytes_topic: int, queues: int) -> Thresholds:
+        """Divides the limits of a topic, unless they are -1, among `queues` queues: at least 1 for each (RB-39)."""
+        if queues <= 0:
+            return self
+        return replace(
+            self,
+            messages=self.messages if messages_topic == -1 else max(1, messages_topic // queues),
+            bytes=self.bytes if bytes_topic == -1 else max(1, bytes_topic // queues),
+        )
 
 
 class ProcessQueue:

@@ -8,10 +8,10 @@ sync only once they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from evenq.client.core.admin.broker_group_views import BrokerGroupView
-from evenq.client.loops.admin.moving import MovingCalls, leader_moved
+from evenq.client.loops.admin.moving import leader_moved
 from evenq.errors import (
     BadRequest,
     ConnectionFailed,
@@ -22,24 +22,15 @@ from evenq.errors import (
 )
 from evenq.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from evenq.client.rpc.admin import AdminCalls
+
 LOOK_MS = 250
 LEAD_MS = 10_000
 """Longest wait for a new leader."""
 
 
-class CopyCalls(MovingCalls, Protocol):
-    """The calls that this module uses."""
-
-    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView: ...
-
-    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView: ...
-
-    async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
-        """Removes a copy that does not lead."""
-        ...
-
-
-async def copy_removed(calls: CopyCalls, clock: Clock, broker: str, copy: int) -> BrokerGroupView:
+async def copy_removed(calls: AdminCalls, clock: Clock, broker: str, copy: int) -> BrokerGroupView:
     """Removes a copy; if it leads, first moves the leader to the best other copy. Raises the servers' errors."""
     group = await _group(calls, broker)
     if group is not None and group.leader == copy and len(group.copies) > 1:
@@ -64,7 +55,7 @@ async def copy_removed(calls: CopyCalls, clock: Clock, broker: str, copy: int) -
 
 
 async def copy_replaced(
-    calls: CopyCalls, clock: Clock, broker: str, copy: int, *, new: int, address: str, wait_ms: int
+    calls: AdminCalls, clock: Clock, broker: str, copy: int, *, new: int, address: str, wait_ms: int
 ) -> BrokerGroupView:
     """Adds the copy `new`, waits until it is in sync, at most `wait_ms`, then removes `copy`. Raises the servers'
     errors, and RequestTimeout: then the new copy stays, and a repeated call continues.
@@ -92,7 +83,7 @@ async def copy_replaced(
 
 
 async def copies_grown(
-    calls: CopyCalls, clock: Clock, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int
+    calls: AdminCalls, clock: Clock, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int
 ) -> BrokerGroupView:
     """Adds the `members` (copy -> address) that the group lacks, waits until all are in sync, then requires
     `in_sync_min` of them. Changes nothing in a complete group. Continues after calls that fail while brokers restart.
@@ -127,7 +118,7 @@ def must_accept(accept_data_loss: bool) -> None:
         )
 
 
-async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, str], in_sync_min: int) -> str:
+async def _grow(calls: AdminCalls, group: BrokerGroupView, members: Mapping[int, str], in_sync_min: int) -> str:
     """Executes the next step. Returns what is missing, as a text; empty: nothing is."""
     broker = group.broker_name
     if not group.mode:
@@ -145,7 +136,7 @@ async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, 
     return ""
 
 
-async def _group(calls: CopyCalls, broker: str) -> BrokerGroupView | None:
+async def _group(calls: AdminCalls, broker: str) -> BrokerGroupView | None:
     """Returns the group; None: no broker that answers reports it now."""
     try:
         cluster = await calls.describe_cluster()

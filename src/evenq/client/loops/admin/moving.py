@@ -6,30 +6,23 @@ contains the previous epoch, and so cannot move the group twice. Used by both ad
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from evenq.client.core.admin.broker_group_views import BrokerGroupView, LeaderMoveView, MoveAnswer
 from evenq.client.core.admin.views import ClusterView
 from evenq.errors import ConnectionFailed, PreconditionFailed, RequestTimeout
 from evenq.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from evenq.client.rpc.admin import AdminCalls
+
 LOOK_MS = 50
 LOST_MS = 5_000
 """If no other copy leads this long after a lost answer, the hand-over did not happen."""
 
 
-class MovingCalls(Protocol):
-    """The calls that this module uses."""
-
-    async def describe_cluster(self) -> ClusterView: ...
-
-    async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
-        """Hands over, if the group is still in the epoch."""
-        ...
-
-
 async def leader_moved(
-    calls: MovingCalls, clock: Clock, broker: str, *, to: int | None = None, wait_ms: int
+    calls: AdminCalls, clock: Clock, broker: str, *, to: int | None = None, wait_ms: int
 ) -> LeaderMoveView:
     """Moves the leader and waits until it serves. Raises PreconditionFailed if another copy than `to` took over."""
     before = _of(await calls.describe_cluster(), broker)
@@ -73,7 +66,7 @@ async def leader_moved(
     )
 
 
-async def _look(calls: MovingCalls, broker: str) -> BrokerGroupView | None:
+async def _look(calls: AdminCalls, broker: str) -> BrokerGroupView | None:
     """Returns the group; None: no broker that answers reports it now."""
     try:
         return _of(await calls.describe_cluster(), broker)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from evenq.client.core.admin.views import (
-    BrokerView,
     DrainView,
-    MissingBrokerView,
     ResizeView,
     ScaleInView,
     UnfinishedView,
@@ -21,26 +19,15 @@ from evenq.client.core.admin.views import (
 from evenq.errors import BadRequest, RequestTimeout
 from evenq.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from evenq.client.rpc.admin import AdminCalls
+
 AGAIN_MS = 500
 GROUPS_NAMED_MAX = 5
 
 
-class ResizingCalls(Protocol):
-    """The calls that this module uses; each is one step."""
-
-    async def scale_topic(
-        self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
-    ) -> list[ResizeView]: ...
-
-    async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView: ...
-
-    async def withdraw_topic(
-        self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
-    ) -> WithdrawView: ...
-
-
 async def scaled(
-    calls: ResizingCalls,
+    calls: AdminCalls,
     clock: Clock,
     topic: str,
     queues: int,
@@ -74,7 +61,7 @@ async def scaled(
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
 
-async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: int) -> DrainView:
+async def drained(calls: AdminCalls, clock: Clock, broker: str, *, wait_ms: int) -> DrainView:
     """Repeats steps until the broker is empty; one step with `wait_ms` 0. Raises RequestTimeout after `wait_ms`."""
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
@@ -90,7 +77,7 @@ async def drained(calls: ResizingCalls, clock: Clock, broker: str, *, wait_ms: i
 
 
 async def withdrawn(
-    calls: ResizingCalls,
+    calls: AdminCalls,
     clock: Clock,
     topic: str,
     broker: str,
@@ -126,17 +113,7 @@ def _who(left: Iterable[UnfinishedView]) -> str:
     return ", ".join(named) + (f" and {more} more groups" if more > 0 else "") or "no group"
 
 
-class ScaleInCalls(Protocol):
-    """The calls that this module uses; they change nothing."""
-
-    async def list_brokers(self) -> list[BrokerView]: ...
-
-    async def list_missing_brokers(self) -> list[MissingBrokerView]: ...
-
-    async def look_at_broker(self, broker: str) -> DrainView: ...
-
-
-async def scale_in_checked(calls: ScaleInCalls, brokers: Iterable[str], *, allow_unread: bool) -> list[ScaleInView]:
+async def scale_in_checked(calls: AdminCalls, brokers: Iterable[str], *, allow_unread: bool) -> list[ScaleInView]:
     """Checks whether brokers may be removed: whether a group would lose messages. Returns one result for each distinct
     name, in order.
     """

@@ -14,8 +14,9 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls, QueueRange
+from evenq.client.core.calls import QueueRange
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.wakeup import Wakeup
 from evenq.client.loops.groups.membership import MemberPlan, Membership
@@ -23,6 +24,9 @@ from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ class PollLoop:
 
     def __init__(
         self,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         *,
         plan: MemberPlan,
         client_id: str,

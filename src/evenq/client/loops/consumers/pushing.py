@@ -8,8 +8,8 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.clients.observer import ClientIdentity, observed_settle
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.troubles import Report
@@ -19,6 +19,9 @@ from evenq.client.loops.reading.listening import ListenerCalls, RunListener
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class PushLoop:
 
     def __init__(
         self,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         *,
         plan: PushPlan,
         client_id: str,

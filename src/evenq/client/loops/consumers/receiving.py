@@ -13,9 +13,8 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.group_start import GroupStart
 from evenq.client.loops.routes.leader_watch import LOOK_MAX_MS, LeaderMoved, LeaderWatch
@@ -27,6 +26,9 @@ from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFr
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.receiving import RpcSimpleCalls
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class SimplePlan:
 class ReceiveLoop:
     def __init__(
         self,
-        calls: SimpleCalls,
+        calls: RpcSimpleCalls,
         *,
         group: str,
         subscriptions: Mapping[str, FilterExpression],

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from evenq.allocation import Strategy, absence
-from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.groups.decided import DecidedShares
 from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.routes.route_book import RouteBook
@@ -21,6 +21,9 @@ from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.model.session_events import AssignmentChanged
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class AssignmentSource:
     def __init__(
         self,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         routes: RouteBook,
         sessions: BrokerSessions,
         group: str,

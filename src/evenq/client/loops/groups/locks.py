@@ -7,15 +7,18 @@ call without an answer, the member releases the lock, because it may have been g
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenq.client.core.calls import ConsumerCalls, LockAnswer
+from evenq.client.core.calls import LockAnswer
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.errors import Error, PreconditionFailed
 from evenq.model import Generation, MessageQueue
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 
 class Locks:
@@ -25,7 +28,7 @@ class Locks:
         self,
         read_plan: ReadPlan,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         sessions: BrokerSessions,
         address: Callable[[MessageQueue], Awaitable[str]],
         generation: Callable[[str], Generation],

@@ -14,9 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from evenq.client.core.calls import LockAnswer
-from evenq.client.core.reading.past_deliveries import PastDeliveries
-from evenq.client.core.reading.process_queue import ProcessQueue
-from evenq.client.core.reading.thresholds import Thresholds
+from evenq.client.core.reading.process_queue import PastDeliveries, ProcessQueue, Thresholds
 from evenq.client.loops.groups.hand_over import HandOver
 from evenq.client.loops.reading.progress import GroupProgress
 from evenq.client.loops.reading.pulling import PullLoop

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evenq.allocation import Strategy
-from evenq.client.core.calls import ConsumerCalls, GroupTerms, SessionEvent, Welcome
+from evenq.client.core.calls import GroupTerms, SessionEvent, Welcome
 from evenq.client.core.groups.introduction import Introduction
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.troubles import Report, Troubles
@@ -43,6 +44,9 @@ from evenq.model.session_events import (
 )
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ class Membership:
 
     def __init__(
         self,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         *,
         plan: MemberPlan,
         client_id: str,

@@ -37,9 +37,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenq.client.core.calls import ConsumerCalls, LockAnswer
+from evenq.client.core.calls import LockAnswer
 from evenq.client.core.groups import rebalance
 from evenq.client.core.groups.rebalance import OVERLAP_MS, Overlaps, RebalanceTable
 from evenq.client.core.reading.process_queue import ProcessQueue
@@ -62,6 +62,9 @@ from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
+
 log = logging.getLogger(__name__)
 
 SETTLE_MS = 1_000
@@ -73,7 +76,7 @@ class Ownership:
         self,
         read_plan: ReadPlan,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         pull_loop: Callable[..., PullLoop],
         routes: RouteBook,
         sessions: BrokerSessions,

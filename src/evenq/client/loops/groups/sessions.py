@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls, Join, Leave, MemberInfo, SessionEvent, Welcome
+from evenq.client.core.calls import Join, Leave, MemberInfo, SessionEvent, Welcome
 from evenq.client.core.groups.lock_trust import LockTrust
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.errors import ConnectionFailed, DuplicateClientId, Error
@@ -18,6 +19,9 @@ from evenq.model.session_events import BrokerLeaving, MembersChanged, SettingsCh
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 BEAT_MIN_MS = 200
 REVOKE_MS = 90_000
@@ -68,7 +72,7 @@ class _Connection:
 class BrokerSessions:
     def __init__(
         self,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         *,
         clock: Clock,
         rng: random.Random,

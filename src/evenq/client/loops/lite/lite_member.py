@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from evenq.client.core.clients.observer import ClientIdentity
-from evenq.client.core.lite.events import LiteCalls
 from evenq.client.loops.clients.troubles import Report, Troubles
 from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.loops.lite.lite_pushing import LitePushLoop
@@ -17,6 +17,9 @@ from evenq.client.loops.reading.listening import RunListener
 from evenq.client.options import LiteOptions
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.lite import RpcLiteCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class LitePlan:
 class LiteMember:
     def __init__(
         self,
-        calls: LiteCalls,
+        calls: RpcLiteCalls,
         plan: LitePlan,
         *,
         clock: Clock,

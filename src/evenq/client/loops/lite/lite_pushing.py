@@ -12,9 +12,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from evenq.client.core.clients.observer import ClientIdentity, observed_settle
-from evenq.client.core.lite.events import LiteCalls, Suspend
+from evenq.client.core.lite.events import Suspend
 from evenq.client.core.reading.outcome import failures
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.user_code import NotCalled
@@ -27,6 +28,9 @@ from evenq.model.delay_levels import CLASSIC
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.lite import RpcLiteCalls
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +52,7 @@ class _Held:
 class LitePushLoop:
     def __init__(
         self,
-        calls: LiteCalls,
+        calls: RpcLiteCalls,
         receiving: ReceiveLoop,
         *,
         receive: Callable[[int, int, int], Awaitable[list[ReceivedMessage]]],

@@ -14,8 +14,9 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from evenq.client.core.lite.events import LiteAction, LiteCalls, LiteEnded, LiteEvent, LiteStart
+from evenq.client.core.lite.events import LiteAction, LiteEnded, LiteEvent, LiteStart
 from evenq.client.loops.clients.broker_connection import BrokerConnection
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.wakeup import Wakeup
@@ -24,6 +25,9 @@ from evenq.errors import ConnectionFailed, Error, RequestTimeout, TopicNotFound
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.lite import RpcLiteCalls
 
 GONE_ANSWERS = 2
 """Answers "no such topic" in a row that end the subscriptions; a single one may come from a starting broker."""
@@ -37,7 +41,7 @@ TellEnded = Callable[[str], Awaitable[object]]
 class LiteSubscriber:
     def __init__(
         self,
-        calls: LiteCalls,
+        calls: RpcLiteCalls,
         *,
         group: str,
         topic: str,

@@ -1,7 +1,7 @@
 """The start of a simple consumer's group on a topic that the group never read, by the policy of the consumer.
 
 It is settled at all brokers of the topic before the first receive, so that none of them begins by its own policy later.
-The brokers decide by the policy in the call (`StartCalls.begin`). They take earlier progress into account, also of a
+The brokers decide by the policy in the call (`Calls.begin`). They take earlier progress into account, also of a
 topic that was deleted and created again. Older brokers do not decide: then the start is queried and committed here.
 
 `loops.receiving` calls it before each receive; it acts once per topic. A topic that was created after the consumer is
@@ -14,35 +14,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import QueueRange
 from evenq.client.core.reading.start_offset import policy_start
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import Error, IllegalOffset, NotImplementedYet, Unsupported
-from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
+from evenq.model import NO_GENERATION, MessageQueue, QueueOffset, StartFrom, StartPolicy
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.calls import Calls
 
 log = logging.getLogger(__name__)
 
 
-class StartCalls(Protocol):
-    async def query_offsets(
-        self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
-    ) -> QueueRange: ...
-
-    async def begin(
-        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
-    ) -> None: ...
-
-    async def commit(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
-    ) -> None: ...
-
-
 class GroupStart:
     def __init__(
-        self, calls: StartCalls, routes: RouteBook, *, group: str, start_from: StartFrom | None, timestamp_ms: int
+        self, calls: Calls, routes: RouteBook, *, group: str, start_from: StartFrom | None, timestamp_ms: int
     ) -> None:
         """`start_from` None: by the group's setting, except for topics that were created after the consumer."""
         self._calls = calls

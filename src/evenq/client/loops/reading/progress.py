@@ -11,9 +11,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
 from evenq.client.loops.routes.route_book import RouteBook
@@ -21,6 +20,9 @@ from evenq.errors import Error, PreconditionFailed, RequestTimeout
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 from evenq.runtime.private_files import make_private, open_private
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class BrokerStore:
 
     def __init__(
         self,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         routes: RouteBook,
         group: str,
         generation: Callable[[str], Generation],

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls, Pulled
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.calls import Pulled
+from evenq.client.core.reading.process_queue import ProcessQueue, Thresholds
 from evenq.client.core.reading.read_places import ReadPlaces
-from evenq.client.core.reading.thresholds import Thresholds
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.read_plan import ReadPlan
 from evenq.client.loops.routes.leader_watch import LeaderMoved, LeaderWatch
@@ -23,6 +23,9 @@ from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFai
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class PullLoop:
         process: ProcessQueue,
         read_plan: ReadPlan,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         routes: RouteBook,
         leaders: LeaderWatch,
         clock: Clock,

@@ -2,7 +2,7 @@
 
 Called by `loops.ownership` once for each new queue (RB-30, RB-41 to RB-46). The policy applies once per group and
 topic: a queue that is added later, or of a topic that was deleted and created again, is read from its first message. In
-clustering the brokers decide and store the start (`ConsumerCalls.begin`), because they have the group's progress; in
+clustering the brokers decide and store the start (`Calls.begin`), because they have the group's progress; in
 broadcasting the file decides. An older broker does not decide: then the policy is applied here, and the start is
 committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import ConsumerCalls, QueueRange
+from evenq.client.core.calls import QueueRange
 from evenq.client.core.reading.offsets import KeptOffset
 from evenq.client.core.reading.start_offset import StoredOffset, policy_start, stored_start
 from evenq.client.loops.clients.troubles import Troubles
@@ -23,6 +24,9 @@ from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import Error, IllegalOffset
 from evenq.model import Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
 from evenq.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ class StartOffsets:
         self,
         read_plan: ReadPlan,
         *,
-        calls: ConsumerCalls,
+        calls: RpcConsumerCalls,
         progress: GroupProgress,
         address: Callable[[MessageQueue], Awaitable[str]],
         routes: RouteBook,

@@ -31,14 +31,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from evenq.client.core.calls import RouteCalls
 from evenq.client.core.routes.route import Route, RouteLeader
 from evenq.errors import ConnectionFailed, Error, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ NO_LEADER = RouteLeader("", 0)
 
 class RouteBook:
     def __init__(
-        self, calls: RouteCalls, clock: Clock, *, refresh_ms: int, on_moved: Callable[[], None] = lambda: None
+        self, calls: Transport, clock: Clock, *, refresh_ms: int, on_moved: Callable[[], None] = lambda: None
     ) -> None:
         """`on_moved` is called in the loop when a route named another leader of a broker with copies."""
         self._calls = calls

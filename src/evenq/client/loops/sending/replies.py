@@ -12,9 +12,8 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from evenq.client.core.calls import ReadingCalls
 from evenq.client.core.routes.route import Route
 from evenq.client.core.sending.requests import CORRELATION, stamped
 from evenq.client.options import ProducerOptions
@@ -23,6 +22,9 @@ from evenq.model import NO_GENERATION, FilterExpression, Message, MessageQueue, 
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.calls import Calls
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class PendingRequest:
 class Replies:
     def __init__(
         self,
-        calls: ReadingCalls,
+        calls: Calls,
         *,
         clock: Clock,
         rng: random.Random,

@@ -36,9 +36,9 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenq.client.core.calls import ProducerCalls, StoredBatch
+from evenq.client.core.calls import StoredBatch
 from evenq.client.core.routes.route import Route, RouteLeader
 from evenq.client.core.sending.batch import QueueBatch
 from evenq.client.core.sending.faults import FaultTable
@@ -60,6 +60,9 @@ from evenq.model import MessageQueue
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.calls import Calls
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +102,7 @@ class SendLoop:
 
     def __init__(
         self,
-        calls: ProducerCalls,
+        calls: Calls,
         *,
         clock: Clock,
         rng: random.Random,

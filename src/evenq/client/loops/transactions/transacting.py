@@ -13,9 +13,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from evenq.client.core.routes.route import Route
-from evenq.client.core.transactions.half_messages import Check, HalfMessage, TransactionCalls
+from evenq.client.core.transactions.half_messages import Check, HalfMessage
 from evenq.client.loops.clients.broker_connection import BrokerConnection
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.user_code import NotCalled
@@ -25,6 +26,9 @@ from evenq.model import ReceivedMessage, TransactionResolution
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from evenq.client.rpc.transactions import RpcTransactionCalls
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ RunChecker = Callable[[ReceivedMessage], Awaitable[TransactionResolution]]
 class TransactionLoop:
     def __init__(
         self,
-        calls: TransactionCalls,
+        calls: RpcTransactionCalls,
         *,
         clock: Clock,
         rng: random.Random,

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from evenq.errors import Forbidden, TooManyRequests
-from evenq.serving.auth.owners import ClientOwners
+from evenq.serving.auth.guard import ClientOwners
 
 
 def test_an_id_belongs_to_who_came_first_until_it_is_silent_or_says_farewell() -> None:

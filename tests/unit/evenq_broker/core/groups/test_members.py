@@ -4,7 +4,7 @@ import pytest
 from evenq_broker.core.groups.members import Member, MemberTable, Protocol
 
 from evenq.errors import TooManyRequests
-from evenq.model import FilterExpression, MessageModel, Subscription
+from evenq.model import MessageModel, Subscription
 
 
 def member(client_id: str, **rest: object) -> Member:
@@ -97,14 +97,6 @@ def test_readers_are_the_clustering_members_that_want_the_topic() -> None:
     table.join("g", member("c"), now_ms=0, lease_ms=10)
     table.join("g", member("d", model=MessageModel.BROADCASTING), now_ms=0, lease_ms=10)
     assert table.readers("g", "t") == ["a", "c"]
-
-
-def test_members_with_different_filters_are_a_mismatch() -> None:
-    table = MemberTable()
-    table.join("g", member("a", subscriptions=(Subscription("t", FilterExpression("x")),)), now_ms=0, lease_ms=10)
-    assert not table.mismatched("g")
-    table.join("g", member("b", subscriptions=(Subscription("t", FilterExpression("y")),)), now_ms=0, lease_ms=10)
-    assert table.mismatched("g")
 
 
 def test_a_list_is_one_object_until_somebody_comes_goes_or_tells_something_new() -> None:

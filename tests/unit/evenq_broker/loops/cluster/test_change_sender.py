@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.state.records import ChangeKind, ChangePut
 from evenq_broker.loops.cluster import change_sender
-from evenq_broker.loops.wire.group_settings import page_of, settings_page
+from evenq_broker.loops.wire.peers import page_of, settings_page
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
 

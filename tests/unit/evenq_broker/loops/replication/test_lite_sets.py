@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, Subscriber
 from evenq_broker.loops.replication.lite_sets import LOOK_MS, REPEAT_MS, CopiedLiteSets
-from evenq_broker.loops.wire.lite import LiteNews
-from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
+from evenq_broker.loops.wire.peers import LiteNews
+from evenq_broker.rpc.replication.replication import lite_set_rpcs
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock

@@ -14,7 +14,7 @@ from evenq_broker.core.replication.messages import (
     Records,
     Refusal,
 )
-from evenq_broker.loops.replication.outbox import BYTES_MAX, MESSAGES_MAX, Outbox
+from evenq_broker.loops.replication.outgoing_link import BYTES_MAX, MESSAGES_MAX, Outbox
 from evenq_broker.loops.wire.replication import MalformedMessage
 
 

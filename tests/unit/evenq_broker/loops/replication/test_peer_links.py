@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from evenq_broker.core.replication.messages import Nomination, Records
-from evenq_broker.loops.replication.outbox import BYTES_MAX, MESSAGES_MAX
+from evenq_broker.loops.replication.outgoing_link import BYTES_MAX, MESSAGES_MAX
 from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, RECORDS_BYTES_MAX, MalformedMessage
 from link_stage import GROUP, Node, Stage, address
 

@@ -12,7 +12,7 @@ import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import BatchDecided, QueryKnown, StagedPut, TokensDropped
-from evenq_broker.loops.staging.deciding import ROLL_WAIT_MS, BatchCoordinator, StagingStats
+from evenq_broker.loops.staging.deciding import ROLL_WAIT_MS, BatchCoordinator, NameLocks, StagingStats
 from evenq_broker.settings import StagingSettings, StoreSettings
 
 from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed, StoreFull, TooManyRequests
@@ -358,3 +358,24 @@ async def test_decisions_are_known_after_a_restart(stage: Any, tmp_path: Path) -
     assert deciding.table.behind("q") == {"away": [3]}
     with pytest.raises(PreconditionFailed, match="were dropped"):
         await stage.during(deciding.decide("q", 4, {OTHER: ["a"]}))
+
+
+async def test_one_name_goes_one_after_another_others_go_on_and_nothing_stays() -> None:
+    locks, seen = NameLocks(), []
+
+    async def work(name: str, number: int) -> None:
+        async with locks.of(name):
+            seen.append((name, number, "in"))
+            await asyncio.sleep(0)
+            seen.append((name, number, "out"))
+
+    cancelled = asyncio.ensure_future(work("a", 9))
+    async with asyncio.TaskGroup() as group:
+        for number in range(3):
+            group.create_task(work("a", number))
+            group.create_task(work("b", number))
+        cancelled.cancel()
+    for name in ("a", "b"):
+        own = [(number, what) for other, number, what in seen if other == name]
+        assert own == [(number, what) for number in range(3) for what in ("in", "out")]
+    assert len(locks) == 0

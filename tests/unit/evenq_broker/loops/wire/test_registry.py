@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.loops.wire.registry import heartbeat_interval_ms, route_news, wants_everything
+from evenq_broker.loops.wire.cluster import heartbeat_interval_ms, route_news, wants_everything
 
 from evenq.errors import Error
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2

@@ -2,8 +2,8 @@
 
 import pytest
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
+from evenq_broker.loops.wire.records import ReceivedPiece, piece_of
 from evenq_broker.loops.wire.replication import MalformedMessage
-from evenq_broker.loops.wire.snapshots import ReceivedPiece, piece_of
 
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 

@@ -11,7 +11,7 @@ from evenq_broker.rpc.cluster.routing import endpoints_of
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.client.rpc.routing import route_of
+from evenq.client.rpc.transport import route_of
 from evenq.errors import Error
 from evenq.model import BrokerAddress, MessageType, Permission, QueueCounts
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2

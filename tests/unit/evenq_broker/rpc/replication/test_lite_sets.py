@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, Subscriber
 from evenq_broker.loops.replication.lite_sets import METHOD
-from evenq_broker.loops.wire.lite import accepted, lite_sets_for_copy
-from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
+from evenq_broker.loops.wire.peers import accepted, lite_sets_for_copy
+from evenq_broker.rpc.replication.replication import lite_set_rpcs
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import BadRequest

@@ -11,7 +11,7 @@ from evenq_broker.loops.replication.incoming_links import IncomingLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import LinkOpening
-from evenq_broker.rpc.replication.records import FETCHES_MAX, record_rpcs
+from evenq_broker.rpc.replication.replication import FETCHES_MAX, record_rpcs
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import BadRequest, HaNotAvailable, NotFound, TooManyRequests

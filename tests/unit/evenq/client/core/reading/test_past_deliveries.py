@@ -6,8 +6,7 @@ import pytest
 from evenq_proofs.received import received_message
 
 from evenq.client.core.calls import FINISHED
-from evenq.client.core.reading.past_deliveries import PastDeliveries
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import PastDeliveries, ProcessQueue
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 
 QUEUE = MessageQueue("t", "b", 0)

@@ -113,7 +113,7 @@ class Broker:
 
 
 class Calls:
-    """What one member calls (`core.calls.ConsumerCalls`)."""
+    """What one member calls (`rpc.sessions.RpcConsumerCalls`)."""
 
     def __init__(self, broker: Broker, client_id: str) -> None:
         self.broker = broker

@@ -79,7 +79,7 @@ async def running(*, anywhere: bool) -> AsyncIterator[tuple[FakeClock, Calls, Re
     clock = FakeClock()
     calls = Calls(clock)
     receiving = ReceiveLoop(
-        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        calls,  # type: ignore[arg-type]  # the part of RpcSimpleCalls that it uses
         group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
         options=SimpleOptions(), anywhere=anywhere,
     )  # fmt: skip
@@ -192,7 +192,7 @@ def moving(error: Error, **moves: int) -> tuple[FakeClock, MovingCalls, ReceiveL
     clock = FakeClock()
     calls = MovingCalls(clock, error, **moves)
     receiving = ReceiveLoop(
-        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        calls,  # type: ignore[arg-type]  # the part of RpcSimpleCalls that it uses
         group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
         options=SimpleOptions(timeout_ms=2_000),
     )  # fmt: skip
@@ -279,7 +279,7 @@ async def test_a_receive_at_a_silent_leader_goes_on_at_the_next_one(monkeypatch:
     monkeypatch.setattr("evenq.client.loops.consumers.receiving.PARKED_MS", 20)
     calls = Silent(FakeClock())
     receiving = ReceiveLoop(
-        calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+        calls,  # type: ignore[arg-type]  # the part of RpcSimpleCalls that it uses
         group="g", subscriptions={"t": FilterExpression()}, clock=SystemClock(), rng=random.Random(1),
         options=SimpleOptions(),
     )  # fmt: skip

@@ -75,7 +75,7 @@ async def subscribed(*first: str) -> AsyncIterator[tuple[FakeClock, Calls, LiteS
         return ["a:1", "b:1"]
 
     subscribing = LiteSubscriber(
-        calls,  # type: ignore[arg-type]  # the part of LiteCalls that it uses
+        calls,  # type: ignore[arg-type]  # the part of RpcLiteCalls that it uses
         group="g", topic="p", clock=clock, rng=random.Random(1), options=LiteOptions(), addresses=addresses,
         tell=tell, troubles=Troubles(clock, who="group g"),
     )  # fmt: skip

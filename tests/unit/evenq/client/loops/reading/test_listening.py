@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from evenq_proofs.received import received_message
 
-from evenq.client.core.reading.past_deliveries import PastDeliveries
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import PastDeliveries, ProcessQueue
 from evenq.client.loops.clients.user_code import NotCalled
 from evenq.client.loops.reading.listening import ListenerCalls
 from evenq.client.options import PushOptions

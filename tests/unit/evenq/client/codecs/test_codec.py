@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.client.codecs.json_codec import JsonCodec
+from evenq.client.codecs.codec import JsonCodec
 from evenq.errors import BadRequest, InvalidBody
 
 VALUES = st.recursive(

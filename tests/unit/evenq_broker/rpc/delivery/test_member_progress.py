@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.state.marks import MARKS_MAX, mark_of, marks_asked
+from evenq_broker.rpc.delivery.member_progress import MARKS_MAX, mark_of, marks_asked
 
 from evenq.errors import BadRequest
 

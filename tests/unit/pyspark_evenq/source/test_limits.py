@@ -1,7 +1,7 @@
 """How much one micro-batch takes."""
 
-from pyspark_evenq.options.limits import Limiter
 from pyspark_evenq.options.source import Limits
+from pyspark_evenq.source.stream import Limiter
 
 from evenq.model.queue import MessageQueue
 
