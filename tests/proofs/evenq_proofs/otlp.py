@@ -75,7 +75,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self._server.stop(None).wait()
 
     def _has(self, name: str, count: int) -> bool:
-        return sum(span.name == name for span in self.spans.values()) >= count
+        return bool(sum(span.name == name for span in self.spans.values()) >= count)
 
 
 def began(span: Any) -> int:
