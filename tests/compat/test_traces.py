@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -94,6 +95,20 @@ def classpath(lacking: Callable[[str], NoReturn]) -> str:
         lacking(str(error))
 
 
+def join(java: Peer, endpoint: str) -> None:
+    """Starts the push consumer; again, if the machine is so busy that the SDK gives up its first call."""
+    until = time.monotonic() + BEGIN_S
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        push = {"do": "push", "client": f"mail-{number}", "endpoint": endpoint, "group": "mail", "topic": "invoices"}
+        java.write(json.dumps(push))
+        java.wait(lambda _: len(java.of("done")) == number, seconds=BEGIN_S)  # noqa: B023 - called in this turn
+        if "error" not in java.of("done")[-1]:
+            return
+    pytest.fail(f"the consumer did not start: {java.of('done')[-1]}")
+
+
 @pytest.mark.slow
 def test_one_trace_leads_from_python_over_go_to_java(
     tmp_path: Path,
@@ -131,9 +146,7 @@ def test_one_trace_leads_from_python_over_go_to_java(
         log_path=tmp_path / "java.log", environment={**exported, "OTEL_SERVICE_NAME": "mail (Java)"},
     )  # fmt: skip
     keep(java)
-    push = {"do": "push", "client": "mail", "endpoint": endpoint, "group": "mail", "topic": "invoices"}
-    java.write(json.dumps(push))
-    java.wait(lambda said: any("done" in one for one in said), seconds=BEGIN_S)
+    join(java, endpoint)
     go.wait(lambda said: any("ready" in one for one in said), seconds=BEGIN_S)
 
     provider = TracerProvider(resource=Resource.create({"service.name": "shop (Python)"}))

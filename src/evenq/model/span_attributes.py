@@ -1,8 +1,9 @@
 """Names of span attributes, by the semantic conventions for messaging and for RocketMQ.
 
-The page is https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/. The SDK (`evenq.otel`) and the broker (`core.diagnosis.message_spans`) write the same names. They are here because the
-package of the conventions would be one more dependency, and its messaging part is not stable. `ATTEMPT` and `OUTCOME`
-are ours: the conventions have no attribute for the number of a delivery in RocketMQ, and none for its end.
+They are listed at https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/. The SDK (`evenq.otel`) and the
+broker (`core.diagnosis.message_spans`) write the same names. They are here because the package of the conventions would
+be one more dependency, and its messaging part is not stable. `ATTEMPT` and `OUTCOME` are ours: the conventions have no
+attribute for the number of a delivery in RocketMQ, and none for its end.
 """
 
 from __future__ import annotations

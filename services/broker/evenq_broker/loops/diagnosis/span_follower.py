@@ -89,7 +89,17 @@ class SpanFollower:
         while not self._closed:
             await self._runtime.clock.sleep_ms(ROUND_MS)
             async with self._turn:
-                await self._round()
+                try:
+                    await self._round()
+                except Exception:  # a fault of this loop must cost spans only, and not end the broker
+                    log.exception("messages since the last round have no spans; tracing continues with the next ones")
+                    self._skip()
+
+    def _skip(self) -> None:
+        trace = self._ledger.trace
+        assert trace is not None
+        self.missed += trace.added - self._position
+        self._position = trace.added
 
     async def _round(self, *, last: bool = False) -> None:
         """Handles what is new. `last`: also records of messages that are not committed."""

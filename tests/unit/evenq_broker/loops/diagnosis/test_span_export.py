@@ -40,7 +40,7 @@ def export_to(endpoint: str, **settings: Any) -> SpanExport:
 
 async def until(is_true: Any) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not is_true():
+        while not is_true():  # noqa: ASYNC110 - another thread changes it
             await asyncio.sleep(0.02)
 
 

@@ -127,6 +127,27 @@ async def test_a_queue_that_is_too_far_ahead_is_skipped_to_the_newest(stage: Any
     assert story.follower.missed == 3
 
 
+async def test_a_fault_costs_spans_and_neither_the_broker_nor_the_following_messages(
+    stage: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    story = await Story(stage).begin()
+
+    def broken(*_: object) -> None:
+        raise ValueError("a fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(span_follower, "traced_message", broken)
+        await story.send("lost")
+        [handle] = await story.receive()
+        await story.ack(handle)
+        assert await story.shown() == []
+    assert "tracing continues" in caplog.text
+    assert story.follower.missed > 0
+    await story.send("next")
+    assert await story.shown() == [("store t", None, None)]
+    assert not story.broker.runtime.failed.done()
+
+
 async def test_the_end_of_the_broker_reports_what_is_not_settled(stage: Any) -> None:
     story = await Story(stage).begin()
     await story.send()
