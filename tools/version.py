@@ -14,7 +14,7 @@ installed.
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import re
 import subprocess
 from pathlib import Path
@@ -77,7 +77,7 @@ def named(root: Path = ROOT) -> dict[str, set[str]]:
     }
 
 
-def begin_release(wanted: str, today: datetime.date, root: Path = ROOT) -> list[str]:
+def begin_release(wanted: str, today: dt.date, root: Path = ROOT) -> list[str]:
     """Writes a version into all files that name it; returns their paths. Raises ValueError, and then changes none."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
         raise ValueError(f"{wanted!r} is not a version; it must be MAJOR.MINOR.PATCH, for example 0.3.0")
@@ -114,4 +114,4 @@ if __name__ == "__main__":
     if options.new is None:
         print(version())
     else:
-        print("\n".join(begin_release(options.new, datetime.datetime.now(datetime.UTC).date())))
+        print("\n".join(begin_release(options.new, dt.datetime.now(dt.UTC).date())))

@@ -1,6 +1,6 @@
 """A package's version is its git tag's where there is one, and else what the code says."""
 
-import datetime
+import datetime as dt
 import re
 import subprocess
 
@@ -85,7 +85,7 @@ def project(tmp_path):
 
 
 def test_a_release_is_begun_in_every_file(project):
-    changed = tool.begin_release("7.8.9", datetime.date(2031, 2, 3), project)
+    changed = tool.begin_release("7.8.9", dt.date(2031, 2, 3), project)
     assert set(changed) == {*tool.PLACES, "CHANGELOG.md"}
     assert tool.named(project) == {path: {"7.8.9"} for path in tool.PLACES}
     assert "\n## [Unreleased]\n\n## [7.8.9] - 2031-02-03\n" in (project / "CHANGELOG.md").read_text()
@@ -99,5 +99,5 @@ def test_a_release_is_begun_in_every_file(project):
 def test_a_release_that_cannot_begin_changes_nothing(project, wanted, text):
     before = {path: (project / path).read_bytes() for path in [*tool.PLACES, "CHANGELOG.md"]}
     with pytest.raises(ValueError, match=text):
-        tool.begin_release(wanted, datetime.date(2031, 2, 3), project)
+        tool.begin_release(wanted, dt.date(2031, 2, 3), project)
     assert {path: (project / path).read_bytes() for path in before} == before
