@@ -163,7 +163,10 @@ class TransportSession:
         return waiting + group.troubles.retries_waiting
 
     def purge(self, queue: str) -> int:
-        """Skips all messages that wait; returns their number. Messages that workers hold are not affected."""
+        """Skips all messages that wait; returns their number.
+
+        Workers finish what they hold, but it is not delivered again if they die.
+        """
         topic = self.settings.names.topic_of(queue)
         try:
             waiting = self.size(queue)

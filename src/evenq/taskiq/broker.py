@@ -20,7 +20,7 @@ from typing import Any
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from evenq.aio import Admin, Producer, SimpleConsumer
-from evenq.client.core.reading.chunks import ChunkSizer
+from evenq.client.core.reading.chunks import TARGET_MS, ChunkSizer
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
 from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource
 from evenq.client.options import ProducerOptions, SimpleOptions
@@ -61,6 +61,8 @@ CLOSE_MS = 3_000
 """Longest wait of a shutdown for messages to give back, and for the last sends; taskiq ends a shutdown after 5 s."""
 WAITING_MS = 200
 """Longest wait of a received message for a free slot of the worker."""
+TAKEN_MS = 100
+"""A receive requests what the worker takes within this time, by its pace so far."""
 WAITED_FOR = (TopicNotFound, Forbidden, Unauthorized)
 """Errors that end without a restart of the worker, once an operator creates the topic or the grant."""
 
@@ -197,7 +199,7 @@ class EvenqBroker(AsyncBroker):
                 if returning.done():
                     sizes.learn(1, WAITING_MS)
                 returning.cancel()
-                sizes.learn(count, self._clock.monotonic_ms() - began_ms)
+                sizes.learn(count, (self._clock.monotonic_ms() - began_ms) * TARGET_MS / TAKEN_MS)
         finally:
             if returning is not None:
                 returning.cancel()

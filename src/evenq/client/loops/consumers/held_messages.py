@@ -301,7 +301,7 @@ class HeldMessages:
                 held.message = await source.consumer.change_invisible(held.message, self._invisible_ms)
             except InvalidReceiptHandle as error:
                 log.warning(
-                    "%s: message %s was delivered to another worker too, because its invisible time ended: %s",
+                    "%s: message %s may be delivered to another worker too, its task has not ended: %s",
                     source.who,
                     held.message.message_id,
                     error,
