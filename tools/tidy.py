@@ -51,6 +51,7 @@ DEEP_MODULES = frozenset(
         "spark/pyspark_evenq/sink/staging.py",
         "spark/pyspark_evenq/source/scanning.py",
         "src/evenq/allocation/sticky.py",
+        "src/evenq/client/loops/consumers/held_messages.py",
         "src/evenq/client/loops/consumers/iterating.py",
         "src/evenq/celery/broadcasts.py",
         "src/evenq/celery/deliveries.py",
