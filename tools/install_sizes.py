@@ -1,8 +1,8 @@
 """What each extra adds to an installation: packages and MB, as a table of docs/start/install.md.
 
 `make sizes` writes the table; `python tools/install_sizes.py` prints it. It reads the packages that are installed
-beside it (`make dev` installs all extras, at the pinned versions), so the figures are those of this Python and
-platform. Bytecode is not counted: pip compiles it after the download.
+beside it (`make dev` installs all extras, pinned), so the figures are those of this Python and platform.
+Bytecode is not counted: pip compiles it after the download.
 """
 
 from __future__ import annotations
