@@ -9,6 +9,7 @@ Always true: one of `_returned` and `_raised` is called, once, and no step runs 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from asyncio import tasks
 from collections.abc import Coroutine
 from contextvars import Context, copy_context
@@ -19,7 +20,7 @@ _enter_task: Any = tasks._enter_task  # noqa: SLF001
 _leave_task: Any = tasks._leave_task  # noqa: SLF001
 
 
-class EagerTask:
+class EagerTask(ABC):
     """Base of a call; belongs to one loop."""
 
     __slots__ = ("__weakref__", "_cancel_requests", "_context", "_coroutine", "_loop", "_must_cancel", "_waiting")
@@ -38,11 +39,11 @@ class EagerTask:
         self._context = copy_context()
         self._context.run(self._step)
 
-    def _returned(self, result: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _returned(self, result: Any) -> None: ...
 
-    def _raised(self, error: BaseException) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _raised(self, error: BaseException) -> None: ...
 
     # ---------------------------------------------------------------------------- asyncio's interface of a current task
 

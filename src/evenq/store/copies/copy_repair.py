@@ -5,6 +5,7 @@ The bytes come from another copy and were checked by `log_damage.fault_of`. The 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from evenq.store.log.segment import path_of, segment_of
 T = TypeVar("T")
 
 
-class CopyRepair:
+class CopyRepair(ABC):
     """Mixin of `LogCopy` for repairs; the copy creates the parts."""
 
     _disk: Disk
@@ -25,12 +26,12 @@ class CopyRepair:
     _end: int
 
     @property
+    @abstractmethod
     def start(self) -> int:
         """First log offset that the log still has."""
-        raise NotImplementedError
 
-    async def _run(self, job: Callable[[], T]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def _run(self, job: Callable[[], T]) -> T: ...
 
     async def rewrite(self, start: int, data: bytes) -> None:
         """Writes whole records, checked by `log_damage.fault_of`, over damaged ones; all of them are committed and lie

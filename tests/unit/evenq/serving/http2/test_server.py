@@ -145,7 +145,7 @@ async def test_a_unix_socket_serves_and_one_in_use_is_named(loop_factory: Any, t
             assert port == 0
             assert await asyncio.to_thread(called, path, "/s/Echo") == b"x"
             assert service.calls[0].peer == "unix:"
-            with pytest.raises(errors.SettingsError, match="another path"):
+            with pytest.raises(errors.PortInUse, match="another path"):
                 await Http2Server({}, clock=SystemClock()).start(path, 0)
 
 
