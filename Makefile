@@ -70,7 +70,8 @@ arch: dev ## write code | check the allowed imports between packages
 tidy: dev ## write code | check sizes, names, stubs, reference pages and diagrams
 	$(BIN)/python tools/tidy.py && $(BIN)/python tools/prose.py --check && $(BIN)/python tools/gen_protos.py --check && $(BIN)/python tools/gen_reference.py --check && $(BIN)/python tools/gen_spark_options.py --check && $(BIN)/python tools/gen_architecture.py --check && $(BIN)/python tools/gen_cookbook.py --check && $(BIN)/python tools/gen_guarantees.py --check
 
-UNIT := tests/unit tests/spec tests/storage tests/sim
+# Simulations take minutes: first, so that none is left when the other workers have nothing to do.
+UNIT := tests/sim tests/unit tests/spec tests/storage
 
 # `slow` marks long tests that rarely fail. CI sets EVENQ_TEST_ALL and runs them, too.
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
