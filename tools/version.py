@@ -29,6 +29,7 @@ PLACES = {
     "helm/evenq/Chart.yaml": r"(?:(?<=^version: )|(?<=^appVersion: )).+$",
     "docker/Dockerfile": IMAGE,
     "docker/README.md": IMAGE,
+    "docs/guides/tracing.md": IMAGE,
     "docs/guides/spark_places.md": IMAGE,
     "spark/examples/kubernetes/late_flights.yaml": IMAGE,
 }

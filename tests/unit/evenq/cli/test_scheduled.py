@@ -24,7 +24,7 @@ def test_messages_that_wait_are_a_table_or_json(run: Any) -> None:
     assert (request.topic, request.max) == ("calls", 5)
     assert "id1" in out
     assert "\x1b[31m" not in out
-    assert "Older messages wait, too" in error
+    assert "Later messages wait, too" in error
     _, out, _, _ = run("message scheduled --json", ListScheduled=waiting())
     [one] = json.loads(out)
     assert (one["recall_handle"], one["due_ms"], one["keys"]) == ("d1.a.00", 1_700_000_000_000, "k")

@@ -130,7 +130,7 @@ async def test_a_list_that_is_not_whole_says_what_it_lacks(waiting: Waiting, mon
     returns(monkeypatch, "list_scheduled", ScheduledView(messages=(one,), more=True, silent=("b",)))
     page = (await browser.get("/scheduled")).text
     assert "No answer from b: the result lacks the messages that wait there." in words(page)
-    assert "older ones wait, too" in page
+    assert "later ones wait, too" in page
     assert rows(page)[1].startswith("unknown now calls its time without id")
     assert "/recall?" not in page, "without a handle"
     returns(monkeypatch, "list_scheduled", ScheduledView(messages=(), more=False, silent=("b",)))
