@@ -181,8 +181,8 @@ def texts(descriptor: Any, path: str = "", seen: tuple[str, ...] = ()) -> Iterat
     for one in descriptor.fields:
         if one.type == one.TYPE_STRING:
             yield path + one.name, one.full_name
-        elif field.message_type is not None and field.message_type.full_name not in seen:
-            yield from texts(field.message_type, f"{path}{field.name}.", (*seen, field.message_type.full_name))
+        elif one.message_type is not None and one.message_type.full_name not in seen:
+            yield from texts(one.message_type, f"{path}{one.name}.", (*seen, one.message_type.full_name))
 
 
 def test_each_text_that_clients_send_is_kept_within_a_bound_or_bounded_elsewhere() -> None:
