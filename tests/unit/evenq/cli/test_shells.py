@@ -54,7 +54,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "or:ders.txt").touch()
     (tmp_path / "two words.txt").touch()
-    change_contexts(contexts_path(os.environ), lambda _: Contexts(contexts={"prod-eu": ClusterContext(endpoint="q:8081")}))
+    change_contexts(
+        contexts_path(os.environ), lambda _: Contexts(contexts={"prod-eu": ClusterContext(endpoint="q:8081")})
+    )
     return tmp_path
 
 
