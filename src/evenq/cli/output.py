@@ -82,8 +82,8 @@ class Page:
 
     facts: Mapping[str, Scalar | list[str]]
     listings: Sequence[Listing] = ()
-    sentence: str = ""
-    """Printed instead of the facts, for people only."""
+    sentence: str | Sequence[str] = ""
+    """Printed instead of the facts, for people only: one line or several. A line break inside a line is escaped."""
     names: str = ""
     """Result of `-o name`: the key of a fact, or of a listing and its column, `queues.owner` (without: its first
     one). Empty: the first fact, or the first listing of a page without facts."""
@@ -212,7 +212,8 @@ def print_page(page: Page, output: Output = Output.TABLE) -> None:
         return
     out = console()
     if page.sentence:
-        out.print(page.sentence)
+        for line in [page.sentence] if isinstance(page.sentence, str) else page.sentence:
+            out.print(line)
     elif page.facts:
         from rich.text import Text
 
