@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from evenq.errors import BadRequest
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -38,7 +40,7 @@ class RecallHandler:
     def _must_be_recalled_before(self, timer_id: int, due_ms: int) -> None:
         if due_ms <= self._runtime.clock.now_ms():
             raise BadRequest(
-                f"the message was due at {due_ms} ms since the epoch: it is too late to recall it. It is delivered, "
+                f"the message was due at {_utc(due_ms)}: it is too late to recall it. It is delivered, "
                 "unless it was recalled before"
             )
         stats = self._ledger.store.stats
@@ -47,3 +49,8 @@ class RecallHandler:
                 "the message is older than the log that the broker keeps, so this handle cannot recall it any more; it "
                 "will be delivered"
             )
+
+
+def _utc(at_ms: int) -> str:
+    """Returns the time as people read it; the broker's own time zone would mislead clients elsewhere."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
