@@ -109,8 +109,8 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
         if isinstance(error, AccessPointSilent):
             if "timed out" in str(error):  # gRPC's text: something accepted the connection and then sent nothing
                 return (
-                    f"{options.endpoint}{_of_context(options)} accepted a connection and did not answer in time. It may "
-                    "be busy: try again; if it is not an evenq server, name one with --endpoint HOST:PORT"
+                    f"{options.endpoint}{_of_context(options)} accepted a connection and did not answer in time. It "
+                    "may be busy: try again; if it is not an evenq server, name one with --endpoint HOST:PORT"
                 )
             return (
                 f"no server answers at {options.endpoint}{_of_context(options)}; start one with `evenq up`, or name "

@@ -14,7 +14,6 @@ from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import GroupDetails, filter_text
 from evenq.runtime.clock import SystemClock
 
-
 _TROUBLES = ("ordered", "oldest_unread_s", "waiting_for_retry", "given_back", "timed_out", "dead_letters")
 """Facts that `group show` prints only if they are not 0."""
 
