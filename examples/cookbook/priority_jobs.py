@@ -20,11 +20,13 @@ JOBS = [("tidy up", 0), ("put out the fire", 9), ("make coffee", 3)]
 
 def main() -> None:
     with evenq.Admin() as admin:
-        admin.create_topic("jobs", message_type="PRIORITY")
+        admin.create_topic("urgent-jobs", message_type="PRIORITY")
     with evenq.Producer() as producer:
         for job, priority in JOBS:
-            producer.send(evenq.Message(topic="jobs", body=job.encode(), priority=priority))
-    with evenq.SimpleConsumer(group="workers", subscriptions={"jobs": "*"}, start_from="FIRST") as consumer:
+            producer.send(evenq.Message(topic="urgent-jobs", body=job.encode(), priority=priority))
+    with evenq.SimpleConsumer(
+        group="urgent-workers", subscriptions={"urgent-jobs": "*"}, start_from="FIRST"
+    ) as consumer:
         done = 0
         while done < len(JOBS):
             for message in consumer.receive(1, wait_ms=10_000):

@@ -127,7 +127,7 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     ann = start(worker.at(endpoint), "ann")
     wait_for(lambda: "billing" in shell("evenq group list"), True)
     owners_are(shell, ann=8)
-    type_until("watch -n 1 evenq group show billing")
+    type_until("evenq group show billing --watch")
     type_until("python worker.py ben")
     ben = start(worker.at(endpoint), "ben")
     owners_are(shell, ann=4, ben=4)

@@ -17,7 +17,7 @@ from evenq.cli.output import complain
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.routes.access_points import ONE_ADDRESS
-from evenq.errors import ConnectionFailed, Error, Unauthorized
+from evenq.errors import ConnectionFailed, Error, RequestTimeout, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
 from evenq.runtime.quiet_grpc import quiet_grpc
 
@@ -107,10 +107,17 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
         from evenq.client.rpc.transport import AccessPointSilent
 
         if isinstance(error, AccessPointSilent):
+            if "timed out" in str(error):  # gRPC's text: something accepted the connection and then sent nothing
+                return (
+                    f"{options.endpoint}{_of_context(options)} accepted a connection and did not answer in time. It "
+                    "may be busy: try again; if it is not an evenq server, name one with --endpoint HOST:PORT"
+                )
             return (
                 f"no server answers at {options.endpoint}{_of_context(options)}; start one with `evenq up`, or name "
                 f"another with --endpoint HOST:PORT{getattr(options, 'silent_hint', '')}"
             )
+    if isinstance(error, RequestTimeout) and "did not answer" in str(error) and hasattr(options, "timeout"):
+        return f"{error}. The server may be busy: try again, or use --timeout {3 * options.timeout}"
     if (
         isinstance(error, Unauthorized) and "x-mq-date-time" not in error.message
     ):  # such an error is about a clock, not about keys

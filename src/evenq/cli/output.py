@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ class Listing:
     rows: Sequence[Sequence[Scalar]]
     title: str = ""
     empty: str = "none"
-    """Printed instead of a table without rows."""
+    """Printed instead of a table without rows; "": nothing."""
 
     def as_rows(self) -> list[dict[str, Scalar]]:
         """Returns the rows as objects."""
@@ -82,8 +82,12 @@ class Page:
 
     facts: Mapping[str, Scalar | list[str]]
     listings: Sequence[Listing] = ()
-    sentence: str = ""
-    """Printed instead of the facts, for people only."""
+    sentence: str | Sequence[str] = ""
+    """Printed instead of the facts, for people only: one line or several. A line break inside a line is escaped."""
+    tables_first: bool = False
+    """The facts are printed below the tables, and without those that are 0 and in `zeros_left_out`: the tables stay
+    visible in a terminal of 24 lines. `-o wide` prints all facts."""
+    zeros_left_out: Collection[str] = ()
     names: str = ""
     """Result of `-o name`: the key of a fact, or of a listing and its column, `queues.owner` (without: its first
     one). Empty: the first fact, or the first listing of a page without facts."""
@@ -212,15 +216,24 @@ def print_page(page: Page, output: Output = Output.TABLE) -> None:
         return
     out = console()
     if page.sentence:
-        out.print(page.sentence)
-    elif page.facts:
-        from rich.text import Text
-
-        width = max(len(key) for key in page.facts)
-        for key, value in page.facts.items():
-            out.print(Text(f"{key.replace('_', ' '):<{width}}  ", "bold"), _cell(value), sep="")
+        for line in [page.sentence] if isinstance(page.sentence, str) else page.sentence:
+            out.print(line)
+    elif page.facts and not page.tables_first:
+        _print_facts(out, page.facts)
+    wide = output is Output.WIDE
     for listing in page.listings:
-        _print_listing(out, listing, wide=output is Output.WIDE)
+        _print_listing(out, listing, wide=wide)
+    if page.tables_first:
+        left_out = () if wide else page.zeros_left_out
+        _print_facts(out, {key: value for key, value in page.facts.items() if value or key not in left_out})
+
+
+def _print_facts(out: Console, facts: Mapping[str, Scalar | list[str]]) -> None:
+    from rich.text import Text
+
+    width = max(len(key) for key in facts)
+    for key, value in facts.items():
+        out.print(Text(f"{key.replace('_', ' '):<{width}}  ", "bold"), _cell(value), sep="")
 
 
 def _print_listing(out: Console, listing: Listing, *, wide: bool) -> None:
@@ -228,6 +241,8 @@ def _print_listing(out: Console, listing: Listing, *, wide: bool) -> None:
     from rich.table import Table
 
     if not listing.rows:
+        if not listing.empty:
+            return
         out.print(f"{listing.title + ': ' if listing.title else ''}{listing.empty}")
         return
     table = Table(

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import IO, Any
 
-from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
+from evenq.cli.output import Column, Listing, Page, print_lines, print_page, progress_bar
 from evenq.cli.values import future_ms
 from evenq.client.topic_shape import TopicShape, settled_shape_of, shape_of
 from evenq.errors import BadRequest, Error
@@ -136,11 +136,12 @@ def _report(
     rows = [(broker, queue if queue >= 0 else None, count) for (broker, queue), count in sorted(landed.items())]
     facts: dict[str, Any] = {"topic": options.topic, "sent": sent, "failed": len(failures)}
     sentence = f"Sent {sent:,} message{'s' * (sent != 1)} to {options.topic}."
+    recall = ""
     if sent == 1:
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
         if "recall_handle" in first:
-            sentence += f" To recall it: evenq message recall {options.topic} {first['recall_handle']}"
+            recall = f"evenq message recall {options.topic} {first['recall_handle']}"
     if made is not None and made.kind:
         facts["created"] = made.sentence(options.topic)
         sentence = f"{sentence} It {made.sentence(options.topic)}."
@@ -154,6 +155,8 @@ def _report(
             ),
             options.output,
         )
+        if recall and not options.output.for_programs:
+            print_lines("To recall it:", recall)  # alone on its line: users copy it
     if failures and isinstance(failures[0], Error):
         raise failures[0]
     if failures:

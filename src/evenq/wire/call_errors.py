@@ -99,7 +99,8 @@ def no_answer(address: str, method: str, reason: str) -> errors.ConnectionFailed
     """Returns the error for a server that does not answer, or closed the connection."""
     call = method.rpartition("/")[2]
     return errors.ConnectionFailed(
-        f"no evenq server answers at {address} ({call}: {reason}); is it running, and is host:port right?"
+        f"no evenq server answers at {address} ({call}: {reason}); is it running (`evenq up` starts one), and is "
+        "host:port right?"
     )
 
 

@@ -108,8 +108,9 @@ def restore(options: argparse.Namespace) -> None:
     asyncio.run(settle(folder, name, key, clock=SystemClock()))
     print_page(Page(facts=_facts(plan, manifest, folder, restored)), options.output)
     if not options.output.for_programs:
+        console().print()
         console().print(
-            f"\nStart broker {name} with this folder in a new cluster; start other copies of its group empty. "
+            f"Start broker {name} with this folder in a new cluster; start other copies of its group empty. "
             "Retention counts from the time of storing: if messages are old, raise store.retention_ms first.",
         )
 

@@ -14,6 +14,9 @@ from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import GroupDetails, filter_text
 from evenq.runtime.clock import SystemClock
 
+_TROUBLES = ("ordered", "oldest_unread_s", "waiting_for_retry", "given_back", "timed_out", "dead_letters")
+"""Facts that `group show` prints only if they are not 0."""
+
 
 def create(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
@@ -115,6 +118,7 @@ def _page(name: str, details: GroupDetails) -> Page:
             for expression, client_ids in one.filters
         ],
         title="Different filters (messages excluded by one member are skipped for all)",
+        empty="",
     )
     return Page(
         facts={
@@ -136,6 +140,8 @@ def _page(name: str, details: GroupDetails) -> Page:
             _queues(details),
             differing,
         ],
+        tables_first=True,
+        zeros_left_out=_TROUBLES,
     )
 
 

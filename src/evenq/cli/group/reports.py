@@ -171,9 +171,11 @@ def _diagnosis(group: str, view: DiagnosisView, *, full: bool) -> Page:
         columns = tuple(Column(key, key) for key in keys)
         rows = [tuple(getattr(one, key) for key in keys) for one in view.findings]
         return Page(facts=facts, listings=[Listing(key="findings", columns=columns, rows=rows)])
-    looked = f"{view.members} members and {view.queues} queues at {', '.join(view.brokers)}"
-    number = len(view.findings)
-    lines = [f"{group}: {number or 'no'} finding{'s' * (number != 1)}, {looked}; {view.decides}"]
+    looked = [_counted(view.members, "member")] if view.members else []
+    looked.append(f"{_counted(view.queues, 'queue')} at {', '.join(view.brokers)}")
+    decides = view.decides if view.members else "no member is connected"  # so nobody gets the queues
+    found = _counted(len(view.findings), "finding") if view.findings else "no findings"
+    lines = [f"{group}: {found}, {' and '.join(looked)}; {decides}"]
     for one in view.findings:
         lines += [
             "",
@@ -182,4 +184,8 @@ def _diagnosis(group: str, view: DiagnosisView, *, full: bool) -> Page:
             f"  {one.fix}:",
             f"    {one.command}",
         ]
-    return Page(facts=facts, sentence="\n".join(lines))
+    return Page(facts=facts, sentence=lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

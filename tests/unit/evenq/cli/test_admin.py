@@ -59,6 +59,27 @@ def test_nobody_there_names_the_next_command(monkeypatch, capsys):
     assert "no server answers at h:1; start one with `evenq up`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ConnectionFailed("connection attempt timed out before receiving SETTINGS frame"),
+            "h:1 accepted a connection and did not answer in time. It may be busy: try again",
+        ),
+        (
+            RequestTimeout("h:1 did not answer ListTopics within 10000 ms"),
+            "h:1 did not answer ListTopics within 10000 ms. The server may be busy: try again, or use --timeout 30",
+        ),
+    ],
+)
+def test_a_server_that_is_busy_is_not_reported_as_absent(monkeypatch, capsys, error, said):
+    monkeypatch.setattr(ClientContext, "open_net", lambda _: ScriptNet(ListTopics=error))
+    assert main(["topic", "list", "--endpoint", "h:1"]) != 0
+    output = capsys.readouterr().err
+    assert said in output
+    assert "start one" not in output
+
+
 def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker():
     response = admin_pb2.CreateTopicResponse()
     response.placements.add(broker_name="broker-a")

@@ -178,6 +178,25 @@ def test_only_one_module_of_the_command_line_writes_to_the_terminal():
     assert {entry.partition(":")[0] for entry in found} <= set(WRITES_ITSELF), found
 
 
+def test_no_text_of_the_command_line_has_a_line_break_which_would_be_printed_as_an_escape():
+    folder = Path(output.__file__).parent
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="print") | ast.Name(id="complain"), args=values):
+                    pass
+                case ast.Call(func=ast.Name(id="print_lines"), args=values) if not node.keywords:
+                    pass
+                case ast.keyword(arg="sentence", value=value):
+                    values = [value]
+                case _:
+                    continue
+            parts = [part for value in values for part in ast.walk(value) if isinstance(part, ast.Constant)]
+            found += [f"{path.name}:{part.lineno}" for part in parts if "\n" in str(part.value)]
+    assert not found
+
+
 ID = "01A2B3C4D5E6F708192A3B4C5D6E7F8091"
 MEMBER = "worker-6d5f9c7b8-x2x7p@7@1@2f4k8a"
 

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections import Counter
 
 import pytest
 
@@ -111,3 +112,12 @@ def test_a_property_keeps_what_follows_its_first_equals_sign(capsys):
         with pytest.raises(SystemExit):
             make_parser().parse_args(["produce", "t", *words])
     assert "write NAME=VALUE, as in region=eu" in capsys.readouterr().err
+
+
+def test_the_command_that_recalls_a_message_has_a_line_of_its_own(capsys):
+    options = make_parser().parse_args(["produce", "t", "--body", "x", "--delay", "30s"])
+    produce._report(options, Counter({("a", 0): 1}), {"message_id": "01", "recall_handle": "h"}, [], None)
+    assert capsys.readouterr().out.splitlines()[-2:] == ["To recall it:", "evenq message recall t h"]
+    options = make_parser().parse_args(["produce", "t", "--body", "x", "--delay", "30s", "--json"])
+    produce._report(options, Counter({("a", 0): 1}), {"message_id": "01", "recall_handle": "h"}, [], None)
+    assert "To recall" not in capsys.readouterr().out

@@ -19,7 +19,7 @@ from evenq.wire.call_errors import CODE_TRAILER, call_error, grpc_call_error, la
         (12, "", errors.Unsupported, "right port"),
         (13, "boom", errors.InternalError, "boom"),
         (13, "RST_STREAM with PROTOCOL_ERROR", errors.ConnectionFailed, "RST_STREAM"),
-        (14, "gone", errors.ConnectionFailed, "is it running"),
+        (14, "gone", errors.ConnectionFailed, "is it running (`evenq up` starts one)"),
         (16, "who", errors.Unauthorized, "who"),
         (99, "odd", errors.ConnectionFailed, "odd"),
     ],

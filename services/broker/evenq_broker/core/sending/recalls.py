@@ -47,7 +47,8 @@ class Recalls:
         fields, name = data[: _FIELDS.size], data[_FIELDS.size + _CHECKSUM_BYTES :]
         if not name or data[_FIELDS.size : -len(name)] != self._checksum(fields + name):
             raise BadRequest(
-                f"the recall handle {text[:40]!r} was not made by this broker; use the one that SendMessage answered"
+                f"the recall handle {text[:40]!r} was not made by this broker; use the handle that `evenq produce` or "
+                "send() returned"
             )
         topic_id, timer_id, due_ms = _FIELDS.unpack(fields)
         return Recall(topic_id, timer_id, due_ms, name.decode())

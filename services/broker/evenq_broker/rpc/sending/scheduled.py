@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 from evenq.errors import BadRequest, TopicNotFound
 from evenq.model import TopicConfig
@@ -58,7 +59,7 @@ class RecallHandler:
     def _must_be_recalled_before(self, timer_id: int, due_ms: int) -> None:
         if due_ms <= self._runtime.clock.now_ms():
             raise BadRequest(
-                f"the message was due at {due_ms} ms since the epoch: it is too late to recall it. It is delivered, "
+                f"the message was due at {_utc(due_ms)}: it is too late to recall it. It is delivered, "
                 "unless it was recalled before"
             )
         stats = self._ledger.store.stats
@@ -159,3 +160,8 @@ def _permitted(response: admin_pb2.ListScheduledResponse, context: RpcContext) -
         del response.messages[:]
         response.messages.extend(kept)
     return response
+
+
+def _utc(at_ms: int) -> str:
+    """Returns the time as people read it; the broker's own time zone would mislead clients elsewhere."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

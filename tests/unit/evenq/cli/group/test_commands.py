@@ -62,6 +62,26 @@ def test_show_tells_members_filters_and_queues_in_order(run):
     assert [(one["filter"], one["members"]) for one in output["differing_filters"]] == [("new", "m1"), ("*", "m2")]
 
 
+def test_show_prints_the_tables_first_and_only_what_is_not_zero(run):
+    response = details()
+    del response.differing_filters[:]
+    response.summary.max_attempts, response.troubles.dead_letters = 17, 2  # 2 is printed, a 0 is not
+    for number in range(2, 8):
+        response.queues.add(queue=common_pb2.Queue(topic="a", broker_name="x", queue_id=number), owner="m1")
+    for name in ("m2", "m3"):
+        response.members.add(client_id=name, language="PYTHON")
+    _, out, _, _ = run("group show billing", DescribeGroup=response)
+    lines = out.splitlines()
+    assert lines[0].startswith("Members")
+    last_queue = max(number for number, line in enumerate(lines) if "x/7" in line)
+    assert last_queue < 24, "visible in a terminal of 24 lines"
+    facts = [line.split("  ")[0] for line in lines[last_queue + 1 :] if line.strip()]
+    assert facts == ["group", "max attempts", "strategy", "retry", "balance", "lag", "dead letters"]
+    assert "filters" not in out
+    _, out, _, _ = run("group show billing -o wide", DescribeGroup=response)
+    assert "waiting for retry" in out
+
+
 def test_the_lag_is_unknown_while_a_broker_is_silent_and_its_name_is_said(run):
     response, listed = details(), admin_pb2.ListGroupsResponse()
     response.summary.silent.append("broker-b")

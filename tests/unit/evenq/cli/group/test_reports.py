@@ -62,3 +62,23 @@ def test_doctor_says_by_its_exit_code_whether_something_is_wrong(run):
     code, out, _, calls = run("group doctor g --json", DiagnoseGroup=sick)
     assert (code, json.loads(out)["findings"][0]["command"]) == (1, "evenq x")
     assert diagnosis_pb2.DiagnoseGroupRequest.FromString(calls[0][1]).group == "g"
+
+
+def test_doctor_prints_each_part_of_a_finding_on_a_line_and_escapes_what_others_wrote(run):
+    sick = diagnosis_pb2.DiagnoseGroupResponse(members=1, queues=1, brokers=["a", "b"], decides="x decides")
+    sick.findings.add(kind="STUCK", severity="ERROR", subject="t a/0", seen="m\n1", fix="restart it", command="evenq x")
+    _, out, _, _ = run("group doctor g", DiagnoseGroup=sick)
+    assert out.splitlines() == [
+        "g: 1 finding, 1 member and 1 queue at a, b; x decides",
+        "",
+        "ERROR STUCK t a/0",
+        r"  m\n1",
+        "  restart it:",
+        "    evenq x",
+    ]
+
+
+def test_doctor_names_no_owner_of_the_queues_of_a_group_without_members(run):
+    empty = diagnosis_pb2.DiagnoseGroupResponse(queues=8, brokers=["a"], decides="the rebalancer gives all to each")
+    _, out, _, _ = run("group doctor g", DiagnoseGroup=empty)
+    assert out == "g: no findings, 8 queues at a; no member is connected\n"

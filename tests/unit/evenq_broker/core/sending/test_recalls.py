@@ -18,7 +18,9 @@ def test_a_handle_names_its_message_and_its_broker() -> None:
 
 @pytest.mark.parametrize("text", ["", "d1.broker-a.", "d1.broker-a.zz", "d1.broker-b.00", "d1.broker-a." + "00" * 60])
 def test_what_is_no_handle_of_ours_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="was not made by this broker"):
+    with pytest.raises(
+        BadRequest, match=r"was not made by this broker; use the handle that `evenq produce` or send\(\) returned"
+    ):
         OURS.read(text)
 
 

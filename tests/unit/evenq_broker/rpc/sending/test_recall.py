@@ -1,5 +1,6 @@
 """Delayed messages: not before their time, then once; taken back before it; all of it across a restart."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ async def test_a_recalled_message_never_comes_and_recalling_twice_is_ok(stage: A
     late = await recall(stage, entries[1].recall_handle)
     assert late.status.code == BAD_REQUEST
     assert "too late" in late.status.message
+    assert re.search(r"was due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", late.status.message)
 
 
 @pytest.mark.parametrize(("handle", "topic"), [("", "t"), ("d1.a.00", "t"), ("e1.a.00", "t"), (None, "other")])
