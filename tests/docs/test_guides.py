@@ -117,7 +117,7 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     def type_until(last):
         for command in at:
             if command.startswith("evenq ") and not command.startswith("evenq up"):
-                shell(command)
+                shell(command.removesuffix(" --watch"))  # which runs until Ctrl-C
             if command == last:
                 return
         pytest.fail(f"the page has no line {last!r}")
