@@ -158,9 +158,7 @@ class TransportSession:
             group = self._admin.describe_group(topic)
         except (NotFound, *REFUSED):
             return 0
-        # Brokers count a message that was returned among those in flight until it is delivered again.
-        waiting = sum(max(0, queue.lag - queue.inflight) for queue in group.queues if queue.queue.topic == topic)
-        return waiting + group.troubles.retries_waiting
+        return sum(max(0, queue.lag - queue.inflight) for queue in group.queues if queue.queue.topic == topic)
 
     def purge(self, queue: str) -> int:
         """Skips all messages that wait; returns their number.
