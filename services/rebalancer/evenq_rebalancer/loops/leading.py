@@ -1,7 +1,8 @@
 """Runner of one candidate: carries out the commands of `core/election.py` on any lease with compare-and-set.
 
 `began` and `ended` are called on the loop, alternately. `leads()` is called before each answer and publication, because
-a paused process notices its pause only afterwards. Each kind of failure of the lease is logged once until a call goes well.
+a paused process notices its pause only afterwards. Each kind of failure of the lease is logged once until a call
+succeeds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Kubernetes watch: passes pods of the namespace and nodes to `core/topology.py`.
 
 Two daemon threads, for pods and for nodes, list and then watch; they list again when the watch is too far behind (410).
-Each event goes to the loop, which alone owns the `Topology`. Without permission (RBAC) or Kubernetes one warning is
-logged, zones stay as they are, and the threads try again every `FORBIDDEN_RETRY_S` or `RETRY_S`.
+Each event goes to the loop, which alone owns the `Topology`. Without permission (RBAC) or Kubernetes one warning of
+each kind is logged, zones stay as they are, and the threads try again every `FORBIDDEN_RETRY_S` or `RETRY_S`.
 """
 
 from __future__ import annotations
