@@ -82,8 +82,9 @@ class Traffic:
             while not self._ends.is_set():
                 try:
                     for message in consumer.receive(32, invisible_ms=10_000, wait_ms=2_000):
-                        consumer.ack(message)
+                        # Before the ack: if only its answer is lost, the message is not delivered again.
                         self.received.add(message.body)
+                        consumer.ack(message)
                 except Error:
                     time.sleep(0.1)
 

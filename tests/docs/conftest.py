@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = "127.0.0.1:8081"
 """The access point that the pages print."""
-CLIENT = re.compile(r"(evenq\.(?:aio\.)?(?:Admin|Producer|PullConsumer|PushConsumer|SimpleConsumer)\()")
+CLIENT = re.compile(r"(evenq\.(?:aio\.)?(?:Admin|Producer|\w*Consumer)\()")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
