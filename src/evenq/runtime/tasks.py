@@ -1,4 +1,7 @@
-"""Tasks with names and guards. Each program has one top-level `asyncio.TaskGroup`, which owns all other tasks."""
+"""Tasks with names and guards, and writes to transports.
+
+Each program has one top-level `asyncio.TaskGroup`, which owns all other tasks.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from evenq.errors import Error
@@ -65,3 +68,15 @@ def let_threads_run() -> None:
     so the thread may wait for tens of turns.
     """
     time.sleep(REST_S)
+
+
+def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
+    """Writes `parts` in order. uvloop does not copy them.
+
+    `writelines` of asyncio's own sockets does not pause the protocol at the high-water mark in Python 3.12.0 to 3.12.8
+    and 3.13.0 to 3.13.1 (CVE-2024-12254): a peer that does not read would fill the memory. In 3.11 it joins, too.
+    """
+    if isinstance(transport, asyncio.Transport):  # uvloop's is not
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(parts)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import spawn, write_parts
 from evenq.wire.addresses import host_and_port
 from evenq.wire.blocking_socket import CONNECT_MS, NEXT_PLACE_MS, PLACES_MAX, Lost, Unreachable, new_socket
 from evenq.wire.call_errors import call_error, no_answer
@@ -233,7 +233,7 @@ class _DuplexSocket(asyncio.Protocol):
         if sum(map(len, parts)) <= JOINED_BYTES:
             transport.write(b"".join(parts))
         else:
-            transport.writelines(parts)
+            write_parts(transport, parts)
 
     def _lose(self, reason: str) -> None:
         """Aborts the connection, and wakes the waiting caller with `reason`."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import write_parts
 from evenq.serving.http2.addresses import Address
 from evenq.serving.http2.backpressure import WRITE_BYTES, Backpressure
 from evenq.serving.http2.calls import Call, Method
@@ -231,7 +232,7 @@ class Http2Protocol(asyncio.Protocol):
             output = core.take_parts(pressure.write_bytes)
             if not output:
                 break
-            self._transport.writelines(output)
+            write_parts(self._transport, output)
         # Answers of unary calls cannot wait for room, so the connection ends.
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
             self._stalled("connection_unread_bytes_max")

@@ -39,7 +39,7 @@ from evenq.console.group_changes import OffsetChange, kind_of, time_of
 from evenq.console.settings import ConsoleSettings
 from evenq.errors import BadRequest, GroupNotFound
 from evenq.model import BrokerAddress, Message, MessageQueue
-from evenq.runtime.clock import FakeClock, SystemClock
+from evenq.runtime.clock import FakeClock
 from tests.unit.evenq_broker.conftest import know
 
 HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
@@ -205,9 +205,7 @@ async def test_a_page_of_500_groups_calls_describe_for_its_rows_only_and_eight_a
 
     monkeypatch.setattr(Admin, "describe_group", describe)
     browser = await pages.console()
-    begin_ms = SystemClock().monotonic_ms()
     page = await browser.get("/groups")
-    assert SystemClock().monotonic_ms() - begin_ms < 5_000
     assert "1 to 50 of 500" in words(page)
     assert not named
     again = rows(await browser.get("/groups", fragment=True))

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,7 @@ A, B = "log.before_sync", "group.written"
 
 def test_a_process_without_the_variable_has_an_empty_function():
     assert failpoints.passing.__name__ == "_off"
-    begun = time.perf_counter()
-    for _ in range(100_000):
-        failpoints.passing(A)
-    assert time.perf_counter() - begun < 0.5
+    assert failpoints.passing.__code__.co_code == (lambda _name: None).__code__.co_code
 
 
 def test_a_plan_is_a_name_a_passing_and_perhaps_a_sleep():

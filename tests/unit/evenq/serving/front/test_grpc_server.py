@@ -266,7 +266,7 @@ async def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame
             call.cancel()
 
 
-@pytest.mark.parametrize("grace_ms", [0, 10_000])
+@pytest.mark.parametrize("grace_ms", [0, 60_000])
 async def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> None:
     """Decision 25: an error would make Rust's SDK spin for ever."""
     async with a_server() as (service, door, _net, address):
@@ -279,7 +279,7 @@ async def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int
             await door.stop(grace_ms)
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
-            assert SystemClock().monotonic_ms() - before < 5_000
+            assert SystemClock().monotonic_ms() - before < 50_000
         assert service.ended.is_set()
 
 
@@ -318,9 +318,9 @@ async def test_stop_does_not_wait_for_those_who_watch_the_health() -> None:
         states = net.stream(address, "/grpc.health.v1.Health/Watch", b"", timeout_ms=None)
         assert await anext(states) == SERVING
         before = SystemClock().monotonic_ms()
-        await door.stop(10_000)
+        await door.stop(60_000)
         assert [state async for state in states] == [NOT_SERVING]
-        assert SystemClock().monotonic_ms() - before < 5_000
+        assert SystemClock().monotonic_ms() - before < 50_000
 
 
 async def test_stop_lets_a_running_call_finish() -> None:

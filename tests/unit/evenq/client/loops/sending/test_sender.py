@@ -592,7 +592,7 @@ async def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_t
         assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with other work makes an iterable look slow, and then blocks are smaller."""
     monkeypatch.setattr("evenq.client.loops.sending.blocks.DRAWN_MS", 60_000)
@@ -607,7 +607,7 @@ async def warmed(net: Brokers, **options: Any) -> aio.Producer:
     return made
 
 
-async def test_a_batch_is_one_call_for_each_queue_and_its_results_are_in_order(no_hurry: None) -> None:
+async def test_a_batch_is_one_call_for_each_queue_and_its_results_are_in_order() -> None:
     net = Brokers()
     async with await warmed(net) as p:
         results = await p.send_batch(note(str(n)) for n in range(400))
@@ -619,7 +619,7 @@ async def test_a_batch_is_one_call_for_each_queue_and_its_results_are_in_order(n
         assert there.system_properties.message_id == result.message_id
 
 
-async def test_the_first_messages_of_a_batch_are_sent_while_the_last_ones_are_drawn(no_hurry: None) -> None:
+async def test_the_first_messages_of_a_batch_are_sent_while_the_last_ones_are_drawn() -> None:
     net = Brokers(queues={"a": 1})
     tried: list[int] = []
 
