@@ -105,9 +105,9 @@ helm: dev ## test with others | render and validate the chart
 kubernetes: dev ## test with others | install the chart on a real one-node Kubernetes and break pods: make kubernetes FLIGHTS=336776 (a year of flights)
 	EVENQ_TEST_FLIGHTS=$(or $(FLIGHTS),6000) $(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 tests/helm -m kubernetes
 
-# Run by CI instead of `kubernetes`: the cluster mostly waits, so 100,000 walks of the model use the rest of one core.
+# Run by CI instead of `kubernetes`: the cluster mostly waits, so 20,000 walks of the model use the rest of one core.
 kubernetes-and-walks: dev
-	@mkdir -p build; nice -n 10 $(MAKE) replication-model WALKS=100000 JOBS=1 >build/walks.log 2>&1 & walks=$$!; \
+	@mkdir -p build; nice -n 10 $(MAKE) replication-model WALKS=20000 JOBS=1 >build/walks.log 2>&1 & walks=$$!; \
 	  $(MAKE) kubernetes; failed=$$?; wait $$walks || failed=1; cat build/walks.log; exit $$failed
 
 spark: dev ## test with others | a real Spark with a real broker
