@@ -107,7 +107,7 @@ def test_a_stop_between_two_triggers_leaves_nothing_unreported(
 
     assert within(WAIT_S, done)
     query.stop()
-    assert within(10, lambda: not members(cluster, topic.name))
+    assert within(60, lambda: not members(cluster, topic.name))
     assert topic.progress(topic.name) == [10] * 4
     assert read(spark, tmp_path / "one") == topic.every([10] * 4)
 
@@ -131,7 +131,7 @@ def test_a_batch_that_a_stop_cuts_off_is_not_reported_and_read_again(
     offsets = Path(checkpoint) / "offsets"
     assert within(WAIT_S, lambda: offsets.is_dir() and any(one.name == "0" for one in offsets.iterdir()))
     query.stop()
-    assert within(10, lambda: not members(cluster, topic.name))
+    assert within(60, lambda: not members(cluster, topic.name))
     assert topic.progress(topic.name) == [0] * 4
     done = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert done.awaitTermination(WAIT_S)
