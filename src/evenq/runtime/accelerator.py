@@ -60,7 +60,7 @@ def accelerator() -> Accelerator:
         return Accelerator(module=None, state=f"off ({problem})", problem=problem)
     if module is None and wanted == "on":
         problem = (
-            f"{VARIABLE}=on, but {MODULE} is {state}; install it ({INSTALL}), or set {VARIABLE}=auto to use plain Python"
+            f"{VARIABLE}=on, but {MODULE} is {state}; install it ({INSTALL}), or use plain Python with {VARIABLE}=auto"
         )
         return Accelerator(module=None, state=state, problem=problem)
     return Accelerator(module=module, state=state)

@@ -87,8 +87,7 @@ def histogram(name: str, unit: str, *labels: str) -> MetricName:
 
 BUILD_INFO = gauge("evenq_build_info", "servers", "version", "python", "native").series(
     lambda: [((software_version() or "unknown", platform.python_version(), accelerator().version or "none"), 1)],
-    "Versions of evenq, of Python and of the compiled accelerator (`none`: plain Python) as labels; the value is always "
-    "1.",
+    "Versions of evenq, Python and the compiled accelerator (`none`: it is not used) as labels; the value is always 1.",
 )
 
 

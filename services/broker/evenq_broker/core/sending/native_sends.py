@@ -6,8 +6,7 @@ passed to it from here. `make plain-sends` compares both readers with generated 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenq.store import Append
 from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSend, PlainSends, known_tag
@@ -20,12 +19,15 @@ from evenq_broker.core.sending.validation import (
     MessageLimits,
 )
 
+if TYPE_CHECKING:
+    from evenq_native import PlainReader
+
 
 class NativeModule(Protocol):
     """The part of `evenq_native` that is used here."""
 
     @property
-    def PlainReader(self) -> Callable[..., Any]: ...  # noqa: N802  a class of the module
+    def PlainReader(self) -> type[PlainReader]: ...  # noqa: N802  a class of the module
 
 
 class NativeSends(PlainSends):
