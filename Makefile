@@ -48,7 +48,7 @@ $(VENV)/.native: $(VENV)/.ready $(NATIVE_SOURCES)
 
 native: $(VENV)/.ready ## write code | build the compiled accelerator and install it into .venv; needs cargo
 	@command -v cargo >/dev/null || { echo "cargo is not installed; install Rust 1.85 or newer"; exit 1; }
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall ./native
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall ./native
 
 native-checks: $(VENV)/.ready ## test | format, clippy and unit tests of the compiled accelerator; needs cargo
 	cd native && cargo fmt --check

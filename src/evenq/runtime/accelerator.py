@@ -51,14 +51,14 @@ class Accelerator:
 @cache
 def accelerator() -> Accelerator:
     """Returns the choice for this process. The environment is read once."""
-    wanted = os.environ.get(VARIABLE, "") or "auto"
-    if wanted == "off":
+    choice = os.environ.get(VARIABLE, "") or "auto"
+    if choice == "off":
         return Accelerator(module=None, state=f"off ({VARIABLE}=off)")
     module, state = _installed()
-    if wanted not in {"auto", "on"}:
-        problem = f"{VARIABLE} is {wanted[:64]!r}; it must be on, off or auto"
+    if choice not in {"auto", "on"}:
+        problem = f"{VARIABLE} is {choice[:64]!r}; it must be on, off or auto"
         return Accelerator(module=None, state=f"off ({problem})", problem=problem)
-    if module is None and wanted == "on":
+    if module is None and choice == "on":
         problem = (
             f"{VARIABLE}=on, but {MODULE} is {state}; install it ({INSTALL}), or use plain Python with {VARIABLE}=auto"
         )

@@ -51,19 +51,19 @@ class NativeSends(PlainSends):
         )
 
     def _read(self, data: bytes) -> PlainSend | None:
-        found = self._native.read(data)
-        if found is None:
+        columns = self._native.read(data)
+        if columns is None:
             return None
-        topic, entries, message_ids, keys = found
+        topic, entries, message_ids, keys = columns
         send = PlainSend(topic)
         send.entries, send.message_ids, send.keys = entries, message_ids, keys
         return send
 
     def _read_block(self, data: bytes) -> PlainBlock | None:
-        found = self._native.read_block(data)
-        if found is None:
+        columns = self._native.read_block(data)
+        if columns is None:
             return None
-        topic, queue_id, entries, message_ids, keys = found
+        topic, queue_id, entries, message_ids, keys = columns
         block = PlainBlock(topic, queue_id)
         block.entries, block.message_ids, block.keys = entries, message_ids, keys
         return block
