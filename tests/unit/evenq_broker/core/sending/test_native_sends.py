@@ -4,9 +4,7 @@ Without `evenq_native` the tests are skipped; not if `EVENQ_TEST_ALL` is set and
 of requests: `make plain-sends`.
 """
 
-import os
 import random
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +13,8 @@ import pytest
 from evenq_broker.core.sending.native_sends import NativeSends, plain_reader
 from evenq_broker.core.sending.plain_sends import PlainSends, known_tag
 from evenq_broker.core.sending.validation import RESERVED_PROPERTIES, MessageLimits
+from evenq_proofs.native_module import native_module
 
-from evenq.runtime.accelerator import INSTALL, MODULE, VARIABLE, accelerator
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -30,13 +28,7 @@ LIMITS = MessageLimits(body_bytes_max=4 << 20, properties_max=128, properties_by
 @pytest.fixture(scope="module")
 def native() -> ModuleType:
     """The accelerator."""
-    found = accelerator()
-    if found.module is None:
-        reason = f"{MODULE} is {found.state}; {INSTALL}"
-        if os.environ.get("EVENQ_TEST_ALL") and shutil.which("cargo") and os.environ.get(VARIABLE) != "off":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found.module
+    return native_module()
 
 
 def request(count: int = 1, **properties: str) -> service_pb2.SendMessageRequest:
