@@ -44,9 +44,9 @@ class Node:
         host: str = "127.0.0.1",
     ) -> None:
         """`host`: loopback address on which it listens; set it in `environment`, too. `environment`: the program's
-        settings as variables; of the `EVENQ_` variables of this process it inherits EVENQ_NATIVE alone. `tls`: its port uses TLS.
-        `peer_port`: where a copy answers other copies of its group, also while it follows. `metrics_port` -1: it has no
-        page, and is ready when its peer port answers, or its gRPC port if there is none.
+        settings as variables; of this process's `EVENQ_` variables only EVENQ_NATIVE is inherited. `tls`: its port uses
+        TLS. `peer_port`: where a copy answers other copies of its group, also while it follows. `metrics_port` -1: it
+        has no page, and is ready when its peer port answers, or its gRPC port if there is none.
         """
         self.tls = tls
         self.host = host
