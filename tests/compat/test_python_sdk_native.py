@@ -13,6 +13,7 @@ from evenq_proofs.peer import Peer
 from evenq.runtime.accelerator import VARIABLE
 from evenq.testing import LocalCluster
 
+SETTINGS = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 
 
@@ -23,7 +24,7 @@ def test_messages_of_the_official_sdk_arrive_with_and_without_the_accelerator(
     if choice == "on":
         native_module()
     monkeypatch.setenv(VARIABLE, choice)
-    with LocalCluster() as cluster:
+    with LocalCluster(broker_settings=SETTINGS) as cluster:
 
         def run(*arguments: object) -> Peer:
             log_path = tmp_path / f"peer-{arguments[0]}.log"
