@@ -41,9 +41,10 @@ NATIVE_LOG := $(VENV)/native.log
 
 # All works without it: its absence is one line and no failure. Old code of the same version must not stay.
 $(VENV)/.native: $(VENV)/.ready $(NATIVE_SOURCES)
-	@if ! command -v cargo >/dev/null; then echo "evenq_native is not built, cargo is not installed: plain Python is used (docs/internals/native.md)"; \
-	elif $(MAKE) --no-print-directory native >$(NATIVE_LOG) 2>&1; then echo "evenq_native is built and installed: brokers use it (docs/internals/native.md)"; \
-	else echo "evenq_native is not built, see $(NATIVE_LOG): plain Python is used (docs/internals/native.md)"; $(BIN)/python -m pip uninstall --quiet --yes evenq-native; fi
+	@if $(MAKE) --no-print-directory native >$(NATIVE_LOG) 2>&1; then echo "evenq_native is built and installed: brokers use it (docs/internals/native.md)"; else \
+	$(BIN)/python -m pip uninstall --quiet --yes evenq-native 2>/dev/null; \
+	if command -v cargo >/dev/null; then why="see $(NATIVE_LOG)"; else why="cargo is not installed"; fi; \
+	echo "evenq_native is not built, $$why: plain Python is used (docs/internals/native.md)"; fi
 	@touch $@
 
 native: $(VENV)/.ready ## write code | build the compiled accelerator and install it into .venv; needs cargo
