@@ -6,8 +6,8 @@ __version__: str  # of evenq, to which it belongs
 # Reader of plain requests under the limits of one broker.
 @final
 class PlainReader:
-    # `append` makes an entry for the store of (0, queue id, tag hash, born ms, head, system). `tag_hash_of` returns 0 for
-    # a tag that no message may have. Raises ValueError for an unknown digest or too many digits.
+    # `append` makes an entry for the store of (0, queue id, tag hash, born ms, head, system). `tag_hash_of` returns 0
+    # for a tag that no message may have. Raises ValueError for an unknown digest or too many digits.
     def __new__(
         cls,
         *,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     """Runs one broker until `stop`, or until it fails."""
-    accelerator().must_be_right()  # before a port or a file is opened
+    accelerator().must_be_right()  # copies make the app only when they lead
     from evenq.wire.net import GrpcNet
     from evenq_broker.app import BrokerApp
     from evenq_broker.replica.replicated_app import ReplicatedApp
