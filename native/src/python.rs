@@ -120,7 +120,7 @@ impl PlainReader {
 }
 
 impl PlainReader {
-    /// Calls `read`. A panic is a defect of the reader: then Python reads the request.
+    /// Calls `read`. A panic is a defect of the reader: then the request is not plain.
     fn parsed<'py, T>(
         &self,
         py: Python<'py>,
