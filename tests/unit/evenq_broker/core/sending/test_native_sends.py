@@ -53,10 +53,10 @@ def block(count: int = 1) -> data_pb2.PublishRequest:
     return asked
 
 
-def same(native: ModuleType, data: bytes, limits: MessageLimits = LIMITS) -> bool:
+def same(native: ModuleType, data: bytes, limits: MessageLimits = LIMITS, broker_name: str = made.BROKER) -> bool:
     """Compares both readers for both calls; returns whether one of them read the request."""
-    python = PlainSends(limits, broker_name=made.BROKER)
-    compiled = NativeSends(native, limits, broker_name=made.BROKER)
+    python = PlainSends(limits, broker_name=broker_name)
+    compiled = NativeSends(native, limits, broker_name=broker_name)
     read = False
     for one, other in ((python.read, compiled.read), (python.read_block, compiled.read_block)):
         expected = made.answer_of(one(data))
@@ -147,6 +147,21 @@ def test_reserved_and_repeated_properties_are_left_to_the_full_path(native: Modu
 def test_limits_are_the_same(native: ModuleType, limits: dict[str, int]) -> None:
     usual = {"body_bytes_max": 1_000, "properties_max": 10, "properties_bytes_max": 1_000, "delay_max_ms": 1}
     same(native, request(1, a="1", b="22").SerializeToString(), MessageLimits(**usual | limits))
+
+
+def test_system_properties_of_up_to_8_kib_and_queues_of_up_to_1_kib_are_read(native: ModuleType) -> None:
+    read = []
+    for size in range(1, 128):
+        asked = request(1)
+        asked.messages[0].system_properties.keys.extend(["k" * 100] * 79 + ["l" * size])
+        read.append(same(native, asked.SerializeToString()))
+    assert (read[0], read[-1]) == (True, False)
+    read = []
+    for size in range(1_000, 1_040):
+        published = block(1)
+        published.queue.broker_name = "b" * size
+        read.append(same(native, published.SerializeToString(), broker_name="b" * size))
+    assert (read[0], read[-1]) == (True, False)
 
 
 def test_properties_without_end_cost_no_more_than_their_limit(native: ModuleType) -> None:
