@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Modules of another checkout would be tested, or hide that a test needs a path of this one.
 unexport PYTHONPATH
 
-.PHONY: arch audit campaigns check clean compat console demo dev dist docs fmt grpcio-front helm help integration kubernetes kubernetes-and-walks lint lock protos sbom short-chaos site sizes spark spec test tidy type unit up
+.PHONY: arch audit campaigns check clean compat console demo dev dist docs fmt grpcio-front helm help integration kubernetes kubernetes-and-walks lint lock native native-checks protos sbom short-chaos site sizes spark spec test tidy type unit up
 
 # After ##: the group of the target and its help text. Groups are listed in the order of their first target.
 LIST = awk -F ':.*\#\# | \\| ' '/^[a-z_-]+:.*\#\# /{ if (!($$2 in of)) order[++groups] = $$2; of[$$2] = of[$$2] sprintf("  \033[1m%-24s\033[0m %s\n", $$1, $$3) } \
@@ -34,7 +34,27 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-dev: $(VENV)/.ready ## start | create .venv with all packages, pinned
+dev: $(VENV)/.ready $(VENV)/.native ## start | create .venv with all packages, pinned; with the compiled accelerator where cargo is installed
+
+NATIVE_SOURCES := native/Cargo.toml native/Cargo.lock native/pyproject.toml native/evenq_native.pyi $(wildcard native/src/*.rs)
+NATIVE_LOG := $(VENV)/native.log
+
+# All works without it: its absence is one line and no failure. Old code of the same version must not stay.
+$(VENV)/.native: $(VENV)/.ready $(NATIVE_SOURCES)
+	@if $(MAKE) --no-print-directory native >$(NATIVE_LOG) 2>&1; then echo "evenq_native is built and installed: brokers use it (docs/internals/native.md)"; else \
+	$(BIN)/python -m pip uninstall --quiet --yes evenq-native 2>/dev/null; \
+	if command -v cargo >/dev/null; then why="see $(NATIVE_LOG)"; else why="cargo is not installed"; fi; \
+	echo "evenq_native is not built, $$why: plain Python is used (docs/internals/native.md)"; fi
+	@touch $@
+
+native: $(VENV)/.ready ## write code | build the compiled accelerator and install it into .venv; needs cargo
+	@command -v cargo >/dev/null || { echo "cargo is not installed; install Rust 1.85 or newer"; exit 1; }
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall ./native
+
+native-checks: $(VENV)/.ready ## test | format, clippy and unit tests of the compiled accelerator; needs cargo
+	cd native && cargo fmt --check
+	cd native && cargo clippy --locked --all-targets --quiet -- -D warnings
+	cd native && cargo test --locked --no-default-features --quiet
 
 lock: dev ## write code | pin every package with its hashes, after a change of pyproject.toml
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
@@ -93,8 +113,8 @@ spec: dev ## test | list the tests of each promise; fails if a promise has none
 compat: dev ## test with others | the official Python, Node.js, Java, Rust and Go SDKs against evenq
 	$(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/compat
 
-grpcio-front: dev ## test | TLS, the SDK and the official Python SDK against servers with front=grpcio
-	EVENQ_TEST_FRONT=grpcio $(PYTEST) -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
+grpcio-front: dev ## test | TLS, the SDK and the official Python SDK against servers with front=grpcio and without the compiled accelerator
+	EVENQ_TEST_FRONT=grpcio EVENQ_NATIVE=off $(PYTEST) -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
 
 short-chaos: dev ## test | two kills, 100 kills of the store, and small live changes, as in CI
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
@@ -132,11 +152,11 @@ demo: dev ## start | a full example: a year of flights, Spark jobs, a leader los
 # Two at a time: code checks use one thread each, and the test cluster mostly waits (probes, rollouts, three minutes
 # without a restart). The longest first.
 check: dev ## release | everything that CI runs
-	$(MAKE) -j2 --output-sync=target lint type arch tidy audit sbom spec
+	$(MAKE) -j2 --output-sync=target lint type arch tidy audit sbom spec native-checks
 	$(MAKE) test helm EVENQ_TEST_ALL=1
 	$(MAKE) -j2 --output-sync=target kubernetes-and-walks spark short-chaos compat docs console grpcio-front
 
 clean: ## start | delete the files that make created
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo
+	rm -rf $(VENV) native/target .pytest_cache .mypy_cache .ruff_cache dist build .demo
 
 include $(CAMPAIGNS)

@@ -26,6 +26,8 @@ IMAGE = r"(?<=[ /]evenq/)(?P<image>[a-z]+):\d+\.\d+\.\d+"
 PLACES = {
     PATH: r'(?<=^__version__ = ")[^"]+(?=")',
     "CITATION.cff": r"(?<=^version: ).+$",
+    "native/Cargo.toml": r'(?<=^version = ")[^"]+(?=")',
+    "native/Cargo.lock": r'(?<=^name = "evenq-native"\nversion = ")[^"]+(?=")',
     "helm/evenq/Chart.yaml": r"(?:(?<=^version: )|(?<=^appVersion: )).+$",
     "docker/Dockerfile": IMAGE,
     "docker/README.md": IMAGE,

@@ -7,6 +7,7 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
+from evenq.runtime.accelerator import accelerator
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
 from evenq.runtime.quiet_grpc import quiet_grpc
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     """Runs one broker until `stop`, or until it fails."""
+    accelerator().must_be_right()  # copies make the app only when they lead
     from evenq.wire.net import GrpcNet
     from evenq_broker.app import BrokerApp
     from evenq_broker.replica.replicated_app import ReplicatedApp

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from evenq.runtime.accelerator import accelerator
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.serving.auth.server_auth import Auth
@@ -70,7 +71,9 @@ class BrokerApp:
     ) -> None:
         """`disk` replaces the data folder of the settings. With a `leadership` this is one term of a replica, which
         opens the page itself and may use the ports until `before_listening` and again from `after_listening` on.
+        Raises SettingsError if EVENQ_NATIVE requires an accelerator that is not there.
         """
+        accelerator().must_be_right()
         self._before_listening, self._after_listening = before_listening, after_listening
         self.settings = settings
         plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))

@@ -128,8 +128,9 @@ class _Version(argparse.Action):
         from importlib.metadata import version
 
         from evenq.cli.output import print_lines
+        from evenq.runtime.accelerator import accelerator
 
-        print_lines(f"evenq {version('evenq')}")
+        print_lines(f"evenq {version('evenq')} (native accelerator: {accelerator().state})")
         parser.exit()
 
 

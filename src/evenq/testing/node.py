@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.runtime.accelerator import VARIABLE as NATIVE
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.private_files import open_private
 from evenq.serving.program.run import PARENT
@@ -43,9 +44,9 @@ class Node:
         host: str = "127.0.0.1",
     ) -> None:
         """`host`: loopback address on which it listens; set it in `environment`, too. `environment`: the program's
-        settings as variables; `EVENQ_` variables of this process are not inherited. `tls`: its port uses TLS.
-        `peer_port`: where a copy answers other copies of its group, also while it follows. `metrics_port` -1: it has no
-        page, and is ready when its peer port answers, or its gRPC port if there is none.
+        settings as variables; of this process's `EVENQ_` variables only EVENQ_NATIVE is inherited. `tls`: its port uses
+        TLS. `peer_port`: where a copy answers other copies of its group, also while it follows. `metrics_port` -1: it
+        has no page, and is ready when its peer port answers, or its gRPC port if there is none.
         """
         self.tls = tls
         self.host = host
@@ -92,8 +93,9 @@ class Node:
         """Starts the process, without waiting until it serves. Does nothing while it runs."""
         if self.alive:
             return
-        # A developer's own `EVENQ_` settings must not change what a test starts.
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVENQ_")}
+        # A developer's own `EVENQ_` settings must not change what a test starts. The accelerator changes no result, so
+        # any test can run with and without it.
+        inherited = {key: value for key, value in os.environ.items() if key == NATIVE or not key.startswith("EVENQ_")}
         with open_private(self.log_path, "ab") as log:
             self._process = subprocess.Popen(  # own interpreter and own module
                 [sys.executable, "-m", self.module],

@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evenq.runtime.accelerator import accelerator
 from evenq.runtime.version import software_version
 from evenq.serving.latency import BOUNDS_MS, MethodStats
 
@@ -84,9 +85,9 @@ def histogram(name: str, unit: str, *labels: str) -> MetricName:
     return MetricName(name, MetricKind.HISTOGRAM, unit, labels)
 
 
-BUILD_INFO = gauge("evenq_build_info", "servers", "version", "python").series(
-    lambda: [((software_version() or "unknown", platform.python_version()), 1)],
-    "Versions of evenq and Python as labels; the value is always 1.",
+BUILD_INFO = gauge("evenq_build_info", "servers", "version", "python", "native").series(
+    lambda: [((software_version() or "unknown", platform.python_version(), accelerator().version or "none"), 1)],
+    "Versions of evenq, Python and the compiled accelerator (`none`: it is not used) as labels; the value is always 1.",
 )
 
 

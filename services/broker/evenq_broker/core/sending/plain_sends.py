@@ -266,7 +266,7 @@ class PlainSends:
         if data[at] == _TAG:
             size = data[at + 1]
             at += 2 + size
-            tag = _known_tag(data[at - size : at]) if size <= _SHORT_MAX else 0
+            tag = known_tag(data[at - size : at]) if size <= _SHORT_MAX else 0
             if not tag:
                 return None
         if data[at] == _KEY:
@@ -405,7 +405,7 @@ def _known_queue(field: bytes) -> _BlockQueue:
 
 
 @lru_cache(_REMEMBERED)
-def _known_tag(raw: bytes) -> int:
+def known_tag(raw: bytes) -> int:
     """Returns the hash of a tag; 0: no message may have it."""
     tag = raw.decode()
     return tag_hash(tag) if is_tag(tag) else 0

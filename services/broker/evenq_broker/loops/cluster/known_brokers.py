@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evenq.errors import Error
+from evenq.runtime.accelerator import accelerator
 from evenq.runtime.version import software_version
 from evenq_broker.core.cluster.known_brokers import Away, KnownBrokers
 from evenq_broker.core.cluster.routes import RegisteredBroker
@@ -52,7 +53,7 @@ class OwnView:
                 epoch=runtime.leadership.epoch,
                 incarnation=self.incarnation,
                 addresses=runtime.addresses,
-                version=software_version(),
+                version=accelerator().named(software_version()),
                 start_ms=runtime.started_ms,
                 copies=runtime.leadership.copies,
                 followers=followers,

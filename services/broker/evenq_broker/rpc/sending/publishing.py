@@ -21,12 +21,14 @@ from evenq.errors import (
 )
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
+from evenq.runtime.accelerator import accelerator
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.sending.dedup_window import Key, key_of, pack_place, unpack_place
+from evenq_broker.core.sending.native_sends import plain_reader
 from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSends
 from evenq_broker.core.sending.validation import MessageLimits, checked_in_block
 from evenq_broker.core.state.frames import varint_field
@@ -237,7 +239,7 @@ class PublishHandler:
 
     @cached_property
     def _plain_sends(self) -> PlainSends:
-        return PlainSends(self._limits, broker_name=self._runtime.settings.broker_name)
+        return plain_reader(accelerator().module, self._limits, broker_name=self._runtime.settings.broker_name)
 
 
 def _no_lite(topic: str) -> NotImplementedYet:

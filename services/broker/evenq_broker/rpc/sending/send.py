@@ -35,10 +35,12 @@ from typing import TYPE_CHECKING, cast
 from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests, TopicNotFound
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
+from evenq.runtime.accelerator import accelerator
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
+from evenq_broker.core.sending.native_sends import plain_reader
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.frames import delayed_entry, field, half_entry, near, varint
@@ -416,7 +418,7 @@ class SendHandler:
 
     @cached_property
     def _plain_sends(self) -> PlainSends:
-        return PlainSends(self._limits)
+        return plain_reader(accelerator().module, self._limits)
 
     def _topic(self, request: service_pb2.SendMessageRequest) -> TopicConfig | None:
         """Returns the topic; None: it is not here, but its name is allowed. Raises errors of the whole request."""

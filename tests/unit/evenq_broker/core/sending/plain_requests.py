@@ -1,11 +1,12 @@
-"""Requests of SendMessage and Publish, as usual and broken in every way, and what holds the two readers of them against
-each other.
+"""Requests of SendMessage and Publish, as usual and broken in every way, and what holds the readers of them against each
+other: the full path, the reader in Python, and the compiled one of `evenq_native` if it is installed.
 
     python tests/unit/evenq_broker/core/sending/plain_requests.py --count 1000000 --seed 1
 
 `judge` and `judge_block` fail if `core.sending.plain_sends` takes a request that the full path refuses, or stores
-something else for it. Nothing here is left to protobuf but the full path itself: fields are encoded by hand, so they can
-be wrong. The same seed gives the same requests.
+something else for it. `compare` fails if the compiled reader answers anything else than that in Python, also to input
+that nobody but an attacker sends. Nothing here is left to protobuf but the full path itself: fields are encoded by hand,
+so they can be wrong. The same seed gives the same requests.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from evenq_broker.core.sending.native_sends import NativeModule, NativeSends
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
 from evenq_broker.core.sending.validation import MessageLimits, checked, checked_in_block
 from google.protobuf.message import DecodeError
 
 from evenq.errors import Error
 from evenq.model import MessageType, TopicConfig
+from evenq.runtime.accelerator import accelerator
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -34,6 +37,16 @@ TOPIC = TopicConfig(name="t", topic_id=7, write_queues=8, read_queues=8, message
 BROKER = "a"
 NOW_MS = 1_700_000_000_000
 TEXTS = (b"a", b"", b" ", b"\t", b"|", b"a|b", b"order-1", "é".encode(), b"\xff", b"\xc3", b"x" * 130, b"\x00", "\u2003".encode(), b"\x1c", b"\xed\xa0\x80", b"KEYS")  # fmt: skip
+
+
+WIDE_LIMITS = MessageLimits(
+    body_bytes_max=4 << 20, properties_max=128, properties_bytes_max=16 << 10, delay_max_ms=1_000
+)
+"""Those of a broker with default settings that does not know its address."""
+ATTACKS_EACH = 16
+"""Attacked requests that are made of one: to make one costs more than both readers."""
+BAD_LENGTHS = (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80\x00", b"\x80\x80\x80\x01", b"\x80\x80\x80\x00")  # fmt: skip
+BAD_TEXTS = (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\xe2\x80\xae", "\u00a0".encode(), "\U000e0001".encode(), "\ufeff".encode())  # fmt: skip
 
 
 def varint(value: int, *, longer: bool = False) -> bytes:
@@ -282,6 +295,38 @@ class Requests:
                 data = data[:at] + data[max(0, at - rng.randrange(1, 40)) :]
         return data
 
+    def attacked(self, data: bytes) -> bytes:
+        """What only an attacker sends: huge lengths, other wire types, text that is no UTF-8, pieces in wrong places."""
+        rng = self.rng
+        if not rng.randrange(50):
+            return rng.randbytes(rng.randrange(80))
+        for _ in range(rng.choice((1, 1, 2, 3, 8))):
+            at = rng.randrange(len(data) + 1)
+            match rng.randrange(7):
+                case 0:
+                    data = data[:at] + rng.choice(BAD_LENGTHS) + data[at + rng.choice((0, 1, 2)) :]
+                case 1:
+                    text = rng.choice(BAD_TEXTS)
+                    data = data[:at] + text + data[at + rng.choice((0, len(text))) :]
+                case 2:  # another wire type, or another number
+                    data = (
+                        data[:at] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :]
+                    )
+                case 3:
+                    data = data[:at]
+                case 4:  # a piece of itself
+                    start = rng.randrange(len(data) + 1)
+                    data = data[:at] + data[start : start + rng.choice((1, 2, 5, 40))] + data[at:]
+                case 5:
+                    data = data[:at] + data[at + rng.choice((1, 2, 3, 40)) :]
+                case _:  # lengths that are off by little
+                    data = (
+                        data[:at]
+                        + bytes((byte + rng.choice((1, 255))) & 255 for byte in data[at : at + 1])
+                        + data[at + 1 :]
+                    )
+        return data
+
 
 class Differs(AssertionError):
     """The two readers disagree."""
@@ -378,14 +423,65 @@ def run(count: int, seed: int, *, blocks: bool = False) -> tuple[int, int]:
     return usual, read
 
 
+def compare(native: NativeModule, count: int, seed: int, *, blocks: bool = False, hostile: bool = False) -> int:
+    """Compare both readers on this number; how many they read from their bytes. `hostile`: of an attacker."""
+    made = Requests(seed)
+    pairs = [
+        (PlainSends(limits, broker_name=name), NativeSends(native, limits, broker_name=name))
+        for limits, name in ((LIMITS, BROKER), (WIDE_LIMITS, ""))
+    ]
+    read, base, repeat = 0, b"", ATTACKS_EACH if hostile else 1
+    for number in range(count):
+        if number % repeat == 0:
+            base = made.block() if blocks else made.request()
+        request = made.attacked(base) if hostile else base
+        python, compiled = pairs[number & 1]
+        one = python.read_block(request) if blocks else python.read(request)
+        other = compiled.read_block(request) if blocks else compiled.read(request)
+        if answer_of(one) != answer_of(other):
+            raise Differs(f"{answer_of(one)} by Python, {answer_of(other)} compiled: {request.hex()}")
+        read += one is not None
+    return read
+
+
+def answer_of(plain: PlainSend | None) -> tuple[object, ...] | None:
+    """All that a reader returns, with types."""
+    if plain is None:
+        return None
+    entries = [tuple((name, getattr(entry, name)) for name in Append.__mro__[1].__slots__) for entry in plain.entries]
+    kinds = {type(entry) for entry in plain.entries}
+    return type(plain), plain.topic, getattr(plain, "queue_id", None), plain.message_ids, plain.keys, kinds, entries
+
+
+def compare_at_length(count: int, seed: int, step: int) -> None:
+    """Print the figures of `compare` for both calls, each with requests as they are and attacked."""
+    native = accelerator().module
+    if native is None:
+        print(f"evenq_native is {accelerator().state}: the compiled reader was not compared (make native)")
+        return
+    for blocks in (False, True):
+        for hostile in (False, True):
+            start, read = time.monotonic(), 0
+            for first in range(0, count, step):
+                of = min(step, count - first)
+                read += compare(native, of, seed * 1_000_000 + first, blocks=blocks, hostile=hostile)
+            print(
+                f"{count} {'attacked ' if hostile else ''}{'blocks' if blocks else 'requests'}, seed {seed}, by Python and "
+                f"compiled: {read} read from their bytes, none that differs; {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Hold the two readers of SendMessage and of Publish against each other."
-    )
+    parser = argparse.ArgumentParser(description="Hold the readers of SendMessage and of Publish against each other.")
     parser.add_argument("--count", type=int, default=1_000_000, help="of each")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compiled-only", action="store_true", help="only compare the compiled reader")
     asked = parser.parse_args()
     step = 50_000
+    compare_at_length(asked.count, asked.seed, step)
+    if asked.compiled_only:
+        return
     for blocks in (False, True):
         start = time.monotonic()
         totals = [0, 0]

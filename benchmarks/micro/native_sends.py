@@ -1,0 +1,107 @@
+"""CPU of the readers of plain SendMessage and Publish requests: in Python, and compiled (`evenq_native`).
+
+    python benchmarks/micro/native_sends.py [--rounds 15] [--messages 3200]
+
+Both read the same requests in one process, in turns. Measured is the CPU of the thread, which other work on the machine
+changes less than elapsed time; the ratio of neighbouring rounds is steadier than both figures. Without a digest: the
+same with bodies of one byte, of which MD5 costs one block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from statistics import median, quantiles
+
+from evenq_broker.core.sending.native_sends import NativeSends
+from evenq_broker.core.sending.plain_sends import PlainSends
+from evenq_broker.core.sending.validation import MessageLimits
+from rounds import settle_collector
+
+from evenq.runtime.accelerator import accelerator
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+LIMITS = MessageLimits(
+    body_bytes_max=4 << 20,
+    properties_max=128,
+    properties_bytes_max=16 << 10,
+    delay_max_ms=1_000,
+    store_host="10.0.0.1:8081",
+)
+NOW_S = 1_700_000_000
+Read = Callable[[bytes], object]
+
+
+def message(rng: random.Random, body_bytes: int, *, unlike: bool) -> definition_pb2.Message:
+    """A message as of an SDK. `unlike`: with a key and a property of its own."""
+    one = definition_pb2.Message(topic=definition_pb2.Resource(name="orders"), body=rng.randbytes(body_bytes))
+    system = one.system_properties
+    system.message_id, system.tag = f"01{rng.randrange(1 << 60):032X}", "A"
+    system.body_encoding, system.message_type = definition_pb2.IDENTITY, definition_pb2.NORMAL
+    system.born_host, system.born_timestamp.seconds = "localhost", NOW_S
+    system.born_timestamp.nanos = rng.randrange(1, 10**9)
+    if unlike:
+        system.keys.append(f"order-{rng.randrange(1 << 30)}")
+        one.user_properties["order"] = str(rng.randrange(1 << 30))
+    return one
+
+
+def send(messages: list[definition_pb2.Message]) -> bytes:
+    return service_pb2.SendMessageRequest(messages=messages).SerializeToString()
+
+
+def block(messages: list[definition_pb2.Message]) -> bytes:
+    for one in messages:
+        one.ClearField("topic")
+    queue = common_pb2.Queue(topic="orders", queue_id=1)
+    return data_pb2.PublishRequest(queue=queue, messages=messages).SerializeToString()
+
+
+def cpu_us(read: Read, requests: list[bytes], messages: int) -> float:
+    """CPU of one message."""
+    start = time.thread_time_ns()
+    for request in requests:
+        assert read(request) is not None, "the request is plain"
+    return (time.thread_time_ns() - start) / messages / 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--messages", type=int, default=3_200, help="in a round of each reader")
+    options = parser.parse_args()
+    native = accelerator()
+    if native.module is None:
+        raise SystemExit(f"evenq_native is {native.state}; build it with `make native`")
+    settle_collector()
+    python, compiled = PlainSends(LIMITS), NativeSends(native.module, LIMITS)
+    print("| request | Python, us a message | compiled | ratio: median, quartiles |\n| --- | --- | --- | --- |")
+    for name, count, body_bytes, unlike in (
+        ("SendMessage of 1, 1 KiB", 1, 1_024, False),
+        ("SendMessage of 1, 1 byte", 1, 1, False),
+        ("SendMessage of 1, 1 KiB, key and property", 1, 1_024, True),
+        ("SendMessage of 32, 1 KiB", 32, 1_024, False),
+        ("SendMessage of 32, 1 byte", 32, 1, False),
+        ("SendMessage of 32, 1 KiB, unlike", 32, 1_024, True),
+        ("Publish of 256, 1 KiB", 256, 1_024, False),
+        ("Publish of 256, 1 byte", 256, 1, False),
+    ):
+        rng = random.Random(1)
+        pack = block if name.startswith("Publish") else send
+        calls = max(1, options.messages // count)
+        requests = [pack([message(rng, body_bytes, unlike=unlike) for _ in range(count)]) for _ in range(calls)]
+        readers: tuple[Read, Read] = (
+            (python.read_block, compiled.read_block) if pack is block else (python.read, compiled.read)
+        )
+        rounds = [[cpu_us(read, requests, calls * count) for read in readers] for _ in range(options.rounds)]
+        ratios = [one / other for one, other in rounds]
+        low, _, high = quantiles(ratios, n=4)
+        one, other = (median(column) for column in zip(*rounds, strict=True))
+        print(f"| {name} | {one:.2f} | {other:.2f} | {median(ratios):.2f}, {low:.2f} to {high:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
