@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from evenq.celery.broadcasts import Binding, Broadcasts
 from evenq.celery.codec import encoded, task_message
-from evenq.celery.deliveries import QueueDeliveries
+from evenq.celery.deliveries import REFUSED, QueueDeliveries
 from evenq.celery.inbox import Inbox
 from evenq.celery.names import broadcast_tag
 from evenq.celery.settings import TransportSettings
@@ -36,7 +36,6 @@ from evenq.errors import (
     MessageTypeConflict,
     NotFound,
     TopicNotFound,
-    Unauthorized,
 )
 from evenq.model import NO_GENERATION, Message, MessageType, StartFrom, StartPolicy
 from evenq.wire.loop_net import LoopNet
@@ -51,8 +50,6 @@ TRANSIENT_TAG = "transient:"
 """Begins the delivery tags of transient queues; a number and the name of the queue follow."""
 ABSENT_MS = 10_000
 """Time for which a topic that does not exist is not looked for again."""
-REFUSED = (Forbidden, Unauthorized)
-"""Errors of a user who may send and receive, but not create or describe."""
 
 
 class TransportSession:
@@ -74,6 +71,8 @@ class TransportSession:
         self._made_broadcasts: Broadcasts | None = None
         self._types: dict[str, MessageType] = {}
         """Type of each topic that is known to exist."""
+        self._refused: dict[str, Error] = {}
+        """Topics that this user could not create, with the error. They may exist, and those that do are forgotten."""
         self._absent: dict[str, int] = {}
         """Topics that did not exist, and when they were looked for."""
         self._transient: set[str] = set()
@@ -119,9 +118,27 @@ class TransportSession:
                 # From the first message: tasks are sent before their first worker starts.
                 self._admin.create_group(topic, start_from="FIRST", max_attempts=self.settings.max_deliveries)
                 self.run(self._begin(topic))
-        except REFUSED:  # an administrator has created them, or the first send or receive reports what is missing
+        except REFUSED as error:  # without the right to create or describe: `check_consumable` and the first send look
+            self._refused[topic] = error
             kind = MessageType.PRIORITY if levels else MessageType.MIXED
         self._remember(topic, kind)
+
+    def check_consumable(self, queue: str) -> None:
+        """Raises Forbidden if the queue has no topic and this user could not create it: nothing would be received."""
+        topic = self.settings.names.topic_of(queue)
+        error = self._refused.pop(topic, None)
+        if error is None:
+            return
+        try:
+            missing = self._type_of(topic) is None
+        except REFUSED:  # the first receive reports what is missing
+            return
+        if missing:
+            self.forget(queue)
+            raise Forbidden(
+                f"queue {queue!r} has no topic, and {error}. Create it with `evenq topic create {topic} --type MIXED` "
+                f"and `evenq group create {topic} --from FIRST`, or grant `create` on topic:{topic} and group:{topic}"
+            ) from error
 
     async def _begin(self, topic: str) -> None:
         """Lets the new group begin at each broker, so that its lag counts messages before the first worker."""
@@ -242,8 +259,19 @@ class TransportSession:
         """Makes a queue that ends with this process."""
         if queue in self._transient:
             return
-        self._broadcast_topic()
-        self.run(self._declare_transient(queue))
+        topic = self._broadcast_topic()
+        try:
+            self.run(self._declare_transient(queue))
+        except TopicNotFound:
+            self._types.pop(topic, None)
+            error = self._refused.pop(topic, None)
+            if error is None:
+                raise  # it was deleted: the next connection creates it
+            # TopicNotFound would be a lost connection for kombu, and workers would connect again and again.
+            raise Forbidden(
+                f"the topic of remote control and events does not exist, and {error}. Create it with "
+                f"`evenq topic create {topic} --queues 1`, or grant `create` on topic:{topic}"
+            ) from error
         self._transient.add(queue)
 
     async def _declare_transient(self, queue: str) -> None:
@@ -334,7 +362,8 @@ class TransportSession:
                         message_type=MessageType.NORMAL,
                         retention_ms=self.settings.broadcast_retention_ms,
                     )
-            except REFUSED:
+            except REFUSED as error:
+                self._refused[topic] = error
                 kind = None
             self._remember(topic, kind or MessageType.NORMAL)
         return topic
@@ -348,6 +377,7 @@ class TransportSession:
     def _remember(self, topic: str, kind: MessageType) -> None:
         if len(self._types) >= TOPICS_MAX:
             self._types.clear()
+            self._refused.clear()
         self._types[topic] = kind
         self._absent.pop(topic, None)
 
