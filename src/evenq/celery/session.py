@@ -135,10 +135,7 @@ class TransportSession:
             return
         if missing:
             self.forget(queue)
-            raise Forbidden(
-                f"queue {queue!r} has no topic, and {error}. Create it with `evenq topic create {topic} --type MIXED` "
-                f"and `evenq group create {topic} --from FIRST`, or grant `create` on topic:{topic} and group:{topic}"
-            ) from error
+            raise _missing_queue(queue, topic, error) from error
 
     async def _begin(self, topic: str) -> None:
         """Lets the new group begin at each broker, so that its lag counts messages before the first worker."""
@@ -224,9 +221,12 @@ class TransportSession:
             self._producer().send(self._message(topic, payload, actual))
         except IllegalDeliveryTime:  # later than the broker keeps messages: a worker holds the task
             self._producer().send(self._message(topic, payload, MessageType.NORMAL))
-        except TopicNotFound:
+        except TopicNotFound as error:
             self.forget(queue)
-            raise
+            refusal = self._refused.pop(topic, None)
+            if refusal is None:
+                raise
+            raise _missing_queue(queue, topic, refusal) from error
 
     def forget(self, queue: str) -> None:
         """Lets the next declaration create the queue again: its topic or group was deleted."""
@@ -237,9 +237,23 @@ class TransportSession:
         topic = self._broadcast_topic()
         try:
             self._producer().send(Message(topic=topic, body=encoded(payload), tag=broadcast_tag(exchange, routing_key)))
-        except TopicNotFound:
-            self._types.pop(topic, None)
-            raise
+        except TopicNotFound as error:
+            raise self._missing_broadcasts(topic, error) from error
+
+    def _missing_broadcasts(self, topic: str, error: Error) -> Error:
+        """Returns the error to raise if the topic does not exist.
+
+        TopicNotFound is a lost connection for kombu: workers connect again, and their first heartbeat is repeated
+        without end. That creates a topic that was deleted, and helps nobody who may not create it.
+        """
+        self._types.pop(topic, None)
+        refusal = self._refused.pop(topic, None)
+        if refusal is None:
+            return error
+        return Forbidden(
+            f"the topic of remote control and events does not exist, and {refusal}. Create it with "
+            f"`evenq topic create {topic} --queues 1`, or grant `create` on topic:{topic}"
+        )
 
     def _message(self, topic: str, payload: dict[str, Any], kind: MessageType) -> Message:
         return task_message(
@@ -262,16 +276,8 @@ class TransportSession:
         topic = self._broadcast_topic()
         try:
             self.run(self._declare_transient(queue))
-        except TopicNotFound:
-            self._types.pop(topic, None)
-            error = self._refused.pop(topic, None)
-            if error is None:
-                raise  # it was deleted: the next connection creates it
-            # TopicNotFound would be a lost connection for kombu, and workers would connect again and again.
-            raise Forbidden(
-                f"the topic of remote control and events does not exist, and {error}. Create it with "
-                f"`evenq topic create {topic} --queues 1`, or grant `create` on topic:{topic}"
-            ) from error
+        except TopicNotFound as error:
+            raise self._missing_broadcasts(topic, error) from error
         self._transient.add(queue)
 
     async def _declare_transient(self, queue: str) -> None:
@@ -380,6 +386,13 @@ class TransportSession:
             self._refused.clear()
         self._types[topic] = kind
         self._absent.pop(topic, None)
+
+
+def _missing_queue(queue: str, topic: str, refusal: Error) -> Forbidden:
+    return Forbidden(
+        f"queue {queue!r} has no topic, and {refusal}. Create it with `evenq topic create {topic} --type MIXED` and "
+        f"`evenq group create {topic} --from FIRST`, or grant `create` on topic:{topic} and group:{topic}"
+    )
 
 
 class TransportSessions:
