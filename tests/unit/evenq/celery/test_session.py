@@ -134,7 +134,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[TransportSession]:
     SESSIONS.release(session)
 
 
-PAYLOAD = {"headers": {}, "properties": {}}
+PAYLOAD: dict[str, Any] = {"headers": {}, "properties": {}}
 
 
 @pytest.mark.parametrize(
