@@ -328,7 +328,9 @@ def test_a_worker_waits_for_a_broker_that_is_not_there_yet(tmp_path: Path) -> No
         stage = Stage(tmp_path, "late", cluster.endpoint)
         worker = Worker(stage.folder, stage.arguments)
         try:
-            until(lambda: "cannot be looked up yet" in worker.log, lambda: worker.log, seconds=WAIT_S)
+            until(
+                lambda: "looking for topic t-late fails, trying again" in worker.log, lambda: worker.log, seconds=WAIT_S
+            )
             cluster.brokers[0].restart()
             worker.wait_listening()
         finally:

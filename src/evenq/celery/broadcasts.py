@@ -42,7 +42,7 @@ from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.client.rpc.calls import Calls
 from evenq.client.wiring import ClientContext, new_client_id
-from evenq.errors import Error, IllegalOffset, MessageCorrupted
+from evenq.errors import Error, Forbidden, IllegalOffset, MessageCorrupted, Unauthorized
 from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
@@ -232,7 +232,8 @@ class Broadcasts:
                 await self._pull(queue, place, self._poll_ms, lambda payload: self._deliver(queue, payload))
             except Error as error:
                 self._troubles.failed(f"broker {place.broker_name}", error)
-                self._routes.renew(self._topic)
+                if not isinstance(error, Forbidden | Unauthorized):  # another route would not help
+                    self._routes.renew(self._topic)
                 await self._context.clock.sleep_ms(backoff.next_ms())
             else:
                 self._troubles.well(f"broker {place.broker_name}")

@@ -274,6 +274,7 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         if queue in self._undecided:
             self._undecided.discard(queue)
             self.session.declare(queue, levels=0)
+        self.session.check_consumable(queue)
         deliveries = self._deliveries
         self.session.call(lambda: deliveries.consume(queue))
 

@@ -13,6 +13,8 @@ nothing, so their tasks are delivered to others after one duration.
 - A channel holds at most its limit. When it is reached, the polls of its other queues are cancelled. Messages of these
   polls are returned, so it does not wait behind a long task while other workers are idle.
 - `close` acknowledges what was settled, then returns what is held.
+- A permanent error is raised once in the thread that consumes. A grant that is removed from a queue which was received
+  before is not: running tasks would be cancelled, so the receiver logs it and waits for the grant.
 
 **Example.** Limit 2, one queue: the poll requests 2 and receives t1 and t2; no poll runs. t1 is acknowledged: the next
 poll requests 1.
@@ -31,11 +33,11 @@ from evenq.aio import SimpleConsumer
 from evenq.celery.codec import decoded
 from evenq.celery.inbox import Inbox, KombuDelivery
 from evenq.celery.settings import TransportSettings
-from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.troubles import Troubles, is_permanent
 from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource, SettlingConsumer
 from evenq.client.options import SimpleOptions
 from evenq.client.wiring import ClientContext
-from evenq.errors import Error, InvalidReceiptHandle, MessageCorrupted, NotFound
+from evenq.errors import Error, Forbidden, InvalidReceiptHandle, MessageCorrupted, NotFound, Unauthorized
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
@@ -52,6 +54,8 @@ ACK_PATIENCE_MS = 43_200_000
 """Longest time for which an acknowledgement is repeated: that of the longest visibility."""
 CLOSE_MS = 10_000
 """Longest wait of `close` for a broker that does not answer."""
+REFUSED = (Forbidden, Unauthorized)
+"""Errors that an operator ends, by a grant or a key, while workers run."""
 
 
 class QueueConsumer(SettlingConsumer, Protocol):
@@ -215,7 +219,7 @@ class QueueDeliveries:
 
 def _report_ack(done: asyncio.Future[None], source: MessageSource) -> None:
     error = None if done.cancelled() else done.exception()
-    if isinstance(error, InvalidReceiptHandle):
+    if isinstance(error, InvalidReceiptHandle | Forbidden | Unauthorized):
         log.warning("%s: a finished task may run again: %s", source.who, error)
     elif isinstance(error, Error):
         source.troubles.failed("an acknowledgement", error)
@@ -231,12 +235,15 @@ class QueueReceiver:
         topic = settings.names.topic_of(queue)
         self.consumer = deliveries.consumer_of(topic)
         who = f"queue {queue}"
-        self.troubles = Troubles(context.clock, who=who, report=self._report)
+        self.troubles = Troubles(context.clock, who=who)
+        self._failures = Troubles(context.clock, who=who, report=self._raise)
         self.source = MessageSource(self.consumer, who, self.troubles)
         self._has_room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[list[ReceivedMessage]] | None = None
         self._started = False
+        self._received = False
+        """A receive succeeded, so the group could be read at that time."""
 
     def start(self) -> None:
         if self._task is None:
@@ -283,19 +290,22 @@ class QueueReceiver:
                     raise
                 continue  # the channel became full
             except Error as error:
-                self.troubles.failed(f"receiving from {self.queue}", error)
+                waits = not is_permanent(error) or (self._received and isinstance(error, REFUSED))
+                (self.troubles if waits else self._failures).failed("receiving", error)
                 await clock.sleep_ms(backoff.next_ms())
                 continue
             finally:
                 self._poll = None
+            self._received = True
             backoff.reset()
-            self.troubles.well(f"receiving from {self.queue}")
+            self.troubles.well("receiving")
+            self._failures.well("receiving")
             for message in messages:
                 delivery = deliveries.add(self.queue, message, self)
                 if delivery is not None:
                     deliveries.inbox.put(delivery)
 
-    def _report(self, error: Error) -> None:
+    def _raise(self, error: Error) -> None:
         """Lets the consuming thread raise an error that no repetition cures."""
         log.error("queue %s: %s", self.queue, error)
         if isinstance(error, NotFound):

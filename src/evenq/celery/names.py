@@ -36,7 +36,10 @@ class QueueNames:
     def __post_init__(self) -> None:
         problem = topic_problem(self.prefix) if self.prefix else None
         if problem:
-            raise IllegalTopic(f"topic_prefix: {problem}")
+            raise IllegalTopic(
+                f"the prefix of all names, from topic_prefix or the path of the broker's URL with '-', is not valid: "
+                f"{problem}"
+            )
 
     @property
     def broadcasts(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from evenq.celery.broadcasts import Binding, Broadcasts
 from evenq.celery.codec import encoded, task_message
-from evenq.celery.deliveries import QueueDeliveries
+from evenq.celery.deliveries import REFUSED, QueueDeliveries
 from evenq.celery.inbox import Inbox
 from evenq.celery.names import broadcast_tag
 from evenq.celery.settings import TransportSettings
@@ -36,7 +36,6 @@ from evenq.errors import (
     MessageTypeConflict,
     NotFound,
     TopicNotFound,
-    Unauthorized,
 )
 from evenq.model import NO_GENERATION, Message, MessageType, StartFrom, StartPolicy
 from evenq.wire.loop_net import LoopNet
@@ -51,8 +50,6 @@ TRANSIENT_TAG = "transient:"
 """Begins the delivery tags of transient queues; a number and the name of the queue follow."""
 ABSENT_MS = 10_000
 """Time for which a topic that does not exist is not looked for again."""
-REFUSED = (Forbidden, Unauthorized)
-"""Errors of a user who may send and receive, but not create or describe."""
 
 
 class TransportSession:
@@ -74,6 +71,8 @@ class TransportSession:
         self._made_broadcasts: Broadcasts | None = None
         self._types: dict[str, MessageType] = {}
         """Type of each topic that is known to exist."""
+        self._refused: dict[str, Error] = {}
+        """Topics that this user could not create, with the error. They may exist, and those that do are forgotten."""
         self._absent: dict[str, int] = {}
         """Topics that did not exist, and when they were looked for."""
         self._transient: set[str] = set()
@@ -119,9 +118,24 @@ class TransportSession:
                 # From the first message: tasks are sent before their first worker starts.
                 self._admin.create_group(topic, start_from="FIRST", max_attempts=self.settings.max_deliveries)
                 self.run(self._begin(topic))
-        except REFUSED:  # an administrator has created them, or the first send or receive reports what is missing
+        except REFUSED as error:  # without the right to create or describe: `check_consumable` and the first send look
+            self._refused[topic] = error
             kind = MessageType.PRIORITY if levels else MessageType.MIXED
         self._remember(topic, kind)
+
+    def check_consumable(self, queue: str) -> None:
+        """Raises Forbidden if the queue has no topic and this user could not create it: nothing would be received."""
+        topic = self.settings.names.topic_of(queue)
+        error = self._refused.pop(topic, None)
+        if error is None:
+            return
+        try:
+            missing = self._type_of(topic) is None
+        except REFUSED:  # the first receive reports what is missing
+            return
+        if missing:
+            self.forget(queue)
+            raise _missing_queue(queue, topic, error) from error
 
     async def _begin(self, topic: str) -> None:
         """Lets the new group begin at each broker, so that its lag counts messages before the first worker."""
@@ -207,9 +221,12 @@ class TransportSession:
             self._producer().send(self._message(topic, payload, actual))
         except IllegalDeliveryTime:  # later than the broker keeps messages: a worker holds the task
             self._producer().send(self._message(topic, payload, MessageType.NORMAL))
-        except TopicNotFound:
+        except TopicNotFound as error:
             self.forget(queue)
-            raise
+            refusal = self._refused.pop(topic, None)
+            if refusal is None:
+                raise
+            raise _missing_queue(queue, topic, refusal) from error
 
     def forget(self, queue: str) -> None:
         """Lets the next declaration create the queue again: its topic or group was deleted."""
@@ -220,9 +237,23 @@ class TransportSession:
         topic = self._broadcast_topic()
         try:
             self._producer().send(Message(topic=topic, body=encoded(payload), tag=broadcast_tag(exchange, routing_key)))
-        except TopicNotFound:
-            self._types.pop(topic, None)
-            raise
+        except TopicNotFound as error:
+            raise self._missing_broadcasts(topic, error) from error
+
+    def _missing_broadcasts(self, topic: str, error: Error) -> Error:
+        """Returns the error to raise if the topic does not exist.
+
+        TopicNotFound is a lost connection for kombu: workers connect again, and their first heartbeat is repeated
+        without end. That creates a topic that was deleted, and helps nobody who may not create it.
+        """
+        self._types.pop(topic, None)
+        refusal = self._refused.pop(topic, None)
+        if refusal is None:
+            return error
+        return Forbidden(
+            f"the topic of remote control and events does not exist, and {refusal}. Create it with "
+            f"`evenq topic create {topic} --queues 1`, or grant `create` on topic:{topic}"
+        )
 
     def _message(self, topic: str, payload: dict[str, Any], kind: MessageType) -> Message:
         return task_message(
@@ -242,8 +273,11 @@ class TransportSession:
         """Makes a queue that ends with this process."""
         if queue in self._transient:
             return
-        self._broadcast_topic()
-        self.run(self._declare_transient(queue))
+        topic = self._broadcast_topic()
+        try:
+            self.run(self._declare_transient(queue))
+        except TopicNotFound as error:
+            raise self._missing_broadcasts(topic, error) from error
         self._transient.add(queue)
 
     async def _declare_transient(self, queue: str) -> None:
@@ -334,7 +368,8 @@ class TransportSession:
                         message_type=MessageType.NORMAL,
                         retention_ms=self.settings.broadcast_retention_ms,
                     )
-            except REFUSED:
+            except REFUSED as error:
+                self._refused[topic] = error
                 kind = None
             self._remember(topic, kind or MessageType.NORMAL)
         return topic
@@ -348,8 +383,16 @@ class TransportSession:
     def _remember(self, topic: str, kind: MessageType) -> None:
         if len(self._types) >= TOPICS_MAX:
             self._types.clear()
+            self._refused.clear()
         self._types[topic] = kind
         self._absent.pop(topic, None)
+
+
+def _missing_queue(queue: str, topic: str, refusal: Error) -> Forbidden:
+    return Forbidden(
+        f"queue {queue!r} has no topic, and {refusal}. Create it with `evenq topic create {topic} --type MIXED` and "
+        f"`evenq group create {topic} --from FIRST`, or grant `create` on topic:{topic} and group:{topic}"
+    )
 
 
 class TransportSessions:

@@ -25,7 +25,7 @@ from evenq.aio import Admin, Producer
 from evenq.client.loops.sending.outgoing import SendResult
 from evenq.client.options import ProducerOptions
 from evenq.client.wiring import ClientContext
-from evenq.errors import Error
+from evenq.errors import Error, Forbidden
 from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, FieldArguments, PublishFields
 from evenq.faststream.configs import ClientArguments, EvenqBrokerConfig
 from evenq.faststream.deliveries import EvenqDelivery
@@ -88,6 +88,7 @@ class EvenqBroker(EvenqRegistrator, BrokerUsecase[EvenqDelivery, Producer, Evenq
         """
         access = _access(endpoint, credentials, tls, security)
         self._producer_options = producer_options
+        self._ping_failed = False
         super().__init__(
             routers=routers,
             config=EvenqBrokerConfig(
@@ -143,13 +144,23 @@ class EvenqBroker(EvenqRegistrator, BrokerUsecase[EvenqDelivery, Producer, Evenq
             await producer.close()
 
     async def ping(self, timeout: float | None) -> bool:
-        """Returns whether a broker of the cluster answers within `timeout` seconds; None: 3 s per attempt."""
+        """Returns whether a broker of the cluster accepts this application's keys within `timeout` seconds; None: 3 s
+        per attempt. The cause of a change to False is logged.
+        """
         try:
             async with asyncio.timeout(timeout), Admin(**self.config.access.arguments()) as admin:
                 await admin.list_brokers()
-        except (Error, TimeoutError):
-            return False
-        return True
+        except Forbidden:  # a known user, without the grant to list brokers, which publishing and reading do not need
+            failure = ""
+        except (Error, TimeoutError) as error:
+            failure = str(error) or f"no broker answers within {timeout} s"
+        else:
+            failure = ""
+        logger = self.config.logger
+        if failure and not self._ping_failed and logger.logger:
+            logger.log(f"ping fails: {failure}", logging.WARNING)
+        self._ping_failed = bool(failure)
+        return not failure
 
     async def publish(
         self,

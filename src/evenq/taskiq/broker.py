@@ -26,21 +26,12 @@ from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages
 from evenq.client.options import ProducerOptions, SimpleOptions
 from evenq.client.plans import options_of
 from evenq.client.wiring import ClientContext
-from evenq.errors import (
-    BadRequest,
-    Error,
-    Forbidden,
-    IllegalGroup,
-    IllegalTopic,
-    TopicNotFound,
-    Unauthorized,
-    Unsupported,
-)
+from evenq.errors import BadRequest, Error, IllegalGroup, IllegalTopic, Unsupported
 from evenq.model import ReceivedMessage, StartFrom, group_problem, topic_problem
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
 from evenq.taskiq.task_messages import DELAYED, TaskTopics
-from evenq.taskiq.topics import TopicCreator
+from evenq.taskiq.topics import WAITED_FOR, TopicCreator
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
@@ -63,8 +54,6 @@ WAITING_MS = 200
 """Longest wait of a received message for a free slot of the worker."""
 TAKEN_MS = 100
 """A receive requests what the worker takes within this time, by its pace so far."""
-WAITED_FOR = (TopicNotFound, Forbidden, Unauthorized)
-"""Errors that end without a restart of the worker, once an operator creates the topic or the grant."""
 
 
 class EvenqBroker(AsyncBroker):
@@ -137,14 +126,17 @@ class EvenqBroker(AsyncBroker):
         """Opens the connections and creates missing topics. A second call does nothing of that.
 
         Raises ConnectionFailed if no broker answers for 30 s, and Forbidden if topics are missing and the caller may
-        not create them.
+        not create them. A worker process of taskiq does that in `listen` instead, and waits: its manager starts a
+        process that ends again and again.
         """
         if self._producer is None:
             self._producer = Producer(options=self._producer_options, **self._access)
             self._admin = Admin(**self._access)
-            self._creator = TopicCreator(self._admin, self._topics, clock=self._clock, rng=self._rng)
+            self._creator = TopicCreator(
+                self._admin, self._topics, who=f"group {self._group}", clock=self._clock, rng=self._rng
+            )
             try:
-                if self._create_topics:
+                if self._create_topics and not self.is_worker_process:
                     for topic in self._read:
                         await self._creator.ensure(topic)
             except BaseException:
@@ -187,6 +179,7 @@ class EvenqBroker(AsyncBroker):
         waiting: deque[HeldMessage] = deque()
         sizes = ChunkSizer(self._prefetch)
         returning: asyncio.Task[None] | None = None
+        await self._prepare()
         try:
             while True:
                 waiting.extend(map(self._hold, await self._receive(sizes.size)))
@@ -262,10 +255,16 @@ class EvenqBroker(AsyncBroker):
                 await self._opened_deliveries().give_back(map(self._hold, receiving.result()), unseen=True)
             raise
 
-    async def _opened_consumer(self) -> SimpleConsumer:
-        """Returns the consumer, made at the first call: clients that only send have none."""
+    async def _prepare(self) -> None:
+        """Creates missing topics, and waits until that is possible."""
         if self._producer is None:
             await self.startup()
+        if self._create_topics and self._creator is not None:
+            for topic in self._read:
+                await self._creator.ensure_patiently(topic)
+
+    async def _opened_consumer(self) -> SimpleConsumer:
+        """Returns the consumer, made at the first call: clients that only send have none."""
         if self._consumer is None:
             self._consumer = consumer = SimpleConsumer(
                 group=self._group,

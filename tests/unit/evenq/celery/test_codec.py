@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,3 +71,17 @@ def test_a_time_that_is_not_certain_is_left_to_the_worker(eta: object) -> None:
 def test_priorities(given: object, found: int) -> None:
     assert priority_of(payload(priority=given)) == found
     assert priority_of({}) == 0
+
+
+def test_a_property_that_is_not_of_amqp_is_dropped_if_json_cannot_hold_it() -> None:
+    """A handler of `before_task_publish` that sends the task again passes all that it received, with the signal."""
+    properties = {"priority": 3, "correlation_id": "c", "delivery_info": {"routing_key": "q"}}
+    extended = {**properties, "own": 1}
+    assert json.loads(encoded({"body": "b", "properties": extended}))["properties"] == extended
+    extended["signal"] = object()
+    assert json.loads(encoded({"body": "b", "properties": extended}))["properties"] == properties
+
+
+def test_a_header_that_json_cannot_hold_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        encoded({"body": "b", "headers": {"h": object()}, "properties": {}})

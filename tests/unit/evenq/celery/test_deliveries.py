@@ -18,7 +18,7 @@ from evenq.celery.inbox import Inbox, KombuDelivery
 from evenq.celery.names import QueueNames
 from evenq.celery.settings import TransportSettings
 from evenq.client.wiring import ClientContext
-from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidReceiptHandle
+from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidReceiptHandle, Unauthorized
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import SystemClock
 
@@ -69,7 +69,7 @@ class Broker:
         if isinstance(first, Error):
             raise first
         taken = [first]
-        while self.waiting and len(taken) < max_messages:
+        while self.waiting and len(taken) < max_messages and not isinstance(self.waiting[0], Error):
             one = self.waiting.popleft()
             assert not isinstance(one, Error)
             taken.append(one)
@@ -244,6 +244,28 @@ async def test_an_error_that_passes_is_repeated_and_another_is_raised(stage: Sta
 
     await until_async(look)
     assert [type(error) for error in raised] == [Forbidden]
+
+
+@pytest.mark.parametrize("refusal", [Forbidden("no grant"), Unauthorized("unknown access key")])
+async def test_a_worker_whose_grant_is_removed_reports_it_once_and_continues_when_it_returns(
+    stage: Stage, caplog: pytest.LogCaptureFixture, refusal: Error
+) -> None:
+    broker = stage.brokers["q"]
+    broker.offer(message(1), refusal, type(refusal)(str(refusal)), message(2))
+    stage.deliveries.consume("q")
+    assert (await stage.next()).payload["body"] == "1"
+    assert (await stage.next()).payload["body"] == "2"
+    assert caplog.text.count(f"queue q: receiving is refused, trying again until it is allowed: {refusal}") == 1
+    assert "queue q: receiving works after" in caplog.text
+
+
+async def test_a_task_that_ends_without_a_grant_may_run_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    broker = stage.brokers["q"]
+    broker.offer(message(1))
+    stage.deliveries.consume("q")
+    broker.refusals.append(Forbidden("no grant"))
+    stage.deliveries.ack((await stage.next()).tag)
+    await until_async(lambda: "queue q: a finished task may run again: no grant" in caplog.text)
 
 
 async def test_closing_sends_acknowledgements_and_returns_the_rest() -> None:

@@ -6,7 +6,10 @@ import asyncio
 import os
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,8 +17,8 @@ from evenq.celery.broadcasts import Binding
 from evenq.celery.names import QueueNames
 from evenq.celery.session import SESSIONS, TransportSession
 from evenq.celery.settings import TransportSettings
-from evenq.errors import ConnectionFailed, IllegalAccessPoint
-from evenq.model import MessageType
+from evenq.errors import ConnectionFailed, Forbidden, IllegalAccessPoint, TopicNotFound
+from evenq.model import Message, MessageType
 
 SETTINGS = TransportSettings(endpoint="127.0.0.1:1", names=QueueNames("celery-"))
 
@@ -97,3 +100,81 @@ def test_an_eta_is_left_to_the_broker_where_its_topic_takes_one(native: bool, ki
     payload = {"headers": {"eta": "2100-01-01T00:00:00+00:00"}, "properties": {}}
     assert (session._message("celery-q", payload, kind).delivery_ms is not None) is delayed
     SESSIONS.release(session)
+
+
+class Refused:
+    """The clients of a user who may describe topics, and create none; no topic exists."""
+
+    existing: frozenset[str] = frozenset()
+
+    def describe_topic(self, topic: str) -> Any:
+        if topic in self.existing:
+            return SimpleNamespace(message_type=MessageType.MIXED)
+        raise TopicNotFound(topic)
+
+    def create_topic(self, topic: str, **_: object) -> None:
+        raise Forbidden(f"user ann may not create topic {topic}")
+
+    def send(self, message: Message) -> None:
+        raise TopicNotFound(message.topic)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[TransportSession]:
+    session = SESSIONS.acquire(SETTINGS)
+    clients = Refused()
+
+    async def declare(_: str) -> None:
+        raise TopicNotFound("celery-%broadcast")
+
+    monkeypatch.setattr(session, "_admin", clients)
+    monkeypatch.setattr(session, "_producer", lambda: clients)
+    monkeypatch.setattr(session, "_declare_transient", declare)
+    yield session
+    SESSIONS.release(session)
+
+
+PAYLOAD: dict[str, Any] = {"headers": {}, "properties": {}}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.broadcast("celeryev", None, PAYLOAD),
+        lambda session: session.declare_transient("mailbox"),
+    ],
+)
+def test_without_the_topic_of_broadcasts_the_error_is_not_a_lost_connection(
+    refused: TransportSession, use: Callable[[TransportSession], None]
+) -> None:
+    """kombu repeats after a lost connection, and a worker's first heartbeat without end."""
+    for _ in range(2):
+        with pytest.raises(Forbidden, match="evenq topic create celery-%broadcast --queues 1"):
+            use(refused)
+
+
+def test_a_queue_that_the_user_may_not_create_is_an_error_for_senders_and_workers(refused: TransportSession) -> None:
+    refused.declare("q", levels=0)
+    with pytest.raises(Forbidden, match="`evenq group create celery-q --from FIRST`, or grant `create`"):
+        refused.send("q", PAYLOAD)
+    refused.declare("q", levels=0)
+    with pytest.raises(Forbidden, match="queue 'q' has no topic, and user ann may not create topic celery-q"):
+        refused.check_consumable("q")
+
+
+def test_a_queue_that_an_administrator_has_created_meanwhile_is_consumed(refused: TransportSession) -> None:
+    refused.declare("q", levels=0)
+    refused._admin.existing = frozenset({"celery-q"})  # type: ignore[attr-defined]  # the fake
+    refused.check_consumable("q")
+    refused.check_consumable("unknown")
+
+
+def test_a_topic_that_was_deleted_is_a_lost_connection(
+    refused: TransportSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next connection declares it again."""
+    monkeypatch.setattr(refused._admin, "create_topic", lambda *_, **__: None)
+    with pytest.raises(TopicNotFound):
+        refused.broadcast("celeryev", None, PAYLOAD)
+    with pytest.raises(TopicNotFound):
+        refused.send("q", PAYLOAD)

@@ -5,6 +5,7 @@ tests/integration/test_faststream.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256
 from pydantic import BaseModel
 
 import evenq
-from evenq.errors import IllegalPropertyKey
+from evenq.errors import Error, Forbidden, IllegalPropertyKey, Unauthorized
 from evenq.faststream import EvenqBroker, EvenqResponse, EvenqRoute, EvenqRoutePublisher, EvenqRouter, TestEvenqBroker
 from evenq.faststream.annotations import (
     Attempt,
@@ -366,3 +367,20 @@ def test_security_gives_the_keys_and_asks_for_tls() -> None:
 
 async def test_a_broker_that_nobody_answers_does_not_ping(broker: EvenqBroker) -> None:
     assert not await broker.ping(0.05)
+
+
+@pytest.mark.parametrize(("error", "answers"), [(Forbidden("no grant"), True), (Unauthorized("unknown key"), False)])
+async def test_ping_needs_valid_keys_and_no_grant(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Error, answers: bool
+) -> None:
+    """Readiness of an application that may only publish and read; a failure is logged when it begins."""
+
+    async def refuse(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("evenq.aio.Admin.list_brokers", refuse)
+    broker = EvenqBroker("127.0.0.1:1", logger=logging.getLogger("pings"))
+    await broker.connect()
+    assert [await broker.ping(60) for _ in range(2)] == [answers] * 2
+    assert caplog.text.count(f"ping fails: {error}") == (not answers)
+    await broker.stop()

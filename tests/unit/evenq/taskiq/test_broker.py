@@ -467,3 +467,23 @@ async def test_a_worker_of_taskiq_runs_tasks_with_results_retries_and_every_kind
     assert len(broker._deliveries) == 0, "each message was acknowledged"
     await broker.shutdown()
     assert events == ["ended"]
+
+
+async def test_a_worker_starts_without_a_broker_and_creates_its_topic_when_one_answers() -> None:
+    """A process that fails to start is started by taskiq's manager again and again."""
+    world = World()
+    await world.server.open()
+    broker = world.broker()
+    broker.is_worker_process = True
+    await broker.startup()
+    listening = broker.listen()
+    waiting = asyncio.ensure_future(first(listening))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    world.serve()
+    await world.server.start([BrokerAddress("default", "a", 8081)])
+    client = await world.started()
+    await client.kick(task())
+    assert await acked(await waiting) == b"my_msg"
+    await listening.aclose()
+    await world.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evenq.client.core.admin.views import TopicDetails
-from evenq.errors import ConnectionFailed, Error, Forbidden, TopicNotFound
+from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, TopicNotFound
 from evenq.model import MessageType
 from evenq.runtime.clock import FakeClock
 from evenq.taskiq.task_messages import TaskTopics
@@ -23,6 +23,8 @@ class Server:
         self.looks = 0
         self.created: list[tuple[str, int, Any]] = []
         self.fails: list[Error] = []
+        self.refuses = False
+        """True: the caller may not create topics."""
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         self.looks += 1
@@ -33,6 +35,8 @@ class Server:
         return TopicDetails(topic=topic, message_type=self.topics[topic], queues=(), groups=())
 
     async def create_topic(self, topic: str, *, queues: int = 0, message_type: Any = None) -> list[Any]:
+        if self.refuses:
+            raise Forbidden(f"user ann may not create topic {topic}")
         self.created.append((topic, queues, message_type))
         self.topics[topic] = message_type
         return []
@@ -41,7 +45,7 @@ class Server:
 def creator(server: Server, priorities: int = 0) -> tuple[TopicCreator, FakeClock]:
     clock = FakeClock()
     topics = TaskTopics(default="tasks", priorities=priorities)
-    return TopicCreator(server, topics, clock=clock, rng=random.Random(1)), clock
+    return TopicCreator(server, topics, who="group workers", clock=clock, rng=random.Random(1)), clock
 
 
 async def test_a_missing_topic_is_created_for_plain_and_delayed_tasks() -> None:
@@ -116,3 +120,45 @@ async def test_tasks_of_known_topics_do_not_wait_for_the_look_at_another_one() -
     assert not looking.done()
     await clock.during(looking)
     assert [name for name, _, _ in server.created] == ["tasks", "others"]
+
+
+@pytest.mark.parametrize(("priorities", "options"), [(0, "--type MIXED"), (7, "--type PRIORITY --queues 7")])
+async def test_a_missing_topic_without_the_grant_to_create_it_is_an_error_with_the_command(
+    priorities: int, options: str
+) -> None:
+    server = Server()
+    server.refuses = True
+    made, _ = creator(server, priorities)
+    with pytest.raises(Forbidden) as raised:
+        await made.ensure("tasks")
+    assert str(raised.value) == (
+        "topic tasks does not exist, and user ann may not create topic tasks. Create it with "
+        f"`evenq topic create tasks {options}`, or grant `create` on topic:tasks"
+    )
+
+
+async def test_a_worker_waits_for_a_broker_and_for_a_grant_and_logs_each_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server()
+    server.refuses = True
+    server.fails = [ConnectionFailed("nobody answers")] * 200
+    made, clock = creator(server)
+    preparing = asyncio.ensure_future(made.ensure_patiently("tasks"))
+    for _ in range(1_000):
+        await clock.advance(2_000)
+    assert not preparing.done()
+    assert not server.fails
+    assert caplog.text.count("group workers: looking for topic tasks fails, trying again") == 1
+    assert caplog.text.count("topic tasks does not exist, and user ann may not create") == 1
+    server.topics["tasks"] = MessageType.MIXED
+    await clock.during(preparing)
+    assert "group workers: looking for topic tasks works after" in caplog.text
+
+
+async def test_a_worker_does_not_wait_for_what_no_operator_can_change() -> None:
+    server = Server()
+    server.fails = [BadRequest("too many queues")]
+    made, _ = creator(server)
+    with pytest.raises(BadRequest):
+        await made.ensure_patiently("tasks")
