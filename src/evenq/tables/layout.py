@@ -4,10 +4,11 @@
     orders/uid=U/broker=broker-a/queue=3/00000000000000000000-00000000000000131072.parquet
     orders/uid=U/broker=broker-a/queue=3/_00000000000000131072-00000000000000140000.gap
 
-A name is START-END, with END exclusive. Engines leave out files that begin with an underscore. `uid` is that of the queue's content, so a topic that is created again gets
-folders of its own. A file ends at the first of three offsets: a multiple of `rows_per_file`, the first message that was
-stored in a later window of `close_after_ms`, and the end of the queue if that window is over. Store times of a queue
-never fall, so the first two follow from the log alone: every exporter cuts at the same offsets.
+A name is START-END, with END exclusive. Engines leave out files that begin with an underscore. `uid` is that of the
+queue's content, so a topic that is created again gets folders of its own. A file ends at the first of three offsets: a
+multiple of `rows_per_file`, the first message that was stored in a later window of `close_after_ms`, and the end of the
+queue if that window is over. Store times of a queue never fall, so the first two follow from the log alone: every
+exporter cuts at the same offsets.
 """
 
 from __future__ import annotations
