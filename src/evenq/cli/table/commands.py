@@ -10,7 +10,7 @@ import signal
 from contextlib import suppress
 from typing import Final
 
-from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.cli.output import Column, Listing, Page, complain, print_page
 from evenq.client.topic_source import TopicSource
 from evenq.errors import (
     ConnectionFailed,
@@ -56,7 +56,7 @@ def export(options: argparse.Namespace) -> None:
 async def _export(options: argparse.Namespace) -> None:
     def wrote(path: str, rows: int) -> None:
         if not options.output.for_programs:
-            progress_console().print(f"wrote {path}, {rows:,} rows")
+            complain(f"wrote {path}, {rows:,} rows")
 
     total = ExportTurn()
     try:
@@ -89,7 +89,7 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
     listing = Listing(key="failures", columns=columns, rows=failures, title="Stopped queues", empty="")
     print_page(Page(facts=facts, listings=[listing]), options.output)
     if turn.left and not options.output.for_programs:
-        progress_console().print(
+        complain(
             f"{turn.left:,} messages are in the log only: their files are still open. They are written once their "
             "window (--close-after) is over; --tail writes them now."
         )

@@ -90,7 +90,9 @@ def add_table(commands: Any) -> None:
     )
     _add_target(listing)
     add_output(listing)
-    show = command(actions, "show", "show queues, offsets, files and lag", "table.reports", "show", extras="tables")
+    show = command(
+        actions, "show", "show queues, offsets, files and lag", "table.reports", "show", wide=True, extras="tables"
+    )
     add_topic_name(show, "topic")
     _add_target(show)
     _add_offline(show)

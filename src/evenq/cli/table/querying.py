@@ -9,7 +9,7 @@ import io
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from evenq.cli.output import Column, Listing, Page, print_page, print_value, progress_console, write_frame
+from evenq.cli.output import Column, Listing, Page, complain, print_page, print_value, write_frame
 from evenq.cli.table.commands import topic_error
 from evenq.client.topic_source import TopicSource
 from evenq.errors import Error
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     for view in views:
         if view.silent:
             options.incomplete = True
-            progress_console().print(
+            complain(
                 f"No answer from {', '.join(view.silent)}: the result lacks the newest messages of {view.topic} there."
             )
     _print(options, run_query(target, views, options.sql))

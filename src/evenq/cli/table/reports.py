@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from evenq.cli.exit_codes import NotConfirmed
-from evenq.cli.output import Column, Listing, Page, console, print_page, progress_console
+from evenq.cli.output import WIDE, Column, Listing, Page, complain, console, print_page
 from evenq.cli.table.commands import topic_error
 from evenq.cli.values import moment_ms
 from evenq.client.core.reading.extents import QueueExtent
 from evenq.client.topic_source import TopicSource
-from evenq.errors import ConnectionFailed, Error, RequestTimeout, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, NotFound, RequestTimeout, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
@@ -30,12 +30,12 @@ _TOPICS = (
 _QUEUES = (
     Column("broker", "broker"),
     Column("queue", "queue", "number"),
-    Column("uid", "uid"),
+    Column("uid", "uid", shown=WIDE),
     Column("start", "from", "number"),
     Column("end", "to", "number"),
     Column("files", "files", "number"),
     Column("rows", "rows", "number"),
-    Column("bytes", "bytes", "number"),
+    Column("bytes", "bytes", "number", shown=WIDE),
     Column("gaps", "missing", "number"),
     Column("lag", "lag", "number"),
 )
@@ -70,9 +70,9 @@ def show(options: argparse.Namespace) -> None:
         known = {(one.queue.uid, one.queue.queue) for one in queues}
         missing = [str(queue) for uid, queue in live if (uid, queue) not in known]
         if missing:
-            progress_console().print(f"Not in the table yet: {', '.join(missing)}.")
+            complain(f"Not in the table yet: {', '.join(missing)}.")
         if any((one.queue.uid, one.queue.queue) not in live for one in queues):
-            progress_console().print(
+            complain(
                 "Queues without a lag are of a broker that is away, or of a topic that was deleted or created again; "
                 "their files stay until you delete them."
             )
@@ -92,7 +92,10 @@ def verify(options: argparse.Namespace) -> int:
     target = table_target(options.to)
     found: list[TableFinding] = []
     rows = files = 0
-    for topic in [options.topic] if options.topic else target.topics():
+    topics = [options.topic] if options.topic else target.topics()
+    if not topics:
+        raise NotFound(f"{options.to} has no table; write one: evenq table export TOPIC --to {options.to}")
+    for topic in topics:
         queues = table_of(target, topic)
         live = _live(options, topic)
         for one in queues:
@@ -144,10 +147,10 @@ def _live(options: argparse.Namespace, topic: str) -> Live:
     try:
         extents = asyncio.run(_extents(options, topic))
     except (ConnectionFailed, RequestTimeout) as error:
-        progress_console().print(f"Without lag, because no broker answers ({error.message}); --offline calls none.")
+        complain(f"Without lag, because no broker answers ({error.message}); --offline calls none.")
         return {}
     except TopicNotFound:
-        progress_console().print(f"Without lag, because topic {topic} does not exist any more; its files stay.")
+        complain(f"Without lag, because topic {topic} does not exist any more; its files stay.")
         return {}
     except Error as error:
         raise topic_error(error, topic) from error

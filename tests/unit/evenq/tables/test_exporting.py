@@ -92,7 +92,8 @@ def test_a_file_has_statistics_a_page_index_and_a_bloom_filter(
     metadata = pq.read_metadata(path)
     column = metadata.row_group(0).column(metadata.schema.names.index("queueOffset"))
     assert (column.statistics.min, column.statistics.max, column.compression) == (0, 99, "ZSTD")
-    assert column.has_offset_index and column.has_column_index
+    assert column.has_offset_index
+    assert column.has_column_index
     assert metadata.metadata[b"evenq.last_store_ms"] == str(START_MS).encode()
     assert bloom_filters(100), "the installed pyarrow can write one"
     keys = [metadata.row_group(0).column(n) for n in range(metadata.num_columns)]
@@ -162,9 +163,10 @@ def test_a_name_that_another_exporter_wrote_meanwhile_is_kept(
         return await asyncio.gather(first.turn(), second.turn())
 
     turns = asyncio.run(both())
-    assert not turns[0].failures and not turns[1].failures
+    assert not turns[0].failures
+    assert not turns[1].failures
     assert spans(tmp_path) == [(0, 100), (100, 200)]
-    assert not [path for path in tmp_path.rglob("*.tmp")]
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_an_exporter_that_comes_late_adopts_the_files_of_another_one(
@@ -226,7 +228,7 @@ def test_a_gap_of_retention_is_an_error_until_it_is_accepted_and_then_on_record(
     export(log, target)
     log.add(300, at_ms=LATER_MS)
     log.low[0] = 330
-    with pytest.raises(TableGap, match="offsets 250 to 329 .* 80 messages"):
+    with pytest.raises(TableGap, match=r"offsets 250 to 329 .* 80 messages"):
         export(log, target, now_ms=LATER_MS + 3_600_000)
     live = asyncio.run(log.queues_())[0]
     [finding] = findings(target, table_of(target, "orders")[0], live)
@@ -265,7 +267,7 @@ def test_a_queue_that_lost_its_end_and_grew_again_stops(log: FakeLog, target: Fo
     with pytest.raises(TableChanged, match="ends at 90"):
         export(log, target)
     log.queues[0] += [(LATER_MS, b"another") for _ in range(60)]
-    with pytest.raises(TableChanged, match="offset 99 .* is another message"):
+    with pytest.raises(TableChanged, match=r"offset 99 .* is another message"):
         export(log, target, now_ms=LATER_MS + 3_600_000)
 
 
