@@ -134,7 +134,7 @@ def test_a_wrong_name_leaves_no_folder(cluster: LocalCluster, tmp_path: Path) ->
         assert "evenq topic list" in text
     assert not (tmp_path / "t").exists()
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
-        assert "ordrs" not in {one.name for one in admin.list_topics()}
+        assert "ordrs" not in {one.topic for one in admin.list_topics()}
     assert "evenq table export" in run_evenq("table", "show", "ordrs", "--to", tmp_path, "--offline", code=3)
     assert "evenq table export" in run_evenq("table", "verify", "--to", tmp_path / "t", "--offline", code=3)
 

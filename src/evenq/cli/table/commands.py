@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +24,7 @@ from evenq.errors import (
     TopicNotFound,
 )
 from evenq.runtime.backoff import Backoff
+from evenq.runtime.extras import is_installed
 from evenq.serving.program.logs import setup_logs
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
@@ -154,7 +156,15 @@ class Troubles:
             log.info("%s is exported again", place)
 
 
-def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: object) -> TopicExport:
+def must_be_installed(*packages: str) -> None:
+    """Raises ModuleNotFoundError before anything is written or read."""
+    for package in packages:
+        if not is_installed(package):
+            raise ModuleNotFoundError(name=package)
+
+
+def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: Callable[[str, int], None]) -> TopicExport:
+    must_be_installed("pyarrow", "numpy")
     target = table_target(options.to)
     settings = table_settings(
         target, options.topic, rows_per_file=options.rows_per_file, close_after_ms=options.close_after
@@ -166,7 +176,7 @@ def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: objec
         allow_gaps=options.allow_gaps,
         tail=getattr(options, "tail", False),
     )
-    return TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=wrote)  # type: ignore[arg-type]
+    return TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=wrote)
 
 
 def _backoff() -> Backoff:

@@ -10,10 +10,9 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from evenq.cli.output import Column, Listing, Page, complain, print_page, print_value, write_frame
-from evenq.cli.table.commands import topic_error
+from evenq.cli.table.commands import must_be_installed, topic_error
 from evenq.client.topic_source import TopicSource
 from evenq.errors import Error
-from evenq.runtime.extras import is_installed
 from evenq.tables.folder import TableTarget, table_target
 from evenq.tables.query import TopicView, named_topics, run_query, view_of_files, view_with_tail
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    if not is_installed("duckdb"):  # checked before the tail is read
-        raise ModuleNotFoundError(name="duckdb")
+    must_be_installed("duckdb", "pyarrow", "numpy")
     target = table_target(options.tables)
     topics = named_topics(target, options.sql)
     views = (
