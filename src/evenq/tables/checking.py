@@ -1,4 +1,4 @@
-"""What a table has: queues and their files, findings about them, and the files that are older than a time.
+"""Content of a table: queues and their files, findings about them, and the files that are older than a time.
 
 Called by `evenq table` and by queries. Needs no broker; offsets of the live queues are arguments.
 """

@@ -13,11 +13,11 @@ Invariants:
   synced it by then. The message before START must still be the one that the last file ended with (its mark). Otherwise
   the broker lost the end of its log, and the queue stops.
 - Messages that retention deleted before they were exported are a gap. The queue stops, unless gaps are allowed: then a
-  file `_START-END.gap` states it. A queue without files begins at its first message that is left, which is no gap.
+  file `_START-END.gap` states it. A queue without files begins at the oldest message of the log, without a gap.
 - A scan names the uid of the queue's content, which is in the path too.
 
 Example: rows_per_file is 1,000 and close_after_ms 60,000. A queue has [0, 2500); offset 2300 was stored in a later
-minute than 2299. The files end at 1000, 2000, 2300 and, once the minute of the last message is over, at 2500. The next
+minute than 2299. The files end at 1000, 2000, 2300 and, after the minute of the last message, at 2500. The next
 one begins at 2500 and ends at 3000 at the latest.
 """
 
@@ -142,7 +142,7 @@ class TopicExport:
 
     async def turn(self) -> ExportTurn:
         """Writes every file that can be written now. Raises errors of the route, TopicNotFound among them; those of one
-        queue are in the result, and the other queues go on.
+        queue are in the result, and the other queues continue.
         """
         turn = ExportTurn()
         waiting = await self._reader.queues(self._plan.topic)
@@ -163,8 +163,8 @@ class TopicExport:
     def _table_queue(self, extent: QueueExtent) -> TableQueue:
         if not extent.uid:
             raise Unsupported(
-                f"broker {extent.queue.broker_name} reports no uid of its queues, so a new topic could not be told "
-                "from a deleted one: export with a newer broker"
+                f"broker {extent.queue.broker_name} reports no uid of its queues, so its files could be "
+                "those of a deleted topic: export with a newer broker"
             )
         queue = extent.queue
         return TableQueue(topic=queue.topic, uid=extent.uid, broker_name=queue.broker_name, queue_id=queue.queue_id)

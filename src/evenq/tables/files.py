@@ -36,7 +36,7 @@ COLUMNS: Final = tuple(OutputColumn(name, name in NULLABLE) for name in TYPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFooter:
-    """What a file says about itself."""
+    """The facts in a footer by which a file is checked."""
 
     rows: int
     first: int

@@ -7,7 +7,7 @@
 A name is START-END, with END exclusive. Engines leave out files that begin with an underscore. `uid` is that of the
 queue's content, so a topic that is created again gets folders of its own. A file ends at the first of three offsets: a
 multiple of `rows_per_file`, the first message that was stored in a later window of `close_after_ms`, and the end of the
-queue if that window is over. Store times of a queue never fall, so the first two follow from the log alone: every
+queue after that window. Store times of a queue never fall, so the first two follow from the log alone: every
 exporter cuts at the same offsets.
 """
 
@@ -103,7 +103,7 @@ class TableQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """What decides where files end: written once, because another value would cut the same rows into other files."""
+    """The places where files end: written once, because other values would cut the same rows into other files."""
 
     rows_per_file: int = ROWS_DEFAULT
     close_after_ms: int = CLOSE_MS_DEFAULT

@@ -31,7 +31,7 @@ TAIL_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class QueriedTopic:
     """The content of one topic for a query."""
 
     topic: str
@@ -52,13 +52,13 @@ def named_topics(target: TableTarget, sql: str) -> list[str]:
     return named
 
 
-def view_of_files(target: TableTarget, topic: str) -> TopicView:
+def view_of_files(target: TableTarget, topic: str) -> QueriedTopic:
     """Returns the view of a topic without its tail."""
     queues = newest_content(target, table_of(target, topic))
-    return TopicView(topic=topic, paths=_paths(queues), tail=arrow_schema(COLUMNS).empty_table())
+    return QueriedTopic(topic=topic, paths=_paths(queues), tail=arrow_schema(COLUMNS).empty_table())
 
 
-async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader) -> TopicView:
+async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader) -> QueriedTopic:
     """Returns the view of a topic with the messages that only brokers have. Raises TableGap if retention deleted some
     that are in no file, BadRequest for a tail of more than TAIL_BYTES_MAX.
     """
@@ -88,7 +88,7 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
                 )
             batches.append(batch)
     live = {extent.queue.broker_name for extent in extents}
-    return TopicView(
+    return QueriedTopic(
         topic=topic,
         paths=_paths(current),
         tail=pa.Table.from_batches(batches, schema=arrow_schema(COLUMNS)),
@@ -119,7 +119,7 @@ def _paths(queues: Iterable[QueueFiles]) -> list[str]:
     return found
 
 
-def run_query(target: TableTarget, views: Sequence[TopicView], sql: str) -> pa.Table:
+def run_query(target: TableTarget, views: Sequence[QueriedTopic], sql: str) -> pa.Table:
     """Returns the result. Raises BadRequest for a query that DuckDB refuses."""
     import duckdb
 
@@ -134,7 +134,7 @@ def run_query(target: TableTarget, views: Sequence[TopicView], sql: str) -> pa.T
         connection.close()
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, target: TableTarget, views: Sequence[TopicView]) -> None:
+def _prepare(connection: duckdb.DuckDBPyConnection, target: TableTarget, views: Sequence[QueriedTopic]) -> None:
     """Makes one view for each topic, then takes away everything that a query does not need."""
     if isinstance(target, RemoteTables):
         connection.register_filesystem(target.system)

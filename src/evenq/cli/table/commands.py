@@ -92,8 +92,8 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
     print_page(Page(facts=facts, listings=[listing]), options.output)
     if turn.left and not options.output.for_programs:
         complain(
-            f"{turn.left:,} messages are in the log only: their files are still open. They are written once their "
-            "window (--close-after) is over; --tail writes them now."
+            f"{turn.left:,} messages are in the log only: their files are still open. They are written after "
+            "their window (--close-after); --tail writes them now."
         )
     if turn.failures:
         error = list(turn.failures.values())[-1]
@@ -114,7 +114,7 @@ async def _follow(options: argparse.Namespace) -> None:
     async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
         await source.queues(options.topic)
         run = _topic_export(options, source, lambda path, rows: log.info("wrote %s, %d rows", path, rows))
-        troubles, backoff, every_ms = Troubles(), _backoff(), max(EVERY_MS_MIN, options.every)
+        failure_log, backoff, every_ms = FailureLog(), _backoff(), max(EVERY_MS_MIN, options.every)
 
         def end() -> None:
             run.stopping = True
@@ -128,7 +128,7 @@ async def _follow(options: argparse.Namespace) -> None:
                 failures: dict[str, Error] = {str(queue): error for queue, error in (await run.turn()).failures.items()}
             except Error as error:
                 failures = {options.topic: error}
-            troubles.now(failures)
+            failure_log.now(failures)
             if failures:
                 pause_ms = max(every_ms, backoff.next_ms())
             else:
@@ -139,7 +139,7 @@ async def _follow(options: argparse.Namespace) -> None:
         log.info("ended")
 
 
-class Troubles:
+class FailureLog:
     """Failures of an export in a log: one line when a kind begins at a place, and one when the place works again."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from evenq.cli.table.commands import must_be_installed, topic_error
 from evenq.client.topic_source import TopicSource
 from evenq.errors import Error
 from evenq.tables.folder import TableTarget, table_target
-from evenq.tables.query import TopicView, named_topics, run_query, view_of_files, view_with_tail
+from evenq.tables.query import QueriedTopic, named_topics, run_query, view_of_files, view_with_tail
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_tails(options: argparse.Namespace, target: TableTarget, topics: list[str]) -> list[TopicView]:
-    async def read() -> list[TopicView]:
+def _with_tails(options: argparse.Namespace, target: TableTarget, topics: list[str]) -> list[QueriedTopic]:
+    async def read() -> list[QueriedTopic]:
         async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
             return [await view_with_tail(target, topic, source) for topic in topics]
 

@@ -12,7 +12,7 @@ from evenq.errors import BadRequest, NotFound
 from evenq.tables import query
 from evenq.tables.folder import FolderTables, TableTarget, table_target
 from evenq.tables.layout import TableChanged, TableGap, TableRange
-from evenq.tables.query import TopicView, named_topics, run_query, view_of_files, view_with_tail
+from evenq.tables.query import QueriedTopic, named_topics, run_query, view_of_files, view_with_tail
 from tests.unit.evenq.tables.fake_log import FakeLog, FakeReader
 from tests.unit.evenq.tables.test_exporting import FOLDER, LATER_MS, export
 
@@ -24,11 +24,11 @@ def target(tmp_path: Path) -> FolderTables:
     return FolderTables(tmp_path / "tables")
 
 
-def with_tail(log: FakeLog, target: TableTarget) -> TopicView:
+def with_tail(log: FakeLog, target: TableTarget) -> QueriedTopic:
     return asyncio.run(view_with_tail(target, log.topic, FakeReader(log)))
 
 
-def rows(target: TableTarget, view: TopicView, sql: str) -> list[dict[str, Any]]:
+def rows(target: TableTarget, view: QueriedTopic, sql: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = run_query(target, [view], sql).to_pylist()
     return found
 

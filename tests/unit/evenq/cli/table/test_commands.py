@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from evenq.cli.table import commands, querying, reports
-from evenq.cli.table.commands import Troubles, topic_error
+from evenq.cli.table.commands import FailureLog, topic_error
 from evenq.errors import ConnectionFailed, Error, Forbidden, StoreCorrupted, StoreFull, TopicNotFound
 from evenq.runtime.clock import SystemClock
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
@@ -142,7 +142,7 @@ def test_follow_writes_retries_and_ends_on_sigterm(
 
 def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "evenq.cli.table.commands")
-    troubles = Troubles()
+    failure_log = FailureLog()
     for failures in (
         {"q": StoreFull("full")},
         {"q": StoreFull("full, still")},
@@ -150,7 +150,7 @@ def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -
         {},
         {},
     ):
-        troubles.now(failures)
+        failure_log.now(failures)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "q is not exported, retrying", "q is not exported, retrying", "q is exported again"
     ]  # fmt: skip
