@@ -41,7 +41,7 @@ def send(endpoint: str, topic: str, count: int, *, first: int = 0, queues: int =
                 for number, text in enumerate(bodies, first)
             ]
         )
-    return [text.decode() for text in bodies]
+    return [text.decode(errors="replace") for text in bodies]
 
 
 def rows(folder: Path, topic: str) -> list[dict[str, Any]]:

@@ -255,7 +255,7 @@ class RemoteTables:
         """Raises StoreFull or StoreError for any failure: each package of fsspec has classes of its own."""
         try:
             yield
-        except (Error, FileNotFoundError):
+        except Error:
             raise
         except OSError as error:
             raise failed(self.path(path), error) from error

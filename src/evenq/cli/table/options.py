@@ -11,7 +11,7 @@ from evenq.cli.values import duration_ms, place, positive
 
 _TABLE = """\
 examples:
-  evenq table export orders --to /tables                  write what is complete, then end
+  evenq table export orders --to /tables                  write the files that can be written now
   evenq table follow orders --to /tables                  the same until SIGTERM
   evenq table list --to /tables                           the topics that have a table
   evenq table show orders --to /tables                    queues, offsets, files and lag
@@ -72,14 +72,26 @@ that of DuckDB. A query can read these files only, and cannot write.
 def add_table(commands: Any) -> None:
     actions = noun(commands, "table", "write the history of a topic as Parquet files, and check them", _TABLE)
     export = command(
-        actions, "export", "write what is complete", "table.commands", "export", examples=_EXPORT, extras="tables"
+        actions,
+        "export",
+        "write the files that can be written now",
+        "table.commands",
+        "export",
+        examples=_EXPORT,
+        extras="tables",
     )
     _add_export(export)
     export.add_argument(
         "--tail", action="store_true", help="also write the newest messages: a file ends at the end of each queue"
     )
     follow = command(
-        actions, "follow", "write files until SIGTERM", "table.commands", "follow", examples=_FOLLOW, extras="tables"
+        actions,
+        "follow",
+        "write files as messages arrive, until SIGTERM",
+        "table.commands",
+        "follow",
+        examples=_FOLLOW,
+        extras="tables",
     )
     _add_export(follow)
     follow.add_argument(
