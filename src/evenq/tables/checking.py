@@ -73,6 +73,18 @@ class TableFinding(NamedTuple):
 
 def table_of(target: TableTarget, topic: str) -> list[QueueFiles]:
     """Returns the queues that have files, sorted. Raises NotFound without any, StoreError."""
+    found = queues_of(target, topic)
+    if not found:
+        others = ", ".join(one for one in target.topics() if one != topic)
+        also = f"; it has the tables {others}" if others else ""
+        raise NotFound(
+            f"{target.url} has no files of topic {topic}{also}; write them: evenq table export {topic} --to {target.url}"
+        )
+    return found
+
+
+def queues_of(target: TableTarget, topic: str) -> list[QueueFiles]:
+    """Returns the queues that have files, sorted. Raises StoreError."""
     names: dict[str, dict[str, int]] = {}
     for path, size in target.files(topic).items():
         folder, _, name = path.rpartition("/")
@@ -82,10 +94,6 @@ def table_of(target: TableTarget, topic: str) -> list[QueueFiles]:
         queue, parts = TableQueue.of(folder), ranges(sizes)
         if queue is not None and parts:
             found.append(QueueFiles(queue=queue, parts=tuple(parts), sizes=sizes))
-    if not found:
-        tables = ", ".join(target.topics())
-        there = f"it has the tables {tables}" if tables else f"write one: evenq table export {topic} --to {target.url}"
-        raise NotFound(f"{target.url} has no files of topic {topic}; {there}")
     return sorted(found, key=lambda one: one.queue)
 
 

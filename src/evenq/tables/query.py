@@ -16,7 +16,7 @@ from evenq.client.core.reading.extents import QueueExtent
 from evenq.columns.arrow_schema import arrow_schema
 from evenq.columns.verifying import can_verify
 from evenq.errors import BadRequest, NotFound
-from evenq.tables.checking import QueueFiles, newest_content, table_of
+from evenq.tables.checking import QueueFiles, newest_content, queues_of, table_of
 from evenq.tables.exporting import HistoryReader, copy_rows
 from evenq.tables.files import COLUMNS
 from evenq.tables.folder import RemoteTables, TableTarget
@@ -64,7 +64,7 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
     """
     import pyarrow as pa
 
-    files = table_of(target, topic)  # before the ends of the queues: later messages are in the tail
+    files = queues_of(target, topic)  # before the ends of the queues: later messages are in the tail
     extents = await reader.queues(topic)
     uids = {extent.uid.partition("-")[0] for extent in extents}
     current = newest_content(target, files, next(iter(uids), ""))

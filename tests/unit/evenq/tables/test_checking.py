@@ -95,7 +95,7 @@ def test_old_files_are_those_whose_rows_are_all_older_and_never_the_newest(targe
 
 
 def test_a_folder_without_the_topic_says_what_it_has(target: FolderTables) -> None:
-    with pytest.raises(NotFound, match="it has the tables orders"):
+    with pytest.raises(NotFound, match=r"it has the tables orders; write them: evenq table export calls"):
         table_of(target, "calls")
     with pytest.raises(NotFound, match="evenq table export calls --to"):
         table_of(FolderTables(target.root / "none"), "calls")

@@ -68,6 +68,14 @@ def test_a_file_that_another_exporter_writes_meanwhile_repeats_nothing(log: Fake
     assert rows(target, with_tail(log, target), "select count(*) n from orders") == [{"n": 300}]
 
 
+def test_a_table_that_has_no_file_yet_is_its_tail(target: FolderTables) -> None:
+    log = FakeLog()
+    log.add(12)
+    assert rows(target, with_tail(log, target), "select count(*) n from orders") == [{"n": 12}]
+    with pytest.raises(NotFound, match="evenq table export orders"):
+        view_of_files(target, "orders")
+
+
 def test_messages_that_are_nowhere_are_an_error(log: FakeLog, target: FolderTables) -> None:
     log.low[0] = 260
     with pytest.raises(TableGap, match=r"offsets 250 to 259 .* --no-tail"):
