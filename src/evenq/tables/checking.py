@@ -78,7 +78,8 @@ def table_of(target: TableTarget, topic: str) -> list[QueueFiles]:
         others = ", ".join(one for one in target.topics() if one != topic)
         also = f"; it has the tables {others}" if others else ""
         raise NotFound(
-            f"{target.url} has no files of topic {topic}{also}; write them: evenq table export {topic} --to {target.url}"
+            f"{target.url} has no files of topic {topic}{also}; write them: evenq table export {topic} --to "
+            f"{target.url}"
         )
     return found
 
