@@ -53,7 +53,8 @@ WHAT = {
 COLUMNS = {
     "evenq.cli": 410, "evenq.console": 1070, "evenq.pytest_plugin": 610, "evenq.in_memory": 164,
     "evenq_broker": 110, "evenq_nameserver": 310, "evenq_rebalancer": 510, "pyspark_evenq": 710,
-    "evenq.tables": 690, "evenq.columns": 960, "evenq.verify": 880, "evenq.testing": 410, "evenq.serving": 410, "evenq.aio": 860,
+    "evenq.tables": 690, "evenq.columns": 960, "evenq.verify": 880, "evenq.testing": 410, "evenq.serving": 410,
+    "evenq.aio": 860,
     "evenq.otel": 1060, "evenq.client": 710, "evenq.local": 310, "evenq.store": 110,
     "evenq.allocation": 530, "evenq.filters": 300, "evenq.wire": 740,
     "evenq.runtime": 620, "evenq.model": 410, "evenq.errors": 410,
@@ -62,7 +63,8 @@ COLUMNS = {
 PORTS = {
     ("evenq.cli", "evenq.testing"): (408, 408), ("evenq.cli", "evenq_broker"): (350, 110),
     ("evenq.cli", "evenq_nameserver"): (370, 310), ("evenq.cli", "evenq_rebalancer"): (450, 510),
-    ("evenq.cli", "evenq.verify"): (412, 880), ("evenq.cli", "evenq.tables"): (416, 690), ("evenq.cli", "evenq.console"): (414, 1070),
+    ("evenq.cli", "evenq.verify"): (412, 880), ("evenq.cli", "evenq.console"): (414, 1070),
+    ("evenq.cli", "evenq.tables"): (416, 690),
     ("evenq_broker", "evenq.serving"): (160, 340), ("evenq_nameserver", "evenq.serving"): (280, 370),
     ("evenq_rebalancer", "evenq.serving"): (560, 440), ("pyspark_evenq", "evenq.serving"): (784, 480),
     ("evenq_broker", "evenq.allocation"): (140, 470), ("evenq_broker", "evenq.filters"): (180, 300),

@@ -71,7 +71,7 @@ DEEP_MODULES = frozenset(
         "src/evenq/store/queues/reader.py",
         "src/evenq/store/timers/pending.py",
         "src/evenq/tables/exporting.py",
-    "src/evenq/wire/loop_net.py",
+        "src/evenq/wire/loop_net.py",
     }
 )
 """Modules of protocol or recovery logic: they open with the problem, the idea, the invariants and an example."""
