@@ -61,7 +61,8 @@ class CeilingReader(DataSourceReader):
 
 def _batch() -> Any:
     import pyarrow as pa
-    from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn, arrow_schema
+
+    from evenq.columns.arrow_schema import TYPES, OutputColumn, arrow_schema
 
     numbers = range(BATCH_ROWS)
     values: dict[str, list[Any]] = {

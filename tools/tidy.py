@@ -70,6 +70,7 @@ DEEP_MODULES = frozenset(
         "src/evenq/store/opening/recovery.py",
         "src/evenq/store/queues/reader.py",
         "src/evenq/store/timers/pending.py",
+        "src/evenq/tables/exporting.py",
         "src/evenq/wire/loop_net.py",
     }
 )

@@ -63,8 +63,9 @@ def _blocks(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterato
 def _batches(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterator[Any]:
     from pyspark_evenq.brokers import cluster
     from pyspark_evenq.options.source import ReadOptions
-    from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn
     from pyspark_evenq.source import scanning
+
+    from evenq.columns.arrow_schema import TYPES, OutputColumn
 
     given = {"endpoints": address, "subscribe": TOPIC, "blockBytes": str(block_bytes)}
     options = ReadOptions.parse(given, streaming=False)

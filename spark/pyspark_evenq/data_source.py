@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as _CameWith42  # noqa: F401  an older Spark says so
 from pyspark.sql.types import StructType
 
+from evenq.columns.arrow_schema import ddl
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import columns, ddl, types_of
+from pyspark_evenq.rows.requested import columns, types_of
 
 if TYPE_CHECKING:
     from pyspark_evenq.options.sink import WriteOptions

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark_evenq.options.sink import WriteOptions
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn
 from pyspark_evenq.sink import staging as sink_staging
 from pyspark_evenq.sink import writer as sink_writer
 from pyspark_evenq.sink.staging import TaskAttempt
 from pyspark_evenq.source.reader import BatchReader
 
 import evenq
+from evenq.columns.arrow_schema import TYPES, OutputColumn
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.node import Node
 

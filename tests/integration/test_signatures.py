@@ -23,7 +23,7 @@ from evenq_proofs.v2_requests import receive_request
 from pyspark.sql.types import StructType
 from pyspark_evenq.brokers import connection
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import columns
+from pyspark_evenq.rows.requested import columns
 from pyspark_evenq.source.reader import BatchReader
 
 import evenq

@@ -15,9 +15,10 @@ from pyspark_evenq.brokers import connection
 from pyspark_evenq.brokers.cluster import Located
 from pyspark_evenq.options.source import ReadOptions
 from pyspark_evenq.plan.planner import OffsetRange
-from pyspark_evenq.rows.arrow_schema import DDL, TYPES, arrow_schema, columns
+from pyspark_evenq.rows.requested import columns
 from pyspark_evenq.source.scanning import read, scan_tasks
 
+from evenq.columns.arrow_schema import DDL, TYPES, arrow_schema
 from evenq.wire.convert import set_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -30,7 +31,7 @@ BODY_MAX = (4 << 20) - (64 << 10)  # the largest that brokers take by default
 
 
 def strange_messages() -> list[definition_pb2.Message]:
-    """Messages of every shape that a broker takes here (message groups: tests/unit/pyspark_evenq/rows/test_records.py)."""
+    """Messages of every shape that a broker takes here (message groups: tests/unit/evenq/columns/test_records.py)."""
     rng = random.Random(11)
     found = []
     for number in range(60):

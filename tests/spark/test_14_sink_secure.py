@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark_evenq.options.sink import WriteOptions
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.sink import staging as sink_staging
 from pyspark_evenq.sink import writer as sink_writer
 from pyspark_evenq.sink.publishing import publish
@@ -19,6 +18,7 @@ from pyspark_evenq.sink.staging import TaskAttempt
 from pyspark_evenq.source.reader import BatchReader
 
 import evenq
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.errors import Forbidden, Unauthorized
 from evenq.testing.local_cluster import LocalCluster
 

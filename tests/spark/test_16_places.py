@@ -22,10 +22,10 @@ import pyspark
 import pytest
 import yaml
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source.reader import BatchReader
 
 import evenq
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.testing.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(1_200)  # a busy machine starts many processes slowly

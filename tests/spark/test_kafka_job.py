@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from pyspark_evenq.brokers import connection
-from pyspark_evenq.rows.extra_columns import partition_of
 
+from evenq.columns.extra_columns import partition_of
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2

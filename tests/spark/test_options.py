@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from pyspark_evenq.brokers import connection
-from pyspark_evenq.rows.extra_columns import partition_of
 
 import evenq
+from evenq.columns.extra_columns import partition_of
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms
 from evenq.wire.status import check

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark_evenq.rows.extra_columns import partition_of
+
+from evenq.columns.extra_columns import partition_of
 
 CONF = "spark.sql.python.filterPushdown.enabled"
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evenq import errors
 from evenq.client.core.routes.access_points import access_points
+from evenq.columns.extra_columns import must_be_unique
 from evenq.errors import SettingsError
 from evenq.model.names import is_system_topic
 from evenq.model.queue import MessageQueue
@@ -30,7 +31,6 @@ from pyspark_evenq.options.values import NEAR
 from pyspark_evenq.plan.offsets import Positions
 from pyspark_evenq.plan.planner import Bounds, OffsetRange
 from pyspark_evenq.plan.positions import QueueState
-from pyspark_evenq.rows.extra_columns import must_be_unique
 
 if TYPE_CHECKING:
     from evenq.wire.stubs.evenq.v1 import common_pb2

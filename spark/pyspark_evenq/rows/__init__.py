@@ -1,1 +1,1 @@
-"""Records of a broker as columns of Arrow."""
+"""The rows of a read: requested columns, and the garbage collection of workers."""

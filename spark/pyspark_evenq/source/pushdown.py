@@ -25,13 +25,13 @@ from pyspark.sql.datasource import (
 )
 
 from evenq import errors
+from evenq.columns.arrow_schema import OutputColumn
+from evenq.columns.blocks import tag_set
+from evenq.columns.extra_columns import partition_of
 from evenq.model.queue import MessageQueue
 from pyspark_evenq.brokers import cluster
 from pyspark_evenq.options.source import Format, ReadOptions, SchemaStyle
 from pyspark_evenq.plan.planner import OffsetRange
-from pyspark_evenq.rows.arrow_schema import OutputColumn
-from pyspark_evenq.rows.blocks import tag_set
-from pyspark_evenq.rows.extra_columns import partition_of
 from pyspark_evenq.source.reader import BatchReader
 
 log = logging.getLogger(__name__)

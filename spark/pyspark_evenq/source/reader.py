@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from evenq import errors
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.model.queue import MessageQueue
 from pyspark_evenq.brokers import cluster, connection
 from pyspark_evenq.options.offsets import OffsetSpec, Place
@@ -30,7 +31,6 @@ from pyspark_evenq.plan.marks import Place as MarkedPlace
 from pyspark_evenq.plan.offsets import place_of
 from pyspark_evenq.plan.planner import OffsetRange, Trimmed, tasks, trimmed
 from pyspark_evenq.plan.positions import QueueState, loss_of, resolve, vouched
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source import scanning
 
 if TYPE_CHECKING:

@@ -41,6 +41,10 @@ from pyspark.sql.datasource import InputPartition
 
 from evenq import errors
 from evenq.client.core.reading.read_places import ReadPlace, ReadPlaces
+from evenq.columns.arrow_schema import OutputColumn, needs_head, needs_system
+from evenq.columns.blocks import Block, parse, records_of, tag_set, with_tags
+from evenq.columns.message_columns import batch_of
+from evenq.columns.verifying import RecordChecksumMismatch, can_verify
 from evenq.model.queue import MessageQueue
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
@@ -52,11 +56,7 @@ from pyspark_evenq.plan.marks import Place
 from pyspark_evenq.plan.offsets import Uids, place_of
 from pyspark_evenq.plan.planner import Bounds, OffsetRange, Trimmed
 from pyspark_evenq.plan.positions import DataLost, loss_of
-from pyspark_evenq.rows.arrow_schema import OutputColumn, needs_head, needs_system
-from pyspark_evenq.rows.blocks import Block, parse, records_of, tag_set, with_tags
 from pyspark_evenq.rows.collector import freeze_libraries
-from pyspark_evenq.rows.message_columns import batch_of
-from pyspark_evenq.rows.verifying import RecordChecksumMismatch, can_verify
 
 if TYPE_CHECKING:
     import pyarrow as pa

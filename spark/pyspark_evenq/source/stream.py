@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from evenq import errors
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.model.queue import MessageQueue
 from pyspark_evenq.brokers import cluster, connection
 from pyspark_evenq.brokers.made_group import MadeGroup
@@ -44,7 +45,6 @@ from pyspark_evenq.plan.marks import compared
 from pyspark_evenq.plan.offsets import OffsetMark, Positions, StreamOffset, place_of
 from pyspark_evenq.plan.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.plan.positions import DataLost, loss_of, resolve, vouched
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source import scanning
 from pyspark_evenq.source.pinned_start import PinnedStart
 

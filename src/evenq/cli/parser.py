@@ -21,6 +21,7 @@ from evenq.cli.grammar import HelpFormatter, add_group_name, add_topic_name, com
 from evenq.cli.group.options import add_group
 from evenq.cli.query_options import add_queries
 from evenq.cli.store.options import add_store
+from evenq.cli.table.options import add_query, add_table
 from evenq.cli.top.options import add_top
 from evenq.cli.topic.options import add_topic
 from evenq.cli.up.options import add_up
@@ -39,10 +40,12 @@ _TOP = """\
   evenq top                                  rates, lag and members, live
   evenq bench                                rates and latencies of this cluster, on a topic of its own
   evenq verify --seconds 60                  test whether this cluster loses, repeats or reorders messages
+  evenq table export orders --to /tables     the history of a topic as Parquet files
+  evenq query "select count(*) from orders" --tables /tables
 
 Commands call a running cluster: --endpoint HOST:PORT, otherwise EVENQ_ENDPOINT, otherwise the context (see
-`evenq context`), otherwise 127.0.0.1:8081. Only `up`, `context`, `completion`, `auth`, `store` and `backup
-list|verify|restore` call none.
+`evenq context`), otherwise 127.0.0.1:8081. Only `up`, `context`, `completion`, `auth`, `store`, `backup
+list|verify|restore` and `table list|expire` call none.
 """
 _PRODUCE = """\
 examples:
@@ -101,6 +104,8 @@ def make_parser() -> argparse.ArgumentParser:
     add_auth(commands)
     add_store(commands)
     add_backup(commands)
+    add_table(commands)
+    add_query(commands)
     add_verify(commands)
     add_asyncapi(commands)
     add_bench(commands)

@@ -34,8 +34,10 @@ ADMIN_RPCS = {name for name in RESPONSES if name.startswith(("/evenq.v1.Admin/",
     "/apache.rocketmq.v2.MessagingService/RecallMessage",
     "/apache.rocketmq.v2.Admin/PrintThreadStackTrace",
 }
-OTHER_CLIENTS = {"console", "produce", "consume", "verify", "up", "bench", "context"}
-"""Commands that send and receive, by the clients of the SDK, and one that only has an option of this name."""
+OTHER_CLIENTS = {"console", "produce", "consume", "verify", "up", "bench", "context", "table", "query"}
+"""Commands that send and receive, by the clients of the SDK or beside files, and one that only has an option of this
+name.
+"""
 OK = definition_pb2.Status(code=definition_pb2.OK)
 
 

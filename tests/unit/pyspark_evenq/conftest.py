@@ -13,9 +13,9 @@ import grpc
 import pytest
 from pyspark_evenq.brokers import connection
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source.stream import StreamReader
 
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.model.queue import MessageQueue
 from evenq.store.log.record import HEADER_BYTES, pack
 from evenq.wire.convert import set_ms

@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_evenq.options.sink import WriteOptions
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.sink import cluster as sink_cluster
 from pyspark_evenq.sink import staging as sink_staging
 from pyspark_evenq.sink.staging import TaskAttempt
 from pyspark_evenq.source.reader import BatchReader
 from pyspark_evenq.source.stream import StreamReader
 
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.errors import ConnectionFailed
 from evenq.model.queue import MessageQueue
 from evenq.wire.stubs.evenq.v1 import staging_pb2

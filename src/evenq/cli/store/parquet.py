@@ -1,4 +1,4 @@
-"""The Parquet format of a dump, for pandas, Polars, DuckDB or Spark. Needs pyarrow (extra `spark`)."""
+"""The Parquet format of a dump, for pandas, Polars, DuckDB or Spark. Needs pyarrow (extra `tables`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> int:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise Unsupported("writing Parquet needs pyarrow: pip install 'evenq[spark]', or use --format json") from error
+        raise Unsupported("writing Parquet needs pyarrow: pip install 'evenq[tables]', or use --format json") from error
     text, time = pa.string(), pa.timestamp("ms", tz="UTC")
     place = [("topic", text), ("topic_id", pa.int64()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())]
     ids = [("log_offset", pa.int64()), ("message_id", text), ("tag", text), ("keys", pa.list_(text))]

@@ -19,9 +19,10 @@ from pyspark.sql.datasource import (
     Not,
 )
 from pyspark_evenq.options.source import ReadOptions, SchemaStyle
-from pyspark_evenq.rows.arrow_schema import OutputColumn
-from pyspark_evenq.rows.extra_columns import partition_of
 from pyspark_evenq.source.pushdown import PushdownReader, narrowing
+
+from evenq.columns.arrow_schema import OutputColumn
+from evenq.columns.extra_columns import partition_of
 
 OURS, KAFKAS = SchemaStyle.EVENQ, SchemaStyle.KAFKA
 

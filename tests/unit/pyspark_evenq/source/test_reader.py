@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 from pyspark_evenq.options.source import ReadOptions
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source import reader as reader_module
 from pyspark_evenq.source.reader import BatchReader
 
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.errors import ConnectionFailed, IllegalOffset, SettingsError
 
 

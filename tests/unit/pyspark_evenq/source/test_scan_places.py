@@ -10,10 +10,10 @@ from pyspark_evenq.brokers import cluster
 from pyspark_evenq.brokers.cluster import Located
 from pyspark_evenq.options.source import ReadOptions
 from pyspark_evenq.plan.planner import OffsetRange
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.source import scanning
 from pyspark_evenq.source.scanning import read, scan_tasks
 
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.errors import ConnectionFailed, IllegalOffset, RequestTimeout
 
 pytestmark = pytest.mark.timeout(120)

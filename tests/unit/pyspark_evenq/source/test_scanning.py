@@ -14,10 +14,10 @@ from pyspark_evenq.brokers.cluster import Located
 from pyspark_evenq.options.sink import WriteOptions
 from pyspark_evenq.options.source import ReadOptions
 from pyspark_evenq.plan.planner import OffsetRange
-from pyspark_evenq.rows.arrow_schema import OutputColumn
 from pyspark_evenq.sink import writer as sink_writer
 from pyspark_evenq.source.scanning import read, scan_tasks
 
+from evenq.columns.arrow_schema import OutputColumn
 from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
 from evenq.model.queue import MessageQueue
 

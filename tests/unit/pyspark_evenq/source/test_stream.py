@@ -417,7 +417,7 @@ def test_two_sigterms_in_a_row_do_not_cut_off_the_last_progress(broker: Any) -> 
     """Spark stops a query's runner that way."""
     program = f"""
         import os, signal, sys
-        from pyspark_evenq.rows.arrow_schema import OutputColumn
+        from evenq.columns.arrow_schema import OutputColumn
         from pyspark_evenq.options.source import ReadOptions
         from pyspark_evenq.source.stream import StreamReader
         given = {{"endpoints": "{broker.endpoint}", "subscribe": "flights", "group": "g",

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from pyspark_evenq.rows.verifying import can_verify
+from evenq.columns.verifying import can_verify
 
 
 def test_a_worker_without_the_package_leaves_checksums_to_the_broker(monkeypatch: Any) -> None:

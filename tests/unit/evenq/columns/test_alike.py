@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark_evenq.rows import records as module
-from pyspark_evenq.rows.alike import walk
-from pyspark_evenq.rows.lanes import LENGTH, VARINT
 
+from evenq.columns import records as module
+from evenq.columns.alike import walk
+from evenq.columns.lanes import LENGTH, VARINT
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from tests.unit.pyspark_evenq.rows.test_records import ALL, expected, records, rows
+from tests.unit.evenq.columns.test_records import ALL, expected, records, rows
 
 TEXT = st.text(max_size=4) | st.sampled_from(["", "x" * 200, "\u00fc", "\U0001f600" * 50])
 

@@ -3,10 +3,10 @@
 import hashlib
 
 import pytest
-from pyspark_evenq.rows.arrow_schema import HEADER_TYPES, KAFKA_TYPES, SYSTEM_TYPES, OutputColumn
-from pyspark_evenq.rows.extra_columns import must_be_unique, partition_of
-from pyspark_evenq.rows.message_columns import batch_of
 
+from evenq.columns.arrow_schema import HEADER_TYPES, KAFKA_TYPES, SYSTEM_TYPES, OutputColumn
+from evenq.columns.extra_columns import must_be_unique, partition_of
+from evenq.columns.message_columns import batch_of
 from evenq.errors import Unsupported
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark_evenq.rows import records as module
-from pyspark_evenq.rows.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
-from pyspark_evenq.rows.message_columns import batch_of
-from pyspark_evenq.rows.records import BlockRecords
-from pyspark_evenq.rows.verifying import RecordChecksumMismatch
 
+from evenq.columns import records as module
+from evenq.columns.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
+from evenq.columns.message_columns import batch_of
+from evenq.columns.records import BlockRecords
+from evenq.columns.verifying import RecordChecksumMismatch
 from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
 from evenq.store.log.record import HEADER_BYTES, pack

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_evenq.rows.arrow_schema import OutputColumn, arrow_schema
-from pyspark_evenq.rows.extra_columns import EXTRA_COLUMNS, micros, store_times
+from evenq.columns.arrow_schema import OutputColumn, arrow_schema
+from evenq.columns.extra_columns import EXTRA_COLUMNS, micros, store_times
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,8 +1,8 @@
-"""The columns of the source, for Spark and for Arrow.
+"""The columns of messages, in Spark's names of types and as an Arrow schema.
 
-Called by the source, which checks the columns of `.schema(...)`, and by the workers. They use one Arrow schema object
-per column set, because Spark compares only the schema of the first batch with its own. Any subset and order of the
-columns may be read; other columns are never built. Only the first batch imports pyarrow.
+Called by the Spark source and by the exporter of tables. There is one Arrow schema object per column set, because Spark
+compares only the schema of the first batch with its own. Any subset and order of the columns may be read; other columns
+are never built. Only the first batch imports pyarrow.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from evenq.errors import SettingsError
-from pyspark_evenq.options.source import ReadOptions, SchemaStyle
-
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 TYPES: dict[str, str] = {
     "topic": "string",
@@ -60,12 +56,6 @@ HEADER_TYPES: dict[str, str] = {"headers": "array<struct<key:string,value:binary
 ALL_TYPES = TYPES | SYSTEM_TYPES | KAFKA_TYPES | HEADER_TYPES
 
 
-def types_of(options: ReadOptions) -> dict[str, str]:
-    if options.schema_style is SchemaStyle.KAFKA:
-        return KAFKA_TYPES | (HEADER_TYPES if options.include_headers else {})
-    return TYPES | (SYSTEM_TYPES if options.include_system else {})
-
-
 def ddl(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
@@ -79,17 +69,6 @@ class OutputColumn:
 
     name: str
     nullable: bool
-
-
-def columns(schema: StructType, types: Mapping[str, str] = TYPES) -> tuple[OutputColumn, ...]:
-    """Returns the columns of a user's schema. Raises SettingsError for a column that the source does not have."""
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
-        if field.name not in types:
-            raise SettingsError(f"the evenq source has no column {field.name!r}; its columns are: {ddl(types)}")
-        if kind != types[field.name]:
-            raise SettingsError(f"column {field.name} is {types[field.name]}, not {kind}; cast it after loading")
-    return tuple(OutputColumn(field.name, field.nullable) for field in schema.fields)
 
 
 HEAD = frozenset({"body", "properties", "value", "headers"})

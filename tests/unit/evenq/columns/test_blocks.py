@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_evenq.rows.arrow_schema import TYPES, OutputColumn, arrow_schema
-from pyspark_evenq.rows.blocks import parse, tag_set, with_tags
-from pyspark_evenq.rows.message_columns import batch_of
 
+from evenq.columns.arrow_schema import TYPES, OutputColumn, arrow_schema
+from evenq.columns.blocks import parse, tag_set, with_tags
+from evenq.columns.message_columns import batch_of
 from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms

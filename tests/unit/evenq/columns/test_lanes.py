@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark_evenq.rows.lanes import LENGTH, STEPS_MAX, VARINT, Last, Unusual, fields
+
+from evenq.columns.lanes import LENGTH, STEPS_MAX, VARINT, Last, Unusual, fields
 
 
 def varint(value: int) -> bytes:

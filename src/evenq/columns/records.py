@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evenq.columns.alike import Step, Texts, have_doubles, last, walk
+from evenq.columns.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
+from evenq.columns.extra_columns import EXTRA_COLUMNS
+from evenq.columns.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
+from evenq.columns.verifying import RecordChecksumMismatch
 from evenq.errors import InternalError
-from pyspark_evenq.rows.alike import Step, Texts, have_doubles, last, walk
-from pyspark_evenq.rows.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
-from pyspark_evenq.rows.extra_columns import EXTRA_COLUMNS
-from pyspark_evenq.rows.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
-from pyspark_evenq.rows.verifying import RecordChecksumMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class BlockRecords:
                 return _BlockColumns(self, headers).batch(columns)
             except Unusual:
                 pass
-        from pyspark_evenq.rows.message_columns import batch_of
+        from evenq.columns.message_columns import batch_of
 
         return batch_of(list(self._messages(headers)), self.queue, columns)
 

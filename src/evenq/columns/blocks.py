@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenq.errors import InternalError
 
 if TYPE_CHECKING:
+    from evenq.columns.records import BlockRecords
     from evenq.model.queue import MessageQueue
     from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message, Status
-    from pyspark_evenq.rows.records import BlockRecords
 
 VARINT, LENGTH = 0, 2
 STATUS, FIRST, NEXT, RECORDS, FAR_BEHIND = 1, 2, 3, 5, 6
@@ -128,7 +128,7 @@ def records_of(block: Block, queue: MessageQueue) -> BlockRecords | None:
     held = block.records
     if held is None:
         return None
-    from pyspark_evenq.rows.records import BlockRecords
+    from evenq.columns.records import BlockRecords
 
     return BlockRecords(queue=queue, first_offset=block.first_offset, **held._asdict())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyspark_evenq.rows.lanes import CONTINUES, LENGTH, STEPS_MAX, VARINT, Unusual, long_varints
+from evenq.columns.lanes import CONTINUES, LENGTH, STEPS_MAX, VARINT, Unusual, long_varints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from pyspark_evenq.rows.arrow_schema import ALL_TYPES, arrow_schema, columns
+from pyspark_evenq.rows.requested import columns
 
+from evenq.columns.arrow_schema import ALL_TYPES, arrow_schema
 from evenq.errors import SettingsError
 
 SPARK: dict[str, DataType] = {

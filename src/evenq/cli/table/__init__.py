@@ -1,0 +1,1 @@
+"""`evenq table` and `evenq query`."""

@@ -1,0 +1,183 @@
+"""`evenq table export | follow`: runs `evenq.tables.exporting` with the calls of the SDK."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from evenq.cli.output import Column, Listing, Page, complain, print_page
+from evenq.client.topic_source import TopicSource
+from evenq.errors import (
+    ConnectionFailed,
+    Error,
+    Forbidden,
+    HaNotAvailable,
+    IllegalOffset,
+    RequestTimeout,
+    TooManyRequests,
+    TopicNotFound,
+)
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.extras import is_installed
+from evenq.serving.program.logs import setup_logs
+from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
+from evenq.tables.folder import table_target
+from evenq.tables.layout import TableChanged
+
+log = logging.getLogger(__name__)
+PATIENCE_MS: Final = 30_000
+"""Longest time without a new file during which an export retries."""
+PAUSE_MAX_MS: Final = 60_000
+EVERY_MS_MIN: Final = 100
+PASSING: Final = (ConnectionFailed, RequestTimeout, HaNotAvailable, TooManyRequests, IllegalOffset, TableChanged)
+"""Errors that another attempt may not meet: a broker's restart, another exporter, retention."""
+
+
+def topic_error(error: Error, topic: str) -> Error:
+    """Returns the error of a call about a topic, with the command that shows what to do."""
+    if isinstance(error, TopicNotFound):
+        return TopicNotFound(f"{error}; `evenq topic list` shows what exists")
+    if isinstance(error, Forbidden):
+        return Forbidden(
+            f"{error}: tables need DESCRIBE and CONSUME; `evenq auth check USER Data/Scan topic:{topic} --users FILE` "
+            "shows what a users file grants"
+        )
+    return error
+
+
+def export(options: argparse.Namespace) -> None:
+    asyncio.run(_export(options))
+
+
+async def _export(options: argparse.Namespace) -> None:
+    def wrote(path: str, rows: int) -> None:
+        if not options.output.for_programs:
+            complain(f"wrote {path}, {rows:,} rows")
+
+    total = ExportTurn()
+    try:
+        async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
+            await source.queues(options.topic)  # a wrong name must not leave a folder
+            run = _topic_export(options, source, wrote)
+            clock, backoff = source.clock, _backoff()
+            give_up_ms = clock.monotonic_ms() + PATIENCE_MS
+            while True:
+                turn = await run.turn()
+                total.files += turn.files
+                total.rows += turn.rows
+                total.gaps += turn.gaps
+                total.left, total.failures = turn.left, turn.failures
+                if turn.files:
+                    give_up_ms = clock.monotonic_ms() + PATIENCE_MS
+                again = turn.failures and all(isinstance(error, PASSING) for error in turn.failures.values())
+                if not again or clock.monotonic_ms() >= give_up_ms:
+                    break
+                await clock.sleep_ms(backoff.next_ms())
+    except Error as error:
+        raise topic_error(error, options.topic) from error
+    _print(options, total)
+
+
+def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
+    failures = [(str(queue), error.message) for queue, error in turn.failures.items()]
+    facts = {"topic": options.topic, "files": turn.files, "rows": turn.rows, "left": turn.left, "gaps": turn.gaps}
+    columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
+    listing = Listing(key="failures", columns=columns, rows=failures, title="Stopped queues", empty="")
+    print_page(Page(facts=facts, listings=[listing]), options.output)
+    if turn.left and not options.output.for_programs:
+        complain(
+            f"{turn.left:,} messages are in the log only: their files are still open. They are written after "
+            "their window (--close-after); --tail writes them now."
+        )
+    if turn.failures:
+        error = list(turn.failures.values())[-1]
+        raise topic_error(error, options.topic)
+
+
+def follow(options: argparse.Namespace) -> None:
+    setup_logs("INFO", program="table")
+    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # outages are logged here, once
+    try:
+        asyncio.run(_follow(options))
+    except Error as error:
+        raise topic_error(error, options.topic) from error
+
+
+async def _follow(options: argparse.Namespace) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
+        await source.queues(options.topic)
+        run = _topic_export(options, source, lambda path, rows: log.info("wrote %s, %d rows", path, rows))
+        failure_log, backoff, every_ms = FailureLog(), _backoff(), max(EVERY_MS_MIN, options.every)
+
+        def end() -> None:
+            run.stopping = True
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        log.info("following %s into %s", options.topic, options.to)
+        while not stop.is_set():
+            try:
+                failures: dict[str, Error] = {str(queue): error for queue, error in (await run.turn()).failures.items()}
+            except Error as error:
+                failures = {options.topic: error}
+            failure_log.now(failures)
+            if failures:
+                pause_ms = max(every_ms, backoff.next_ms())
+            else:
+                backoff.reset()
+                pause_ms = every_ms
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_ms / 1000)
+        log.info("ended")
+
+
+class FailureLog:
+    """Failures of an export in a log: one line when a kind begins at a place, and one when the place works again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, type[Error]] = {}
+
+    def now(self, failures: dict[str, Error]) -> None:
+        """Logs what changed since the last call. `failures`: by queue or topic."""
+        for place, error in failures.items():
+            if self._known.get(place) is not type(error):
+                self._known[place] = type(error)
+                log.warning("%s is not exported, retrying: %s", place, error.message)
+        for place in [place for place in self._known if place not in failures]:
+            del self._known[place]
+            log.info("%s is exported again", place)
+
+
+def must_be_installed(*packages: str) -> None:
+    """Raises ModuleNotFoundError before anything is written or read."""
+    for package in packages:
+        if not is_installed(package):
+            raise ModuleNotFoundError(name=package)
+
+
+def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: Callable[[str, int], None]) -> TopicExport:
+    must_be_installed("pyarrow", "numpy")
+    target = table_target(options.to)
+    settings = table_settings(
+        target, options.topic, rows_per_file=options.rows_per_file, close_after_ms=options.close_after
+    )
+    plan = ExportPlan(
+        topic=options.topic,
+        settings=settings,
+        settle_ms=options.settle,
+        allow_gaps=options.allow_gaps,
+        tail=getattr(options, "tail", False),
+    )
+    return TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=wrote)
+
+
+def _backoff() -> Backoff:
+    return Backoff(random.Random(), first_ms=500, max_ms=PAUSE_MAX_MS)  # noqa: S311  jitter

@@ -1,0 +1,162 @@
+"""`evenq table list | show | verify | expire`: what is in a folder of tables, beside the live queues."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from evenq.cli.exit_codes import NotConfirmed
+from evenq.cli.output import WIDE, Column, Listing, Page, complain, console, print_page
+from evenq.cli.table.commands import topic_error
+from evenq.cli.values import moment_ms
+from evenq.client.core.reading.extents import QueueExtent
+from evenq.client.topic_source import TopicSource
+from evenq.errors import ConnectionFailed, Error, NotFound, RequestTimeout, TopicNotFound
+from evenq.model import MessageQueue
+from evenq.runtime.clock import SystemClock
+from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
+from evenq.tables.folder import TableTarget, table_target
+
+EXIT_CLEAN, EXIT_FINDINGS = 0, 1
+_TOPICS = (
+    Column("topic", "topic"),
+    Column("queues", "queues", "number"),
+    Column("files", "files", "number"),
+    Column("rows", "rows", "number"),
+    Column("bytes", "bytes", "number"),
+    Column("gaps", "missing", "number"),
+)
+_QUEUES = (
+    Column("broker", "broker"),
+    Column("queue", "queue", "number"),
+    Column("uid", "uid", shown=WIDE),
+    Column("start", "from", "number"),
+    Column("end", "to", "number"),
+    Column("files", "files", "number"),
+    Column("rows", "rows", "number"),
+    Column("bytes", "bytes", "number", shown=WIDE),
+    Column("gaps", "missing", "number"),
+    Column("lag", "lag", "number"),
+)
+_FINDINGS = (Column("place", "file or folder"), Column("what", "what", "sentence"))
+
+Live = Mapping[tuple[str, MessageQueue], QueueExtent]
+"""(uid, queue) -> the live queue."""
+
+
+def list_tables(options: argparse.Namespace) -> None:
+    target = table_target(options.to)
+    rows: list[tuple[str | int, ...]] = []
+    for topic in target.topics():
+        try:
+            queues = table_of(target, topic)
+        except Error:
+            continue  # a folder of something else, or a table without a file
+        sums = (sum(len(one.files) for one in queues), sum(one.rows for one in queues))
+        rows.append((topic, len(queues), *sums, sum(one.bytes for one in queues), sum(one.gaps for one in queues)))
+    empty = f"no table in {options.to}; write one: evenq table export TOPIC --to {options.to}"
+    listing = Listing(key="tables", columns=_TOPICS, rows=rows, empty=empty)
+    print_page(Page(facts={}, listings=[listing]), options.output)
+
+
+def show(options: argparse.Namespace) -> None:
+    queues = table_of(table_target(options.to), options.topic)
+    live = _live(options, options.topic)
+    rows = [_row(one, live) for one in queues]
+    page = Page(facts={}, listings=[Listing(key="queues", columns=_QUEUES, rows=rows)])
+    print_page(page, options.output)
+    if live and not options.output.for_programs:
+        known = {(one.queue.uid, one.queue.queue) for one in queues}
+        missing = [str(queue) for uid, queue in live if (uid, queue) not in known]
+        if missing:
+            complain(f"Not in the table yet: {', '.join(missing)}.")
+        if any((one.queue.uid, one.queue.queue) not in live for one in queues):
+            complain(
+                "Queues without a lag are of a broker that is away, or of a topic that was deleted or created again; "
+                "their files stay until you delete them."
+            )
+
+
+def _row(one: QueueFiles, live: Live) -> tuple[str | int | None, ...]:
+    extent = live.get((one.queue.uid, one.queue.queue))
+    lag = max(0, extent.high - one.end) if extent is not None else None
+    queue = one.queue
+    return (
+        queue.broker_name, queue.queue_id, queue.uid, one.start, one.end, len(one.files), one.rows, one.bytes, one.gaps,
+        lag,
+    )  # fmt: skip
+
+
+def verify(options: argparse.Namespace) -> int:
+    target = table_target(options.to)
+    found: list[TableFinding] = []
+    rows = files = 0
+    topics = [options.topic] if options.topic else target.topics()
+    if not topics:
+        raise NotFound(f"{options.to} has no table; write one: evenq table export TOPIC --to {options.to}")
+    for topic in topics:
+        queues = table_of(target, topic)
+        live = _live(options, topic)
+        for one in queues:
+            found += findings(target, one, live.get((one.queue.uid, one.queue.queue)), whole=options.whole)
+        rows += sum(one.rows for one in queues)
+        files += sum(len(one.files) for one in queues)
+    if options.output.for_programs:
+        facts = {"target": options.to, "clean": not found, "files": files, "rows": rows}
+        listing = Listing(key="findings", columns=_FINDINGS, rows=found)
+        print_page(Page(facts=facts, listings=[listing]), options.output)
+    else:
+        for place, what in found:
+            console().print(f"WRONG  {place}  {what}")
+        end = f"NOT clean: {len(found)} findings" if found else f"clean: {files:,} files, {rows:,} rows, no gap"
+        console().print(end)
+    return EXIT_FINDINGS if found else EXIT_CLEAN
+
+
+def expire(options: argparse.Namespace) -> None:
+    target = table_target(options.to)
+    before_ms = moment_ms(options.before, now_ms=SystemClock().now_ms())
+    old = [(one, part) for one in table_of(target, options.topic) for part in expired(target, one, before_ms)]
+    count = sum(part.count for _, part in old if not part.gap)
+    facts = {
+        "topic": options.topic,
+        "files": len(old),
+        "rows": count,
+        "deleted": options.yes,
+    }
+    if options.yes:
+        _delete(target, [one.path(part) for one, part in old])
+    print_page(Page(facts=facts), options.output)
+    if old and not options.yes:
+        raise NotConfirmed(
+            f"this deletes {len(old)} files with {count:,} rows of {options.topic}; add --yes to confirm"
+        )
+
+
+def _delete(target: TableTarget, paths: Sequence[str]) -> None:
+    """Deletes files of each queue by offset, so that an interruption leaves no hole."""
+    for path in paths:
+        target.remove(path)
+
+
+def _live(options: argparse.Namespace, topic: str) -> Live:
+    """Returns the live queues; empty, with a line on standard error, if no broker answers."""
+    if options.offline:
+        return {}
+    try:
+        extents = asyncio.run(_extents(options, topic))
+    except (ConnectionFailed, RequestTimeout) as error:
+        complain(f"Without lag, because no broker answers ({error.message}); --offline calls none.")
+        return {}
+    except TopicNotFound:
+        complain(f"Without lag, because topic {topic} does not exist any more; its files stay.")
+        return {}
+    except Error as error:
+        raise topic_error(error, topic) from error
+    return {(extent.uid, extent.queue): extent for extent in extents}
+
+
+async def _extents(options: argparse.Namespace, topic: str) -> list[QueueExtent]:
+    async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
+        return await source.queues(topic)

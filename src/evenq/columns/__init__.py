@@ -1,0 +1,1 @@
+"""Records of a broker as columns of Arrow, for the Spark source and for tables."""

@@ -1,0 +1,314 @@
+"""Exporter of a topic: committed ranges of its queues become files, each row in exactly one of them.
+
+Problem: an exporter may be killed at any moment, run twice, or run beside another one, while brokers restart, retention
+deletes messages, and the topic is deleted and created again. Readers take every file that they see, and check nothing.
+
+Idea: the names of the files are the only state. A queue continues at the greatest END among them. Where the next file
+ends follows from the log (`layout`), so every exporter writes the same name, and a name is placed once (`folder`).
+
+Invariants:
+- A file has exactly the offsets START to END - 1: blocks of the scan must be dense and begin where the last one ended.
+  A damaged record ends the export of its queue. Nothing is left out.
+- Only what the leader reports as committed, and not younger than `settle_ms`: a broker with asynchronous flush has
+  synced it by then. The message before START must still be the one that the last file ended with (its mark). Otherwise
+  the broker lost the end of its log, and the queue stops.
+- Messages that retention deleted before they were exported are a gap. The queue stops, unless gaps are allowed: then a
+  file `_START-END.gap` states it. A queue without files begins at the oldest message of the log, without a gap.
+- A scan names the uid of the queue's content, which is in the path too.
+
+Example: rows_per_file is 1,000 and close_after_ms 60,000. A queue has [0, 2500); offset 2300 was stored in a later
+minute than 2299. The files end at 1000, 2000, 2300 and, after the minute of the last message, at 2500. The next
+one begins at 2500 and ends at 3000 at the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from evenq.client.core.reading.extents import QueueExtent, RecordMark
+from evenq.columns.blocks import parse, records_of
+from evenq.columns.verifying import RecordChecksumMismatch, can_verify
+from evenq.errors import Error, IllegalOffset, InternalError, Unsupported
+from evenq.model import MessageQueue
+from evenq.tables.files import COLUMNS, TableWriter, read_footer
+from evenq.tables.folder import TableTarget, place_bytes
+from evenq.tables.layout import (
+    SETTINGS_NAME,
+    TableChanged,
+    TableGap,
+    TableQueue,
+    TableRange,
+    TableSettings,
+    must_follow,
+    ranges,
+)
+from evenq.wire.status import check
+
+SETTLE_MS: Final = 5_000
+FILES_PER_TURN: Final = 4
+"""Files of one queue before the next queue has its turn."""
+
+
+class HistoryReader(Protocol):
+    """The calls of `evenq.client.topic_source.TopicSource` that an export needs."""
+
+    async def queues(self, topic: str) -> list[QueueExtent]: ...
+
+    async def mark(self, extent: QueueExtent, offset: int) -> RecordMark: ...
+
+    async def offset_at(self, extent: QueueExtent, timestamp_ms: int) -> int: ...
+
+    def scan(self, extent: QueueExtent, start: int, end: int, *, verifies: bool) -> AsyncGenerator[bytes, None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    topic: str
+    settings: TableSettings
+    settle_ms: int = SETTLE_MS
+    """Least age of the newest message of a file, ms."""
+    allow_gaps: bool = False
+    tail: bool = False
+    """Ends a file at the end of the queue, also within a window."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExportTurn:
+    """The outcome of one pass over all queues."""
+
+    files: int = 0
+    rows: int = 0
+    left: int = 0
+    """Committed messages that are in no file yet."""
+    gaps: int = 0
+    """Messages of gaps that were accepted."""
+    failures: dict[MessageQueue, Error] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Position:
+    """Where the files of one queue end."""
+
+    next: int
+    mark: str
+    """Of the last row; empty: not known."""
+    begun: bool
+    """The queue has files."""
+
+
+def table_settings(
+    target: TableTarget, topic: str, *, rows_per_file: int | None, close_after_ms: int | None
+) -> TableSettings:
+    """Returns the settings of a topic's table; writes them if it is new. Raises SettingsError for other values."""
+    path = f"{topic}/{SETTINGS_NAME}"
+    given = {"rows_per_file": rows_per_file, "close_after_ms": close_after_ms}
+    wanted = TableSettings(**{name: value for name, value in given.items() if value is not None})
+    if path not in target.files(topic):
+        place_bytes(target, path, wanted.encode(), lambda _: None)  # False: another exporter was faster
+    with target.open(path) as file:
+        known = TableSettings.decode(file.read(), target.path(path))
+    for name, value in given.items():
+        if value is not None and value != getattr(known, name):
+            option, unit = f"--{name.removesuffix('_ms').replace('_', '-')}", " ms" if name.endswith("_ms") else ""
+            raise TableChanged(
+                f"the table of {topic} in {target.url} was begun with {option} {getattr(known, name)}{unit}, not "
+                f"{value}{unit}: its files end there, so the value cannot change; leave {option} out, or export to "
+                "another folder"
+            )
+    return known
+
+
+class TopicExport:
+    """The export of one topic, in turns. `clock_ms` returns the time, ms since the epoch."""
+
+    def __init__(
+        self,
+        reader: HistoryReader,
+        target: TableTarget,
+        plan: ExportPlan,
+        *,
+        clock_ms: Callable[[], int],
+        wrote: Callable[[str, int], None] = lambda _path, _rows: None,
+    ) -> None:
+        """`wrote` is called with each new file."""
+        self._reader, self._target, self._plan = reader, target, plan
+        self._clock_ms, self._wrote = clock_ms, wrote
+        self._positions: dict[TableQueue, _Position] = {}
+        self.stopping = False
+        """Set by the caller: the turn ends after its current file."""
+
+    async def turn(self) -> ExportTurn:
+        """Writes every file that can be written now. Raises errors of the route, TopicNotFound among them; those of one
+        queue are in the result, and the other queues continue.
+        """
+        turn = ExportTurn()
+        waiting = await self._reader.queues(self._plan.topic)
+        while waiting and not self.stopping:
+            more: list[QueueExtent] = []
+            for extent in waiting:
+                if self.stopping:
+                    break
+                try:
+                    if await self._some_files(extent, turn):
+                        more.append(extent)
+                except Error as error:
+                    turn.failures[extent.queue] = error
+                    self._positions.pop(self._table_queue(extent), None)  # the names are read again
+            waiting = more
+        return turn
+
+    def _table_queue(self, extent: QueueExtent) -> TableQueue:
+        if not extent.uid:
+            raise Unsupported(
+                f"broker {extent.queue.broker_name} reports no uid of its queues, so its files could be "
+                "those of a deleted topic: export with a newer broker"
+            )
+        queue = extent.queue
+        return TableQueue(topic=queue.topic, uid=extent.uid, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+    async def _some_files(self, extent: QueueExtent, turn: ExportTurn) -> bool:
+        """Writes a few files of a queue; returns whether there are more."""
+        queue = self._table_queue(extent)
+        position = self._positions.get(queue)
+        if position is None:
+            position = self._positions[queue] = self._known(queue, extent)
+        for _ in range(FILES_PER_TURN):
+            self._must_be_there(extent, position, turn, queue)
+            if position.next == extent.high or self.stopping:
+                return False
+            end = await self._closed_end(extent, position.next)
+            if not end:
+                turn.left += extent.high - position.next
+                return False
+            await self._must_continue(extent, position)
+            await self._write(extent, queue, position, end, turn)
+        return position.next < extent.high
+
+    def _known(self, queue: TableQueue, extent: QueueExtent) -> _Position:
+        """Returns the position after the files that are there."""
+        known = ranges(path.rpartition("/")[2] for path in self._target.files(queue.folder))
+        if not known:
+            return _Position(next=extent.low, mark="", begun=False)
+        last = known[-1]
+        mark = "" if last.gap else read_footer(self._target, f"{queue.folder}/{last.name}").mark
+        return _Position(next=last.end, mark=mark, begun=True)
+
+    def _must_be_there(self, extent: QueueExtent, position: _Position, turn: ExportTurn, queue: TableQueue) -> None:
+        """Handles what retention deleted. Raises TableGap, and TableChanged for a queue shorter than its table."""
+        if position.next > extent.high:
+            raise TableChanged(
+                f"the table has {extent.queue} up to offset {position.next}, but the queue ends at {extent.high}: the "
+                "broker lost the end of its log or was restored from a backup; export to another folder"
+            )
+        if position.next >= extent.low:
+            return
+        if not position.begun:
+            position.next = extent.low
+            return
+        gap = TableRange(start=position.next, end=extent.low, gap=True)
+        if not self._plan.allow_gaps:
+            raise TableGap(
+                f"retention deleted offsets {gap.start} to {gap.end - 1} of {extent.queue}, {gap.count:,} messages, "
+                "before they were exported; add --allow-gaps to continue after them (the gap is recorded), and raise "
+                "the topic's retention (evenq topic create --retention) so that it does not happen again"
+            )
+        path = f"{queue.folder}/{gap.name}"
+        place_bytes(self._target, path, b"", lambda names: must_follow(gap, names))
+        turn.gaps += gap.count
+        position.next, position.mark = gap.end, ""
+
+    async def _closed_end(self, extent: QueueExtent, start: int) -> int:
+        """Returns the end of the file that begins at `start`; 0: it is still open."""
+        now_ms, settings = self._clock_ms(), self._plan.settings
+        first_ms = (await self._reader.mark(extent, start)).store_ms
+        if first_ms < 0:  # deleted just now
+            raise IllegalOffset(f"offset {start} of {extent.queue} does not exist any more")
+        limit, window_end_ms = settings.limit(start), settings.window_end_ms(first_ms)
+        end = min(limit, extent.high, await self._reader.offset_at(extent, window_end_ms))
+        if end <= start:
+            raise InternalError(f"{extent.queue} has no messages stored at {first_ms} ms although {start} is one")
+        over = end == limit or end < extent.high or now_ms >= window_end_ms + self._plan.settle_ms
+        if not (over or self._plan.tail):
+            return 0
+        last_ms = (await self._reader.mark(extent, end - 1)).store_ms
+        return end if last_ms <= now_ms - self._plan.settle_ms else 0
+
+    async def _must_continue(self, extent: QueueExtent, position: _Position) -> None:
+        """Raises TableChanged if the message before the next one is another one than in the last file."""
+        if not position.mark or position.next == extent.low:  # retention deleted that message
+            return
+        there = (await self._reader.mark(extent, position.next - 1)).text
+        if there not in {"", position.mark}:
+            raise TableChanged(
+                f"offset {position.next - 1} of {extent.queue} is another message now than in the table: the broker "
+                "lost the end of its log and stored new messages there; export to another folder"
+            )
+
+    async def _write(
+        self, extent: QueueExtent, queue: TableQueue, position: _Position, end: int, turn: ExportTurn
+    ) -> None:
+        part = TableRange(start=position.next, end=end)
+        path = f"{queue.folder}/{part.name}"
+        try:
+            mark = await self._file(extent, queue, part, verifies=can_verify())
+        except RecordChecksumMismatch:  # once more, checked by the broker, whose error names the damaged file
+            mark = await self._file(extent, queue, part, verifies=False)
+        position.next, position.mark, position.begun = end, mark, True
+        turn.files += 1
+        turn.rows += part.count
+        self._wrote(self._target.path(path), part.count)
+
+    async def _file(self, extent: QueueExtent, queue: TableQueue, part: TableRange, *, verifies: bool) -> str:
+        """Writes one file and returns the mark of its last row."""
+        path = f"{queue.folder}/{part.name}"
+        draft = self._target.draft(queue.folder)
+        try:
+            writer = TableWriter(draft.file, self._target.path(path), rows=part.count)
+            try:
+                await copy_rows(self._reader, extent, part, writer.write, verifies=verifies)
+                mark = await self._reader.mark(extent, part.end - 1)
+                writer.close(mark.text, mark.store_ms)
+            finally:
+                writer.give_up()
+            draft.place(part.name, lambda names: must_follow(part, names))  # False: another exporter was faster
+        finally:
+            draft.discard()
+        return mark.text
+
+
+async def copy_rows(
+    reader: HistoryReader,
+    extent: QueueExtent,
+    part: TableRange,
+    write: Callable[..., None],
+    *,
+    verifies: bool,
+) -> None:
+    """Passes exactly the rows of a range to `write`, as Arrow batches. Raises IllegalOffset for rows that are gone,
+    RecordChecksumMismatch for damaged ones, and InternalError for blocks that do not follow each other.
+    """
+    following = part.start
+    async with aclosing(reader.scan(extent, part.start, part.end, verifies=verifies)) as blocks:
+        async for data in blocks:
+            block = parse(data)
+            if block.status is not None:
+                check(block.status)
+            records = records_of(block, extent.queue)
+            if records is None:
+                raise Unsupported(
+                    f"broker {extent.queue.broker_name} sends no stored records: export with a newer broker"
+                )
+            dense = block.first_offset == following and block.next_offset - block.first_offset == block.count
+            if not dense or not following < block.next_offset <= part.end:
+                raise InternalError(
+                    f"the block of {extent.queue} that was to begin at {following} has {block.first_offset} to "
+                    f"{block.next_offset} with {block.count} messages"
+                )
+            write(records.batch(COLUMNS))
+            following = block.next_offset
+            del block, records, data  # frees its memory for the next one
+    if following != part.end:
+        raise IllegalOffset(f"the scan of {extent.queue} ended at {following}, before {part.end}")

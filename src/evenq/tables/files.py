@@ -1,0 +1,161 @@
+"""Parquet files of a table: the columns of the Spark source, by offset, with what a reader needs to check them.
+
+The footer also has the mark of the last message (`evenq.mark`), by which an exporter notices that a broker lost the end
+of its log and stored other messages at the same offsets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from evenq.columns.arrow_schema import TYPES, OutputColumn, arrow_schema
+from evenq.errors import StoreError
+from evenq.store.backup.target import failed
+from evenq.tables.folder import TableTarget
+from evenq.tables.layout import TableRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUP_ROWS: Final = 65_536
+GROUP_BYTES: Final = 24 << 20
+"""Bounds of a row group, which is held in memory until it is written."""
+MARK, LAST_MS, WRITER = b"evenq.mark", b"evenq.last_store_ms", b"evenq.version"
+NULLABLE: Final = frozenset({"tag", "messageGroup", "bornTimestamp"})
+REPEATING: Final = ["topic", "brokerName", "tag", "messageGroup", "properties.key_value.key"]
+"""Columns with few different values, stored once each."""
+KEYS_PATH: Final = "keys.list.element"
+SEARCHED: Final = [KEYS_PATH if name == "keys" else name for name in TYPES if name not in {"body", "properties"}]
+"""Columns with statistics."""
+COLUMNS: Final = tuple(OutputColumn(name, name in NULLABLE) for name in TYPES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFooter:
+    """The facts in a footer by which a file is checked."""
+
+    rows: int
+    first: int
+    """Smallest offset in the statistics; -1 without rows or statistics."""
+    last: int
+    mark: str
+    last_store_ms: int
+
+
+def bloom_filters(rows: int) -> dict[str, Any]:
+    """Returns the arguments for a bloom filter on the keys of a file; empty with a pyarrow that cannot write one."""
+    import pyarrow.parquet as pq
+
+    if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
+        return {}
+    return {"bloom_filter_options": {KEYS_PATH: {"ndv": min(rows, GROUP_ROWS), "fpp": 0.01}}}
+
+
+class TableWriter:
+    """The writer of one file, by row groups of bounded size. Raises StoreFull and StoreError."""
+
+    def __init__(self, file: IO[bytes], path: str, *, rows: int) -> None:
+        """`path`: for error texts. `rows`: that the file will have."""
+        import pyarrow.parquet as pq
+
+        self._file, self._path = file, path
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self.rows = 0
+        schema = arrow_schema(COLUMNS)
+        self._writer = pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=REPEATING,
+            write_statistics=SEARCHED,
+            write_page_index=True,
+            sorting_columns=[pq.SortingColumn(schema.get_field_index("queueOffset"))],
+            **bloom_filters(rows),
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds rows, which must continue the last ones."""
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        self.rows += batch.num_rows
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def close(self, mark: str, last_store_ms: int) -> None:
+        """Writes the footer."""
+        from evenq.runtime.version import __version__
+
+        self._write_group()
+        values = {MARK: mark, LAST_MS: str(last_store_ms), WRITER: __version__}
+        try:
+            self._writer.add_key_value_metadata({key.decode(): value for key, value in values.items()})
+            self._writer.close()
+        except OSError as error:
+            raise failed(self._path, error) from error
+
+    def give_up(self) -> None:
+        """Ends a writer whose file is dropped; does nothing after `close`."""
+        with suppress(OSError, ValueError):  # what it has not written yet may not fit on the disk
+            self._writer.close()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches)
+        self._batches, self._rows, self._bytes = [], 0, 0
+        try:
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+        except OSError as error:
+            raise failed(self._path, error) from error
+
+
+def read_footer(target: TableTarget, path: str) -> FileFooter:
+    """Returns the footer of a file. Raises StoreError for one that is damaged or missing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with target.open(path) as file:
+            metadata = pq.read_metadata(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"{target.path(path)} is not a Parquet file that can be read: {error}") from error
+    known = metadata.metadata or {}
+    column = metadata.schema.names.index("queueOffset") if "queueOffset" in metadata.schema.names else -1
+    groups = [metadata.row_group(number).column(column).statistics for number in range(metadata.num_row_groups)]
+    bounds = [group for group in groups if column >= 0 and group is not None and group.has_min_max]
+    return FileFooter(
+        rows=metadata.num_rows,
+        first=min((group.min for group in bounds), default=-1),
+        last=max((group.max for group in bounds), default=-1),
+        mark=known.get(MARK, b"").decode(),
+        last_store_ms=int(known.get(LAST_MS, b"0")),
+    )
+
+
+def read_batches(target: TableTarget, path: str) -> Iterator[pa.RecordBatch]:
+    """Yields all rows of a file. Raises StoreError for one that is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with target.open(path) as file:
+            yield from pq.ParquetFile(file).iter_batches(batch_size=8_192)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{target.path(path)} is damaged: {error}") from error
+
+
+def footer_findings(footer: FileFooter, part: TableRange) -> list[str]:
+    """Returns what in a footer contradicts the name of its file."""
+    if footer.rows != part.count:
+        return [f"has {footer.rows:,} rows, its name says {part.count:,}"]
+    if footer.rows and (footer.first, footer.last) != (part.start, part.end - 1):
+        return [f"has offsets {footer.first} to {footer.last}, its name says {part.start} to {part.end - 1}"]
+    return []

@@ -1,0 +1,179 @@
+"""Queries over tables and the messages that are not in them yet: DuckDB, one view per topic, each offset once.
+
+Called by `evenq query`. The files of a queue end at an offset, and its tail is read from the broker from there on, up
+to the end at the time of the query. DuckDB gets the paths of these files and nothing else: it cannot read other files,
+write, load extensions or change its settings, and only a single SELECT is accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from evenq.client.core.reading.extents import QueueExtent
+from evenq.columns.arrow_schema import arrow_schema
+from evenq.columns.verifying import can_verify
+from evenq.errors import BadRequest, NotFound
+from evenq.tables.checking import QueueFiles, newest_content, queues_of, table_of
+from evenq.tables.exporting import HistoryReader, copy_rows
+from evenq.tables.files import COLUMNS
+from evenq.tables.folder import RemoteTables, TableTarget
+from evenq.tables.layout import TableChanged, TableGap, TableRange
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+TAIL_BYTES_MAX: Final = 1 << 30
+"""Largest size of all tails of a query, which are in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueriedTopic:
+    """The content of one topic for a query."""
+
+    topic: str
+    paths: Sequence[str]
+    """Files, relative to the target."""
+    tail: pa.Table
+    silent: Sequence[str] = ()
+    """Brokers that have files and no live queue: their newest messages may be missing."""
+
+
+def named_topics(target: TableTarget, sql: str) -> list[str]:
+    """Returns the topics with a table whose names occur in a query. Raises NotFound if none does."""
+    topics = target.topics()
+    named = [one for one in topics if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", sql, re.IGNORECASE)]
+    if not named:
+        there = f"it has {', '.join(topics)}" if topics else "it has none; write one: evenq table export TOPIC --to DIR"
+        raise NotFound(f"the query names no topic that has a table in {target.url}; {there}")
+    return named
+
+
+def view_of_files(target: TableTarget, topic: str) -> QueriedTopic:
+    """Returns the view of a topic without its tail."""
+    queues = newest_content(target, table_of(target, topic))
+    return QueriedTopic(topic=topic, paths=_paths(queues), tail=arrow_schema(COLUMNS).empty_table())
+
+
+async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader) -> QueriedTopic:
+    """Returns the view of a topic with the messages that only brokers have. Raises TableGap if retention deleted some
+    that are in no file, BadRequest for a tail of more than TAIL_BYTES_MAX.
+    """
+    import pyarrow as pa
+
+    files = queues_of(target, topic)  # before the ends of the queues: later messages are in the tail
+    extents = await reader.queues(topic)
+    uids = {extent.uid.partition("-")[0] for extent in extents}
+    current = newest_content(target, files, next(iter(uids), ""))
+    ends = {(one.queue.uid, one.queue.queue): one.end for one in current}
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for extent in extents:
+        start = ends.get((extent.uid, extent.queue), extent.low)
+        if start < extent.low:
+            raise TableGap(
+                f"offsets {start} to {extent.low - 1} of {extent.queue} are neither in the table nor in the log: "
+                f"retention deleted them. `evenq table verify {topic} --to {target.url}` shows what is missing; "
+                "--no-tail reads the table alone"
+            )
+        async for batch in _tail(reader, extent, start):
+            size += batch.nbytes
+            if size > TAIL_BYTES_MAX:
+                raise BadRequest(
+                    f"more than {TAIL_BYTES_MAX >> 20} MiB of {topic} are not in the table yet: run `evenq table "
+                    f"export {topic} --to {target.url}` first, or read the table alone with --no-tail"
+                )
+            batches.append(batch)
+    live = {extent.queue.broker_name for extent in extents}
+    return QueriedTopic(
+        topic=topic,
+        paths=_paths(current),
+        tail=pa.Table.from_batches(batches, schema=arrow_schema(COLUMNS)),
+        silent=sorted({one.queue.broker_name for one in current} - live),
+    )
+
+
+async def _tail(reader: HistoryReader, extent: QueueExtent, start: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yields the rows from `start` to the end of a queue, in pieces whose sizes the caller adds up."""
+    while start < extent.high:
+        part = TableRange(start=start, end=min(extent.high, start + 10_000))
+        batches: list[pa.RecordBatch] = []
+        await copy_rows(reader, extent, part, batches.append, verifies=can_verify())
+        for batch in batches:
+            yield batch
+        start = part.end
+
+
+def _paths(queues: Iterable[QueueFiles]) -> list[str]:
+    found: list[str] = []
+    for one in queues:
+        for before, after in zip(one.parts, one.parts[1:], strict=False):
+            if after.start < before.end:
+                raise TableChanged(
+                    f"{one.path(after)} begins before {before.end}, so rows are in two files; see `evenq table verify`"
+                )
+        found += one.paths
+    return found
+
+
+def run_query(target: TableTarget, views: Sequence[QueriedTopic], sql: str) -> pa.Table:
+    """Returns the result. Raises BadRequest for a query that DuckDB refuses."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+    try:
+        _prepare(connection, target, views)
+        _must_only_read(connection, sql)
+        return connection.sql(sql).to_arrow_table()
+    except duckdb.Error as error:
+        raise BadRequest(f"the query failed: {error}") from error
+    finally:
+        connection.close()
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, target: TableTarget, views: Sequence[QueriedTopic]) -> None:
+    """Makes one view for each topic, then takes away everything that a query does not need."""
+    if isinstance(target, RemoteTables):
+        connection.register_filesystem(target.system)
+    paths = [_path(target, path) for view in views for path in view.paths]
+    for setting, value in (
+        ("autoinstall_known_extensions", "false"),
+        ("autoload_known_extensions", "false"),
+        ("temp_directory", "''"),
+        ("TimeZone", "'UTC'"),
+        ("allowed_paths", _listed(paths)),
+        ("enable_external_access", "false"),
+    ):
+        connection.execute(f"SET {setting} = {value}")
+    for number, view in enumerate(views):
+        connection.register(f"evenq_tail_{number}", view.tail)
+        parts = [f"FROM evenq_tail_{number}"]
+        if view.paths:
+            files = _listed([_path(target, path) for path in view.paths])
+            parts.insert(0, f"FROM read_parquet({files}, hive_partitioning = false)")
+        quoted = view.topic.replace('"', '""')
+        connection.execute(f'CREATE VIEW "{quoted}" AS {" UNION ALL ".join(parts)}')
+    connection.execute("SET lock_configuration = true")
+
+
+def _path(target: TableTarget, path: str) -> str:
+    return target.system.unstrip_protocol(target.place(path)) if isinstance(target, RemoteTables) else target.path(path)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Returns a list of SQL texts."""
+    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
+
+
+def _must_only_read(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raises BadRequest unless the text is one SELECT: a COPY would write to the files that may be read."""
+    import duckdb
+
+    statements: list[Any] = connection.extract_statements(sql)
+    kinds = [statement.type for statement in statements]
+    if kinds != [duckdb.StatementType.SELECT]:
+        names = ", ".join(kind.name for kind in kinds) or "nothing"
+        raise BadRequest(f"the query is {names}; write one SELECT")
