@@ -70,7 +70,7 @@ def let_threads_run() -> None:
     time.sleep(REST_S)
 
 
-def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
+def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | memoryview]) -> None:
     """Writes `parts` in order. uvloop does not copy them.
 
     `writelines` of asyncio's own sockets does not pause the protocol at the high-water mark in Python 3.12.0 to 3.12.8
