@@ -53,6 +53,7 @@ class SystemClock:
 HELD_S = 0.0005  # between two looks at a clock that is held
 STEPS_AT_ONCE = 6_000
 """Steps that a waiting `FakeClock` makes without real time; each later step takes 1 ms of real time."""
+SETTLE_TURNS = 10
 
 
 class FakeClock:
@@ -140,7 +141,19 @@ class FakeClock:
         self._monotonic += duration_ms
 
     async def _settle(self) -> None:
+        """Runs the loop until it has nothing to do, for `SETTLE_TURNS` turns at most."""
         import asyncio
 
-        for _ in range(10):
+        loop = asyncio.get_running_loop()
+        for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)
+            if _rests(loop):
+                return
+
+
+def _rests(loop: asyncio.AbstractEventLoop) -> bool:
+    """Returns True if nothing but the caller is ready to run and no file is watched, apart from asyncio's own. Most of a
+    test's turns are such, and each costs a system call. False where it cannot be known (uvloop).
+    """
+    ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
+    return ready is not None and selector is not None and not ready and len(selector.get_map()) <= 1
