@@ -152,8 +152,9 @@ class FakeClock:
 
 
 def _rests(loop: asyncio.AbstractEventLoop) -> bool:
-    """Returns True if nothing but the caller is ready to run and no file is watched, apart from asyncio's own. Most of a
-    test's turns are such, and each costs a system call. False where it cannot be known (uvloop).
+    """Returns True if nothing but the caller is ready to run, and only asyncio's own file is watched.
+
+    Most turns of a test are such, and each costs a system call. False where it cannot be known (uvloop).
     """
     ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
     return ready is not None and selector is not None and not ready and len(selector.get_map()) <= 1
