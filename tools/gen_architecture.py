@@ -53,9 +53,9 @@ WHAT = {
 COLUMNS = {
     "evenq.cli": 410, "evenq.console": 1070, "evenq.pytest_plugin": 610, "evenq.in_memory": 164,
     "evenq_broker": 110, "evenq_nameserver": 310, "evenq_rebalancer": 510, "pyspark_evenq": 710,
-    "evenq.tables": 690, "evenq.columns": 960, "evenq.verify": 880, "evenq.testing": 410, "evenq.serving": 410,
+    "evenq.tables": 910, "evenq.columns": 960, "evenq.verify": 880, "evenq.testing": 410, "evenq.serving": 410,
     "evenq.aio": 860,
-    "evenq.otel": 1060, "evenq.client": 710, "evenq.local": 310, "evenq.store": 110,
+    "evenq.otel": 1068, "evenq.client": 710, "evenq.local": 310, "evenq.store": 110,
     "evenq.allocation": 530, "evenq.filters": 300, "evenq.wire": 740,
     "evenq.runtime": 620, "evenq.model": 410, "evenq.errors": 410,
 }  # fmt: skip
@@ -64,7 +64,7 @@ PORTS = {
     ("evenq.cli", "evenq.testing"): (408, 408), ("evenq.cli", "evenq_broker"): (350, 110),
     ("evenq.cli", "evenq_nameserver"): (370, 310), ("evenq.cli", "evenq_rebalancer"): (450, 510),
     ("evenq.cli", "evenq.verify"): (412, 880), ("evenq.cli", "evenq.console"): (414, 1070),
-    ("evenq.cli", "evenq.tables"): (416, 690),
+    ("evenq.cli", "evenq.tables"): (416, 910),
     ("evenq_broker", "evenq.serving"): (160, 340), ("evenq_nameserver", "evenq.serving"): (280, 370),
     ("evenq_rebalancer", "evenq.serving"): (560, 440), ("pyspark_evenq", "evenq.serving"): (784, 480),
     ("evenq_broker", "evenq.allocation"): (140, 470), ("evenq_broker", "evenq.filters"): (180, 300),
@@ -75,10 +75,10 @@ PORTS = {
     ("evenq.store", "evenq.runtime"): (110, 580), ("evenq.wire", "evenq.runtime"): (740, 660),
     ("evenq.filters", "evenq.errors"): (300, 360), ("evenq.runtime", "evenq.errors"): (620, 460),
     ("evenq.aio", "evenq.client"): (860, 770), ("evenq.otel", "evenq.client"): (1060, 790),
-    ("evenq.console", "evenq.client"): (1156, 710), ("evenq.pytest_plugin", "evenq.in_memory"): (540, 230),
+    ("evenq.console", "evenq.client"): (1161, 710), ("evenq.pytest_plugin", "evenq.in_memory"): (540, 230),
     ("evenq.pytest_plugin", "evenq.testing"): (606, 470), ("evenq.in_memory", "evenq_broker"): (110, 110),
-    ("evenq.in_memory", "evenq.client"): (210, 650), ("evenq.tables", "evenq.client"): (690, 690),
-    ("evenq.tables", "evenq.columns"): (740, 940), ("pyspark_evenq", "evenq.columns"): (787, 980),
+    ("evenq.in_memory", "evenq.client"): (210, 650), ("evenq.tables", "evenq.client"): (974, 796),
+    ("evenq.tables", "evenq.columns"): (975, 975), ("pyspark_evenq", "evenq.columns"): (760, 980),
 }  # fmt: skip
 """Where an arrow leaves one box and meets the other, so that none crosses a third; otherwise the centers."""
 WIDTH, ROW, BOX_H, BOX_W, MARGIN, CHANNEL = 1180, 84, 46, 184, 16, 18

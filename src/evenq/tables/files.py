@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from evenq.columns.arrow_schema import TYPES, OutputColumn, arrow_schema
 from evenq.errors import StoreError
-from evenq.store.backup.target import failed
+from evenq.runtime.targets import failed
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableRange
 

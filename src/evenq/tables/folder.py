@@ -20,8 +20,7 @@ from typing import IO, Final, Protocol
 
 from evenq.errors import Error, SettingsError, StoreError
 from evenq.runtime.private_files import make_private, open_private, sync_folder
-from evenq.store.backup.remote_target import SCHEME, is_remote
-from evenq.store.backup.target import failed
+from evenq.runtime.targets import SCHEME, failed, is_remote
 
 LOCK: Final = ".lock"
 DRAFT: Final = ".tmp"

@@ -18,6 +18,7 @@ from evenq.client.backup_source import BackupSource
 from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.errors import ConnectionFailed, Error, HaNotAvailable, NotFound, RequestTimeout, TooManyRequests
 from evenq.runtime.clock import Clock
+from evenq.runtime.targets import is_remote
 from evenq.store.backup.creating import BackupRun
 from evenq.store.backup.manifest import (
     BackupManifest,
@@ -27,7 +28,7 @@ from evenq.store.backup.manifest import (
     read_cluster,
     write_cluster,
 )
-from evenq.store.backup.remote_target import RemoteTarget, is_remote
+from evenq.store.backup.remote_target import RemoteTarget
 from evenq.store.backup.target import BackupTarget, FolderTarget
 
 AGAIN_MS: Final = 1_000

@@ -11,17 +11,11 @@ import importlib
 import posixpath
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from evenq.errors import SettingsError, StoreError
-from evenq.store.backup.target import READ_BYTES, TargetFile, failed
-
-SCHEME: Final = "://"
-
-
-def is_remote(text: str) -> bool:
-    """Whether a target is a URL and not a folder of this machine."""
-    return SCHEME in text
+from evenq.runtime.targets import SCHEME, failed
+from evenq.store.backup.target import READ_BYTES, TargetFile
 
 
 class RemoteTarget:

@@ -15,9 +15,10 @@ from typing import Final
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
+from evenq.runtime.targets import FULL
 from evenq.store.backup.manifest import BackupManifest, RestorePoint, SavedPiece
 from evenq.store.backup.reading import LogCheck, piece_bytes
-from evenq.store.backup.target import FULL, BackupTarget
+from evenq.store.backup.target import BackupTarget
 from evenq.store.backup.verifying import check_point
 from evenq.store.copies import snapshot_copy
 from evenq.store.io.disk import File, RealDisk

@@ -7,7 +7,6 @@ locked by one run at a time; `evenq.store.backup.remote_target` is the other imp
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from evenq.errors import StoreError, StoreFull, StoreLocked
+from evenq.errors import StoreError, StoreLocked
 from evenq.runtime.lock_file import LockHeld, lock_file
 from evenq.runtime.private_files import make_private, open_private, sync_folder
+from evenq.runtime.targets import failed
 
 READ_BYTES: Final = 1 << 20
 SMALL_BYTES_MAX: Final = 256 << 20
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 LOCK: Final = ".lock"
 
 
@@ -167,16 +166,6 @@ class FolderTarget:
 
     def _failed(self, path: str, error: OSError) -> StoreError:
         return failed(self.describe(path), error)
-
-
-def failed(place: str, error: OSError) -> StoreError:
-    """Returns the error for a failed access to a target."""
-    reason = error.strerror or str(error)
-    if error.errno in FULL:
-        return StoreFull(
-            f"{place} cannot be written: {reason}; free space and run it again, it continues where it stopped"
-        )
-    return StoreError(f"{place} cannot be used: {reason}")
 
 
 class _FolderFile:

@@ -141,7 +141,7 @@ def test_a_body_that_takes_too_long_loses_its_message(world: Any, caplog: Any) -
     world.create("t")
     world.publish("t", b"1")
     one = consumer(world, options=evenq.SimpleOptions(consume_timeout_ms=1_000))
-    for _ in one.messages(invisible_ms=1_000, idle_ms=0):
+    for _ in one.messages(invisible_ms=4_000, idle_ms=0):
         (again,) = consumer(world).receive(wait_ms=20_000)
         assert again.delivery_attempt == 2
     assert acks(world) == 0

@@ -192,7 +192,7 @@ def test_without_pyarrow_the_extra_is_named(evenq, folder, tmp_path, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     code, _, err = evenq("dump", folder, "--format", "parquet", "--output", tmp_path / "m.parquet")
     assert code == 4
-    assert "pip install 'evenq[spark]'" in err
+    assert "pip install 'evenq[tables]'" in err
     assert "--output" in evenq("dump", folder, "--format", "parquet")[2]
 
 
