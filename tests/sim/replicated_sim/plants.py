@@ -269,7 +269,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (1, 0), "5663": (90, 22), "6662": (1, 4), "7017": (1, 0), "7689": (2, 0),
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (172,), "R3 synced epoch": (5, 16),
     "R4 cut": (10,), "R5 confirmed": (10, 0), "R8 admission": (79,), "R10 store id": (18, 24),
-    "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "R12 offsets": (23, 27), "repair": (9, 25), "silence": (2, 0),
+    "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "R12 offsets": (23, 27), "repair": (25, 9), "silence": (2, 0),
     "a stop": (0, 2), "deadlines": (75, 76), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
