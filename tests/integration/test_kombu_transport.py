@@ -22,7 +22,7 @@ import evenq
 import evenq.celery
 from evenq.celery.names import QueueNames
 from evenq.celery.session import SESSIONS
-from evenq.errors import BadRequest, NotFound, SettingsError, Unauthorized
+from evenq.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized
 from evenq.testing import LocalCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -455,7 +455,7 @@ def test_tls_and_keys(tmp_path: Path) -> None:
             for message in reader.messages:
                 message.ack()
             reader.channel.close()
-            with pytest.raises(OperationalError, match="no topic"):
+            with pytest.raises(Forbidden, match="has no topic"):
                 send(connection, new_queue(), 1, retry=True, retry_policy={"max_retries": 1})
         with (
             Connection(f"evenqs://ann:wrong@{address}", transport_options=options) as connection,
