@@ -11,7 +11,7 @@ from evenq import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "spark_errors.md"
-PACKAGE = ROOT / "spark" / "pyspark_evenq"
+PACKAGES = (ROOT / "spark" / "pyspark_evenq", ROOT / "src" / "evenq" / "columns")
 ROW = re.compile(r"^\| `([^`]+)` .*\|$", re.MULTILINE)
 VARIES = "\N{HORIZONTAL ELLIPSIS}"
 INNER = {"ValueError", "NotImplementedError"}
@@ -32,7 +32,7 @@ def text_of(node: ast.expr) -> str:
 
 def raised() -> Iterator[tuple[str, str]]:
     """Where, and the text of each error that is made in the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(path for package in PACKAGES for path in package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue

@@ -95,10 +95,10 @@ class TopicCreator:
             try:
                 await self._admin.create_topic(topic, queues=queues, message_type=wanted)
             except WITHOUT_GRANT as error:
-                options = f"--type {wanted}" + (f" --queues {queues}" if queues else "")
+                command = f"evenq topic create {topic} --type {wanted}" + (f" --queues {queues}" if queues else "")
                 raise Forbidden(
-                    f"topic {topic} does not exist, and {error}. Create it with `evenq topic create {topic} {options}`,"
-                    f" or grant `create` on topic:{topic}"
+                    f"topic {topic} does not exist, and {error}. Create it with `{command}`, or grant `create` on "
+                    f"topic:{topic}"
                 ) from error
             log.info("created topic %s for %s messages", topic, wanted)
             return
