@@ -53,7 +53,7 @@ def sent() -> list[evenq.Message]:
 
 
 def stored(cluster: LocalCluster) -> list[tuple[object, ...]]:
-    """What a broker returns of these messages, after they were sent one by one and in a batch."""
+    """Returns these messages as a broker delivers them, after they were sent one by one and in a batch."""
     run_evenq("topic", "create", TOPIC, "--queues", 1, endpoint=cluster.endpoint)
     messages = sent()
     with evenq.Producer(endpoint=cluster.endpoint) as producer:

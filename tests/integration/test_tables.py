@@ -215,7 +215,7 @@ def union(endpoint: str, folder: Path, topic: str) -> list[dict[str, Any]]:
 
 
 def must_be_exactly_once(endpoint: str, folder: Path, sender: Sender) -> None:
-    """What was acknowledged before is in table and tail, each offset and each message once."""
+    """Messages acknowledged before are in table and tail, each offset and each message once."""
     acknowledged = set(sender.acknowledged)
     found = union(endpoint, folder, sender.topic)
     places = Counter((row["b"], row["q"], row["o"]) for row in found)

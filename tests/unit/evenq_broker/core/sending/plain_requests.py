@@ -296,7 +296,7 @@ class Requests:
         return data
 
     def attacked(self, data: bytes) -> bytes:
-        """What only an attacker sends: huge lengths, other wire types, text that is no UTF-8, pieces in wrong places."""
+        """Requests of an attacker: huge lengths, other wire types, text that is not UTF-8, pieces in wrong places."""
         rng = self.rng
         if not rng.randrange(50):
             return rng.randbytes(rng.randrange(80))
