@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import os
 import random
 import signal
@@ -116,6 +117,20 @@ def _garbage_of_file() -> Iterator[None]:
     """Reports what a file left open in that file, not in a later one that makes more garbage."""
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _log_levels_of_file() -> Iterator[None]:
+    """Fails for a file that leaves a logger with another level: later tests of this process would miss its lines."""
+    before = _log_levels()
+    yield
+    assert _log_levels() == before, "a logger kept a level that one of these tests gave it"
+
+
+def _log_levels() -> dict[str, int]:
+    named = logging.Logger.manager.loggerDict.items()
+    levels = {name: one.level for name, one in named if name.startswith("evenq") and isinstance(one, logging.Logger)}
+    return {"": logging.root.level, **{name: level for name, level in levels.items() if level}}
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

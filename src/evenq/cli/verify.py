@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import random
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 
 from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
 from evenq.runtime.clock import SystemClock
+from evenq.serving.program.logs import errors_only
 from evenq.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
 
 _COLUMNS = (
@@ -44,8 +44,10 @@ def run(options: argparse.Namespace) -> int:
         drain_seconds=options.drain,
         timeout_ms=options.timeout * 1_000,
     )
-    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # outages are expected here, and are in the table
-    with _bar(plan, shown=not options.output.for_programs and sys.stderr.isatty()) as progress:
+    with (
+        errors_only("evenq.client"),  # outages are expected here, and are in the table
+        _bar(plan, shown=not options.output.for_programs and sys.stderr.isatty()) as progress,
+    ):
         rng = random.Random(os.urandom(8))  # noqa: S311  # spreads load and names topics, keeps no secret
         verdict = asyncio.run(verify(plan, clock=SystemClock(), rng=rng, progress=progress))
     print_page(page(verdict, plan, full=options.output.for_programs), options.output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from evenq.cli.output import Column, Listing, Page, console, print_page, progres
 from evenq.cli.store.commands import ProgressBar
 from evenq.errors import BadRequest, Error
 from evenq.runtime.clock import SystemClock
+from evenq.serving.program.logs import errors_only
 from evenq.store.backup.manifest import BackupManifest
 from evenq.store.backup.reading import broker_names, chosen_broker, known_manifest
 from evenq.store.backup.restoring import Restored, RestorePlan, plan_restore, settle
@@ -104,8 +104,8 @@ def restore(options: argparse.Namespace) -> None:
     with ProgressBar(f"restoring {name}", quiet=options.output.for_programs) as progress:
         restored = restore_folder(target, plan, folder, progress)
     key = encode([KeyPut(os.urandom(KEY_BYTES))])  # receipt handles of the old broker must not be valid here
-    logging.getLogger("evenq.store").setLevel(logging.ERROR)  # the new derived files are expected here
-    asyncio.run(settle(folder, name, key, clock=SystemClock()))
+    with errors_only("evenq.store"):  # the new derived files are expected here
+        asyncio.run(settle(folder, name, key, clock=SystemClock()))
     print_page(Page(facts=_facts(plan, manifest, folder, restored)), options.output)
     if not options.output.for_programs:
         console().print()

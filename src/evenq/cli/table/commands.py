@@ -25,7 +25,7 @@ from evenq.errors import (
 )
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
-from evenq.serving.program.logs import setup_logs
+from evenq.serving.program.logs import errors_only, setup_logs
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
 from evenq.tables.layout import TableChanged
@@ -102,9 +102,9 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
 
 def follow(options: argparse.Namespace) -> None:
     setup_logs("INFO", program="table")
-    logging.getLogger("evenq.client").setLevel(logging.ERROR)  # outages are logged here, once
     try:
-        asyncio.run(_follow(options))
+        with errors_only("evenq.client"):  # outages are logged here, once
+            asyncio.run(_follow(options))
     except Error as error:
         raise topic_error(error, options.topic) from error
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -35,6 +37,18 @@ def setup_logs(level: str = "INFO", *, program: str = "", stream: TextIO | None 
     logging.root.setLevel(level.upper())
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.root.level))
     logging.getLogger("grpc").setLevel(max(logging.WARNING, logging.root.level))
+
+
+@contextmanager
+def errors_only(logger: str) -> Iterator[None]:
+    """Hides warnings of `logger` and of those below it inside the block: they are expected there."""
+    one = logging.getLogger(logger)
+    before = one.level
+    one.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        one.setLevel(before)
 
 
 class FewAlike(logging.Filter):
