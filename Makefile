@@ -93,13 +93,13 @@ tidy: dev ## write code | check sizes, names, stubs, reference pages and diagram
 # Simulations take minutes: first, so that none is left when the other workers have nothing to do.
 UNIT := tests/sim tests/unit tests/spec tests/storage
 
-# `slow` marks long tests that rarely fail. CI sets EVENQ_TEST_ALL and runs them, too.
+# `slow` marks long tests that rarely fail. `make check` runs all of them, CI a quarter: EVENQ_TEST_SLOW=K/N (decision 148).
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
 	$(BIN)/pytest -q -n 3 --dist worksteal $(QUICK) $(UNIT)
 	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
-	@test -n "$(EVENQ_TEST_ALL)" || echo "Not run: the slow tests of these suites (make unit integration); Spark, Kubernetes, other SDKs (make help); kills (make campaigns). Everything, as in CI: make check"
+	@test -n "$(EVENQ_TEST_ALL)" || echo "Not run: the slow tests of these suites (make unit integration); Spark, Kubernetes, other SDKs (make help); kills (make campaigns). Everything: make check"
 
 unit: dev ## test | all unit, spec, storage and simulation tests, including the slow ones; 6 minutes
 	$(BIN)/pytest -q -n auto --dist worksteal $(UNIT)
@@ -125,7 +125,7 @@ helm: dev ## test with others | render and validate the chart
 kubernetes: dev ## test with others | install the chart on a real one-node Kubernetes and break pods: make kubernetes FLIGHTS=336776 (a year of flights)
 	EVENQ_TEST_FLIGHTS=$(or $(FLIGHTS),6000) $(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 tests/helm -m kubernetes
 
-# Run by CI instead of `kubernetes`: the cluster mostly waits, so 20,000 walks of the model use the rest of one core.
+# Run by `make check` instead of `kubernetes`: the cluster mostly waits, so 20,000 walks of the model use the rest of one core.
 kubernetes-and-walks: dev
 	@mkdir -p build; nice -n 10 $(MAKE) replication-model WALKS=20000 JOBS=1 >build/walks.log 2>&1 & walks=$$!; \
 	  $(MAKE) kubernetes; failed=$$?; wait $$walks || failed=1; cat build/walks.log; exit $$failed
@@ -151,7 +151,7 @@ demo: dev ## start | a full example: a year of flights, Spark jobs, a leader los
 
 # Two at a time: code checks use one thread each, and the test cluster mostly waits (probes, rollouts, three minutes
 # without a restart). The longest first.
-check: dev ## release | everything that CI runs
+check: dev ## release | every suite with all slow tests; CI runs a quarter of those, another one for each commit
 	$(MAKE) -j2 --output-sync=target lint type arch tidy audit sbom spec native-checks
 	$(MAKE) test helm EVENQ_TEST_ALL=1
 	$(MAKE) -j2 --output-sync=target kubernetes-and-walks spark short-chaos compat docs console grpcio-front

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import zlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -98,6 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in FOLDERS:
             item.add_marker(folder)
+    share = os.environ.get("EVENQ_TEST_SLOW")
+    if share:
+        left_out = [item for item in items if item.get_closest_marker("slow") and not in_share(item.nodeid, share)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     seed = config.getoption("--shuffle")
     if seed is not None:
         shuffle(items, seed)
@@ -131,6 +137,12 @@ def _log_levels() -> dict[str, int]:
     named = logging.Logger.manager.loggerDict.items()
     levels = {name: one.level for name, one in named if name.startswith("evenq") and isinstance(one, logging.Logger)}
     return {"": logging.root.level, **{name: level for name, level in levels.items() if level}}
+
+
+def in_share(nodeid: str, share: str) -> bool:
+    """Returns whether a slow test is in a share such as 2/4. N may be greater than the number of shares: 6/4 is 2/4."""
+    number, shares = map(int, share.split("/"))
+    return zlib.crc32(nodeid.encode()) % shares == number % shares
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

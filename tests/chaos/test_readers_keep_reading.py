@@ -40,7 +40,7 @@ STALL_S_MAX: Final = 60.0
 """Far more than two elections and the invisible time of lost answers take on a busy machine."""
 DRAIN_S: Final = 120.0
 DESCRIBE_S: Final = 20.0
-pytestmark = [pytest.mark.timeout(600 + 120 * ROUNDS), pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 120 * ROUNDS), pytest.mark.slow]
 
 
 class Load:

@@ -17,7 +17,7 @@ pytest.importorskip("kubernetes")
 
 SECONDS = float(os.environ.get("EVENQ_TEST_FAULT_SECONDS", "8"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
-pytestmark = pytest.mark.timeout(400 + 6 * SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 6 * SECONDS)]
 
 
 @pytest.mark.spec("HA-2")

@@ -16,7 +16,7 @@ from evenq_proofs.rolling_upgrade.versions import this_version
 ROUNDS = int(os.environ.get("EVENQ_TEST_UPGRADE_ROUNDS", "1"))
 STALL_MS_MAX = int(os.environ.get("EVENQ_TEST_RECOVERY_MS", "30000"))
 """A test's machine is busy; `make replication-upgrade` judges by 1 s."""
-pytestmark = pytest.mark.timeout(600 + 300 * ROUNDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 300 * ROUNDS)]
 
 
 @pytest.mark.spec("HA-8")

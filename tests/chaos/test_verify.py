@@ -20,7 +20,7 @@ ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
 KILL_SECONDS = int(os.environ.get("EVENQ_TEST_KILL_SECONDS", "6"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 SECONDS = (ROUNDS + 1) * KILL_SECONDS
-pytestmark = pytest.mark.timeout(400 + 2 * SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 2 * SECONDS)]
 
 
 def test_brokers_are_killed_again_and_again_and_every_promise_is_kept() -> None:

@@ -25,7 +25,7 @@ TOPIC, NAME = "grows", "broker-a"
 PREFIX = "EVENQ_BROKER_"
 ATTEMPTS_S = 8.5
 """A send has three attempts of 3 s, so none fails by a shorter restart; a machine that starts Python slower fails one each."""
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @contextmanager

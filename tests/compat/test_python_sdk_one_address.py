@@ -12,6 +12,8 @@ from evenq_proofs.peer import Peer
 
 import evenq
 
+pytestmark = pytest.mark.slow
+
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 COUNT = 60
 

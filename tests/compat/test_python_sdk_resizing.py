@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from evenq_proofs.command_line import run_evenq
 
 import evenq
 from evenq.testing import LocalCluster
+
+pytestmark = pytest.mark.slow
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, COUNT = "compat-resizing", 3_000

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from evenq_proofs.peer import Peer, wait_for_all
 
 import evenq
 from evenq.testing import LocalCluster
+
+pytestmark = pytest.mark.slow
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, COUNT, MEMBERS = "compat-restart", 1_000, 4

@@ -17,6 +17,8 @@ from evenq.testing import LocalCluster
 from tests.console.conftest import WAIT_MS, Tab, served
 from tests.console.pictures import COMMITTED, ROOT, WIDTH, picture, width_of
 
+pytestmark = pytest.mark.slow
+
 TOTAL_BYTES_MAX = 600 << 10
 MESSAGES = 400
 SCENES = ("overview", "topic", "group", "film", "message", "new-group")

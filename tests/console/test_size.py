@@ -17,6 +17,8 @@ from evenq.testing import LocalCluster
 from tests.console.conftest import Tab, served
 from tests.console.pages import PAGES
 
+pytestmark = pytest.mark.slow
+
 TOPICS, GROUPS = 1_000, 500
 VISITS = 40
 BOUND_S = 5.0

@@ -12,7 +12,7 @@ from evenq_helm.copies import installed_copies
 from evenq_helm.kubernetes import Kubernetes, wait_until
 from evenq_helm.sdk_load import SENDERS, loaded
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.timeout(1_200)]
 
 ONE = ("broker.groups=1", "broker.spread=none", "rebalancer.enabled=false", "nameserver.replicas=1")
 THREE = (*ONE, "broker.replicas=3")

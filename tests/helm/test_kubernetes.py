@@ -88,6 +88,7 @@ def test_helm_test_passes_and_nobody_comes_in_without_keys(release: Release) -> 
     assert "the signature is not right" in refused.stderr
 
 
+@pytest.mark.slow
 def test_one_broker_on_a_volume_of_one_gibibyte_takes_messages_and_comes_back_from_its_backup(release: Release) -> None:
     """`examples/single.yaml` beside the other release, on a file system that has no byte more than the volume's size. Then
     its volume is lost, and a new release begins with the backup.
@@ -165,6 +166,7 @@ def test_fewer_brokers_are_refused_until_those_that_go_are_read_empty(release: R
     kubernetes.run("kubectl", "delete", "job", "evenq-scale-in", "--ignore-not-found")
 
 
+@pytest.mark.slow
 def test_the_leading_rebalancer_is_deleted_while_the_group_grows_and_only_the_newcomers_share_moves(
     release: Release, tmp_path: Path
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_broker_pod_is_deleted_in_the_middle_and_nothing_is_lost(release: Rele
     print(f"\n{FLIGHTS:,} acknowledged, lost 0, repeated {repeats:,} around the deleted pod")
 
 
+@pytest.mark.slow
 def test_three_minutes_after_the_installation_no_probe_has_killed_anything(release: Release) -> None:
     """The default chart's liveness probes once killed every pod each half minute, after `helm install --wait` was green."""
     left = PROBED_SECONDS + release.installed_ms / 1_000 - SystemClock().monotonic_ms() / 1_000
@@ -231,6 +234,7 @@ def test_three_minutes_after_the_installation_no_probe_has_killed_anything(relea
     assert {name: now.get(name) for name in servers} == {name: release.pods[name] for name in servers}
 
 
+@pytest.mark.slow
 def test_a_release_with_tls_has_no_plain_port_and_its_servers_and_console_reach_each_other(
     release: Release, tmp_path: Path
 ) -> None:
@@ -293,6 +297,7 @@ def certificate(folder: Path, namespace: str) -> list[Path]:
     return [folder / name for name in ("ca.crt", "tls.crt", "tls.key")]
 
 
+@pytest.mark.slow
 def test_clients_outside_the_cluster_come_in_by_one_address_by_one_for_each_broker_and_by_a_forwarded_port(
     release: Release,
 ) -> None:

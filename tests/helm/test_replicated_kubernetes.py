@@ -116,6 +116,7 @@ def test_all_pods_are_deleted_at_once_and_clients_wait_at_the_first_one_that_is_
     judge("all pods deleted at once", figures, ALL_AWAY_S)
 
 
+@pytest.mark.slow
 def test_a_rolling_upgrade_hands_over_and_repeats_nothing(copies: Copies) -> None:
     before = copies.ready()
     verify = ("evenq", "verify", "--seconds", "30", "--kinds", "normal,fifo", "--rate", "20", "--json")
@@ -136,6 +137,7 @@ def test_a_rolling_upgrade_hands_over_and_repeats_nothing(copies: Copies) -> Non
     print("consumers:", {kind: (row["received"], row["repeated"]) for kind, row in kinds.items()})
 
 
+@pytest.mark.slow
 def test_a_drain_takes_the_next_copy_only_when_the_one_before_is_in_sync_again(copies: Copies) -> None:
     first = copies.leader()
     second = next(pod for pod in sorted(copies.ready()) if pod != first)
@@ -148,6 +150,7 @@ def test_a_drain_takes_the_next_copy_only_when_the_one_before_is_in_sync_again(c
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.slow
 def test_the_leader_goes_on_while_the_api_server_is_away_and_is_followed_once_it_is_back(copies: Copies) -> None:
     kubernetes, before, leader = copies.kubernetes, copies.record(), copies.leader()
     reachable = "evenq_broker_replica_record_reachable"
@@ -180,6 +183,7 @@ def test_the_leader_goes_on_while_the_api_server_is_away_and_is_followed_once_it
     judge(f"API server away for {API_AWAY_S:.0f} s, then the leader killed", figures, FAILOVER_S)
 
 
+@pytest.mark.slow
 def test_a_group_that_nothing_happens_to_stays_as_it_is(copies: Copies) -> None:
     """For ten minutes by `make kubernetes-replicated`."""
     epoch, restarts, logged = copies.record()["epoch"], copies.restarts(), len(copies.logs())
@@ -199,6 +203,7 @@ def test_a_group_that_nothing_happens_to_stays_as_it_is(copies: Copies) -> None:
     judge("nothing happened", figures, HAND_OVER_S)
 
 
+@pytest.mark.slow
 def test_a_release_that_was_removed_comes_back_with_its_volumes_and_its_record(copies: Copies) -> None:
     before = copies.record()
     made = ("evenq", "topic", "create", "kept")

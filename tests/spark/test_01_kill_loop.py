@@ -35,7 +35,7 @@ EXECUTORS = int(os.environ.get("EVENQ_TEST_EXECUTORS", "1"))
 RECOVERY_S = 900.0
 """What a machine may need that starts JVMs all the time and has other work."""
 TRIGGERS_MAX = 2
-pytestmark = pytest.mark.timeout(900 + 300 * ROUNDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 + 300 * ROUNDS)]
 
 
 @dataclass

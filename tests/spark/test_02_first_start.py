@@ -18,7 +18,7 @@ from tests.spark.chaos.world import World, Writer, hooked, until
 from tests.spark.members import driver, members, process_of
 from tests.spark.waiting import within
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 START_S = 300.0
 """What a driver may need on a machine that does other things as well."""
 ROW = "brokerName string, queueId int, queueOffset long, messageGroup string, body binary"

@@ -12,7 +12,7 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import JOBS, World, Writer, hooked, until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 START_S = 300.0
 """What a driver may need on a machine that does other things as well."""
 POINTS = ["source.read.middle", "source.read.after"]

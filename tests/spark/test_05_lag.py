@@ -9,7 +9,7 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import World, Writer, hooked, until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TRIGGERS_MAX = 2
 
 

@@ -16,6 +16,8 @@ from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import members, process_of
 from tests.spark.waiting import within
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

@@ -16,7 +16,7 @@ import evenq
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.chaos.world import until
 
-pytestmark = pytest.mark.timeout(700)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 ROUTE_S = 150.0
 """A query looks for new queues every 30 s; the rest is for a machine that does other things as well."""
 

@@ -13,6 +13,8 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.waiting import within
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def start(spark: Any, topic: Any, tmp_path: Path) -> Any:

@@ -18,7 +18,10 @@ from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import driver, members, process_of
 from tests.spark.waiting import within
 
-pytestmark = pytest.mark.timeout(900)  # a process of Spark of its own takes a minute to start beside other work
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]  # a process of Spark of its own takes a minute to start beside other work
 
 
 @pytest.fixture

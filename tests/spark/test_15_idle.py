@@ -6,9 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import calls
 from tests.spark.waiting import within
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 20
 CALLS_PER_SECOND_MAX = 5

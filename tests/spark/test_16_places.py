@@ -28,7 +28,7 @@ import evenq
 from evenq.columns.arrow_schema import OutputColumn
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(1_200)  # a busy machine starts many processes slowly
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]  # a busy machine starts many processes slowly
 HOME = Path(pyspark.__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", 20), ("UA", 2), ("AA", 15), ("B6", None), ("UA", 180), ("AA", 14)]

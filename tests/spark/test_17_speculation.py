@@ -26,7 +26,7 @@ from tests.integration.sink_jobs import Sink
 from tests.spark.chaos.world import until
 from tests.spark.speculating import ROWS
 
-pytestmark = pytest.mark.timeout(3_600)  # a busy machine starts six JVMs slowly
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]  # a busy machine starts six JVMs slowly
 HOME = Path(pyspark.__file__).parent
 PROGRAM = Path(__file__).parent / "speculating.py"
 HOSTS = ("127.0.0.2", "127.0.0.3")

@@ -23,6 +23,8 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
+pytestmark = pytest.mark.slow
+
 FORMAT = "evenq"  # was: "kafka"
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 DOCUMENTED = StructType([

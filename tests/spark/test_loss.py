@@ -30,6 +30,8 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 from tests.spark.waiting import within
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "brokerName string, queueId int, queueOffset long, body binary"
 READ_TIMEOUT_MS = 1_500
 SEGMENT_BYTES = 1 << 16

@@ -1,4 +1,4 @@
-"""`make test` may leave tests out, `make check`, which CI runs, may not. Asked of make itself, which runs nothing."""
+"""`make test` may leave tests out, `make check` may not, and CI only slow ones. Read from make itself, which runs nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def commands_of(*words: str, everything: bool = False) -> list[str]:
     """What make would run."""
-    of_make = {"EVENQ_TEST_ALL", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}  # this may run below another make
+    of_make = {
+        "EVENQ_TEST_ALL",
+        "EVENQ_TEST_SLOW",
+        "MAKEFLAGS",
+        "MFLAGS",
+        "MAKELEVEL",
+    }  # this may run below another make
     environment = {name: value for name, value in os.environ.items() if name not in of_make}
     if everything:
         environment["EVENQ_TEST_ALL"] = "1"
@@ -23,7 +29,7 @@ def commands_of(*words: str, everything: bool = False) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_ci_runs_every_folder_of_tests_and_leaves_no_slow_test_out() -> None:
+def test_make_check_runs_every_folder_of_tests_and_leaves_no_slow_test_out() -> None:
     runs = [command for command in commands_of("check", everything=True) if "/pytest " in command]
     assert runs
     assert not [command for command in runs if "slow" in command]
@@ -38,6 +44,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     assert "EVENQ_TEST_ALL=1" in ci
     assert "make check" in ci
+    assert "EVENQ_TEST_SLOW=$(git rev-list --count HEAD" in ci, "another share of the slow tests for each commit"
     test = [command for command in commands_of("test", everything=True) if "/pytest " in command]
     assert set(test) <= set(commands_of("check", everything=True))
 
