@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from evenq.errors import Error, PreconditionFailed, TopicNotFound
+from evenq.errors import Error, Forbidden, PreconditionFailed, TopicNotFound, Unauthorized
 from evenq.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 Report = Callable[[Error], None]
 """Takes a permanent error, in the loop; must not block or raise."""
 
+DENIED = (Forbidden, Unauthorized)
+"""Permanent errors that end while a client runs: an operator returns the grant or the key. Work that would be done
+twice, such as that of a message without its acknowledgement, is worth waiting for that.
+"""
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
 """For this time after the begin of an outage was logged, further outages of the same subject are only counted."""
