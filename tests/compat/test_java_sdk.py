@@ -421,7 +421,7 @@ def test_4_with_its_keys_the_sdk_sends_and_receives_and_else_its_error_says_why(
     unsigned = java.refused("signed-not", "producer", endpoint=signed.endpoint, topic="signed")
     assert "response-code=40100] the call is not signed" in unsigned
     forbidden = java.refused("signed-elsewhere", "producer", **{**right, "topic": "forbidden"})
-    assert "response-code=40300] user java may not describe topic forbidden" in forbidden
+    assert "response-code=40300] user java may not publish, consume or describe topic forbidden" in forbidden
 
 
 def test_a_group_without_a_grant_is_an_error_of_receive_that_says_why(java: Java, signed: LocalCluster) -> None:

@@ -241,7 +241,7 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=True,
         description="A new group of an official SDK with start LAST reads a queue from its first message if the "
         "broker still has that message in memory. RocketMQ does the same. false = it reads only messages that are "
-        "sent after the start of its first consumer.",
+        "sent after the start of its first consumer (the first receive of a client without settings).",
     )
 
     delay_max_ms: int = Field(default=40 * 86_400_000, ge=1, description="Longest delay of a message, ms (40 days).")

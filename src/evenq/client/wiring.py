@@ -273,7 +273,12 @@ def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) ->
     )
     start_ms = plan.start_timestamp_ms or clock.now_ms() - HALF_HOUR_MS
     receiving.starts = GroupStart(
-        calls, receiving.routes, group=plan.group, start_from=plan.start_from, timestamp_ms=start_ms
+        calls,
+        receiving.routes,
+        group=plan.group,
+        start_from=plan.start_from,
+        timestamp_ms=start_ms,
+        troubles=receiving.troubles,
     )
     return calls, receiving
 

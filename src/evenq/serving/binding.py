@@ -4,11 +4,14 @@ Problem: one setting `host` may mean several addresses: a name has IPv4 and IPv6
 the machine. All must have the same port, also a port that the system chooses. A path of a Unix socket may still exist
 after its process ended. And a connection must not be lost when a port is closed.
 
-Idea: `bind` returns bound sockets that do not listen yet, so a server accepts connections only when all are bound.
+Idea: `bind` returns bound sockets. Those of ports do not listen yet, so a server accepts connections only when all are
+bound.
 - A wildcard, also `0.0.0.0`, is one IPv6 socket that accepts IPv4 too. Without IPv6 it is bound like a name.
 - A name is bound address by address. The first socket fixes the port for the others. If the system chose the port and
   another process has it at a later address, all sockets are closed and bound again, `TRIES` times in total.
-- A Unix socket is unlinked only if it refuses connections: its process has ended.
+- A Unix socket is unlinked only if it refuses connections: its process has ended. Between its `bind` and `listen` a
+  living one refuses them, too. So it listens when `bind` returns, and starts in one folder do this one after another,
+  by a lock on the folder.
 
 Invariants:
 - Either all sockets of a call are bound, or none stays open.
@@ -27,9 +30,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import socket
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,10 @@ from evenq.model.route import WILDCARDS
 
 UNIX = "unix:"  # prefix of a path: a socket of this machine, instead of host and port
 UNIX_PATH_MAX = 107  # bytes, of sun_path on Linux less its zero
+BACKLOG = 4_096
+"""Thousands of clients connect together after a restart; the default of asyncio is 100."""
+FOLDER_WAITS = 200
+FOLDER_WAIT_S = 0.005
 TRIES = 5  # attempts to find a port that is free at all addresses
 
 
@@ -52,7 +61,7 @@ def resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Returns bound sockets that do not listen yet. Raises PortInUse, SettingsError."""
+    """Returns bound sockets; only a Unix socket listens already. Raises PortInUse, SettingsError."""
     if host.startswith(UNIX):
         return [_bind_unix(host.removeprefix(UNIX))]
     if host in WILDCARDS:
@@ -138,14 +147,16 @@ def _bind_unix(path: str) -> socket.socket:
         )
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if Path(path).is_socket():
-            if not _is_left(path):
-                raise errors.PortInUse(
-                    f"another process uses the socket {path}; stop it, or give another path. If it has ended, remove "
-                    "the file"
-                )
-            Path(path).unlink()
-        one.bind(path)
+        with _alone_in(Path(path).parent):
+            if Path(path).is_socket():
+                if not _is_left(path):
+                    raise errors.PortInUse(
+                        f"another process uses the socket {path}; stop it, or give another path. If it has ended, "
+                        "remove the file"
+                    )
+                Path(path).unlink()
+            one.bind(path)
+            one.listen(BACKLOG)
     except OSError as error:
         one.close()
         in_use = error.errno == errno.EADDRINUSE  # by a file that is not a socket
@@ -155,6 +166,25 @@ def _bind_unix(path: str) -> socket.socket:
         one.close()
         raise
     return one
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Holds the lock of the folder. A folder that another program keeps locked for longer is used without it."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # `bind` reports the reason
+        yield
+        return
+    try:
+        for _ in range(FOLDER_WAITS):
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(FOLDER_WAIT_S)  # noqa: TID251 - another process is about to end its step
+        yield
+    finally:
+        os.close(handle)
 
 
 def _is_left(path: str) -> bool:

@@ -53,6 +53,10 @@ class FreePorts(Closing):
                 return port
         raise PortInUse(f"No port from {_FIRST} to {_LAST} is free on 127.0.0.1.")
 
+    def reserve(self, port: int) -> bool:
+        """Reserves this port. False: another user of this class has it, or a server."""
+        return self._reserve(range(port, port + 1))
+
     def _reserve(self, ports: range) -> bool:
         locks: list[IO[str]] = []
         for port in ports:

@@ -97,7 +97,8 @@ class Stage:
         self, method: str, request: Any, response: Any, *, language: str = "JAVA", client: str = "c", **options: Any
     ) -> list[Any]:
         """All frames that a streaming call of a v2 client answers, while time passes."""
-        headers = {"x-mq-client-id": client, "x-mq-language": language}
+        role = {"x-evenq-role": options["role"]} if options.get("role") else {}
+        headers = {"x-mq-client-id": client, "x-mq-language": language, **role}
         name = f"/apache.rocketmq.v2.MessagingService/{method}"
 
         async def collect() -> list[Any]:

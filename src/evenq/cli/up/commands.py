@@ -12,7 +12,7 @@ import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 
-from evenq.cli.up.plan import plan_of
+from evenq.cli.up.plan import UpPlan, plan_of
 from evenq.errors import Error, StoreError, StoreLocked
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.lock_file import LockHeld, lock_file
@@ -36,7 +36,11 @@ def lock_folder(folder: Path, stack: ExitStack) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    plan = plan_of(options)
+    with ExitStack() as stack:
+        return _run(options, plan_of(options, stack), stack)
+
+
+def _run(options: argparse.Namespace, plan: UpPlan, stack: ExitStack) -> int:
     setup_logs(options.log_level, program="up")
     if options.processes or plan.replicas > 1:
         from evenq.cli.up.processes import serve as serve_processes
@@ -54,10 +58,9 @@ def run(options: argparse.Namespace) -> int:
         except Error as error:
             failures.append(error)
 
-    with ExitStack() as stack:
-        if plan.data is not None:
-            lock_folder(plan.data, stack)
-        code = run_loop(guarded)
+    if plan.data is not None:
+        lock_folder(plan.data, stack)
+    code = run_loop(guarded)
     if failures:
         raise failures[0]
     return code

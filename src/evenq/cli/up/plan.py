@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from evenq.cli.console_options import CONSOLE_PORT
 from evenq.cli.topic.options import MESSAGE_TYPES
 from evenq.errors import PortInUse, SettingsError
 from evenq.runtime.extras import EXTRA_OF, is_installed
-from evenq.testing.free_ports import port_is_free
+from evenq.testing.free_ports import FreePorts, port_is_free
 
 HOST = "127.0.0.1"
 METRICS_PORT = 5557  # the default of the services
@@ -68,8 +69,11 @@ def parse_topic(text: str) -> StartTopic:
     return StartTopic(name=name, queues=int(queues), message_type=message_type)
 
 
-def plan_of(options: argparse.Namespace) -> UpPlan:
-    """Checks the options. Raises SettingsError, or PortInUse, which names a free port."""
+def plan_of(options: argparse.Namespace, stack: ExitStack) -> UpPlan:
+    """Checks the options. Raises SettingsError, or PortInUse, which names a free port.
+
+    The default metrics port is reserved until `stack` ends: another start must not choose it before this one binds it.
+    """
     count: int = options.brokers
     if count > BROKERS_MAX:
         raise SettingsError(
@@ -96,7 +100,7 @@ def plan_of(options: argparse.Namespace) -> UpPlan:
         data=options.data,
         topics=tuple(parse_topic(text) for text in options.topic),
         sync=options.sync,
-        metrics_port=_metrics_port(options.metrics_port),
+        metrics_port=_metrics_port(options.metrics_port, stack),
         rebalancers=options.rebalancers,
         auto_create_topics=options.auto_create_topics,
         tls=options.tls,
@@ -107,11 +111,15 @@ def plan_of(options: argparse.Namespace) -> UpPlan:
     )
 
 
-def _metrics_port(port: int | None) -> int:
+def _metrics_port(port: int | None, stack: ExitStack) -> int:
     """Returns the given port, otherwise the default port, or 0 if that is in use."""
     if port is not None:
         return port
-    return METRICS_PORT if port_is_free(METRICS_PORT, HOST) else 0
+    try:
+        free = stack.enter_context(FreePorts()).reserve(METRICS_PORT)
+    except OSError:  # no folder for temporary files
+        free = port_is_free(METRICS_PORT, HOST)
+    return METRICS_PORT if free else 0
 
 
 def _console_port(port: int | None) -> int:

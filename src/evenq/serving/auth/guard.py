@@ -73,6 +73,11 @@ KINDS = {
 WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
 _AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
 _CLIENTS = frozenset({Action.PUBLISH, Action.CONSUME})
+_USES = {
+    UserResource.TOPIC: {Action.PUBLISH: "to send", Action.CONSUME: "to receive"},
+    UserResource.GROUP: {Action.CONSUME: "to receive"},
+}
+"""Actions for which programs use a name of the kind, with their purpose."""
 SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
 
 
@@ -312,11 +317,11 @@ class Guard:
         access = rpc.access
         action, kinds = access.action, KINDS.get(access.resource)
         if action is Action.INTERNAL:
-            raise self._forbidden(user, context, "do what servers do among themselves")
+            raise self._forbidden(user, context, "do what servers do among themselves", "internal = true for it")
         # The call names no topic or group, or operates on the whole cluster.
         if kinds is None and (names is None or action is Action.OPERATE):
             if access.resource in WHOLE and not user.may_all(UserResource.CLUSTER, action):
-                raise self._forbidden(user, context, f"{action} the cluster")
+                raise self._forbidden(user, context, f"{action} the cluster", _grant("cluster", action))
         elif not user.unbound and names is not None:
             plain = context.plain
             if plain is None:  # names of a decoded request
@@ -362,13 +367,21 @@ class Guard:
             # An empty name means all of a kind. Where a call reads, the other kind's name limits it.
             left_out = kind not in named_kinds and not (named_kinds and access.action in SOFT)
             if left_out and not user.may_all(kind, access.action):
-                raise self._forbidden(user, context, f"{access.action} every {kind}, and the call names none")
+                what = f"{access.action} every {kind}, and the call names none"
+                raise self._forbidden(user, context, what, _grant(f"{kind}:*", access.action))
 
     def _check_named(self, user: User, access: Access, named: Sequence[Named], context: RpcContext) -> None:
         for one in named:
             action = one.action or access.action
             if not user.may(one.kind, action, one.name):
-                raise self._forbidden(user, context, f"{action} {one.kind} {one.name}")
+                # Every action includes `describe`, so the user has none on this name. A send begins with the query of
+                # a route: its error must name the action that the send needs, not the one of that query.
+                uses = _USES.get(one.kind, {}) if action is Action.DESCRIBE else {}
+                what = f"{', '.join(uses)} or {action}" if uses else action
+                resource = f"{one.kind}:{one.name}"
+                grants = [f"{_grant(resource, use)} {purpose}" for use, purpose in uses.items()]
+                remedy = ", or ".join(grants) or _grant(resource, action)
+                raise self._forbidden(user, context, f"{what} {one.kind} {one.name}", remedy)
 
     def _refused(
         self, user: User, access: Access, named: Sequence[Named], context: RpcContext
@@ -378,9 +391,9 @@ class Guard:
             self._log_refusal(user.name, context, Forbidden.code)
         return frozenset((one.kind, one.name) for one in missing)
 
-    def _forbidden(self, user: User, context: RpcContext, what: str) -> Forbidden:
+    def _forbidden(self, user: User, context: RpcContext, what: str, remedy: str) -> Forbidden:
         self._log_refusal(user.name, context, Forbidden.code)
-        return Forbidden(f"user {user.name} may not {what}; a grant in the users file would allow it")
+        return Forbidden(f"user {user.name} may not {what}; it may if the users file has {remedy}")
 
     # ------------------------------------------------------------------------------------------------------ streams
 
@@ -513,6 +526,10 @@ class Guard:
         refusals.quiet_until_ms, refusals.left_out = now_ms + LOG_AGAIN_MS, 0
         fields = {"user": (user or claimed)[:64], "method": context.method, "code": code, "peer": context.peer}
         log.warning("call refused", extra=fields | more)
+
+
+def _grant(resource: str, action: Action) -> str:
+    return f'{{ resource = "{resource}", actions = ["{action}"] }}'
 
 
 def _is_a_clients(access: Access) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.binding import UNIX, bind, close_listening
+from evenq.serving.binding import BACKLOG, UNIX, bind, close_listening
 from evenq.serving.http2.addresses import Address, IdleConnections
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
@@ -74,8 +74,7 @@ class Http2Server:
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
-            # Thousands of clients connect together after a broker's restart; asyncio's default is 100.
-            self._listening.append(await make(self._protocol, sock=bound, backlog=4_096))
+            self._listening.append(await make(self._protocol, sock=bound, backlog=BACKLOG))
         self._ticker = spawn(self._tick(), name="http2 ticks")
         return port
 

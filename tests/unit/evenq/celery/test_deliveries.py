@@ -259,13 +259,16 @@ async def test_a_worker_whose_grant_is_removed_reports_it_once_and_continues_whe
     assert "queue q: receiving works after" in caplog.text
 
 
-async def test_a_task_that_ends_without_a_grant_may_run_again(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_ends_without_a_grant_is_acknowledged_when_it_returns(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = stage.brokers["q"]
     broker.offer(message(1))
     stage.deliveries.consume("q")
     broker.refusals.append(Forbidden("no grant"))
     stage.deliveries.ack((await stage.next()).tag)
-    await until_async(lambda: "queue q: a finished task may run again: no grant" in caplog.text)
+    await until_async(lambda: broker.acked == [("q1", "0")])
+    assert "queue q: an acknowledgement is refused, trying again until it is allowed: no grant" in caplog.text
 
 
 async def test_closing_sends_acknowledgements_and_returns_the_rest() -> None:

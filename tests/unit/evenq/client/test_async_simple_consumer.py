@@ -12,7 +12,7 @@ import pytest
 import evenq
 import evenq.aio
 from evenq.client.wiring import ClientContext
-from evenq.errors import BadRequest, TopicNotFound, Unsupported
+from evenq.errors import BadRequest, Forbidden, TopicNotFound, Unsupported
 from evenq.runtime.clock import SystemClock
 
 LONG_MS = 60_000
@@ -234,6 +234,25 @@ def test_a_loop_waits_for_an_outage_and_ends_with_a_permanent_error(world: Any, 
     thread.join(60)
     with pytest.raises(TopicNotFound):
         list(consumer(world, subscriptions={"no-such-topic": "*"}).messages(idle_ms=0))
+
+
+def test_an_acknowledgement_waits_for_a_grant_that_returns(world: Any, caplog: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    one = consumer(world)
+    receiving = one._loops.receiving
+    refusals, ack = [Forbidden("user u may not consume topic t")] * 3, receiving.ack
+
+    async def refused(*messages: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        await ack(*messages)
+
+    receiving.ack = refused
+    assert [message.body for message in one.messages(idle_ms=0)] == [b"1"]
+    assert (refusals, rest(world)) == ([], [])
+    assert "an acknowledgement is refused, trying again until it is allowed" in caplog.text
+    assert "an acknowledgement works after" in caplog.text
 
 
 def test_an_outage_until_the_end_of_the_idle_time_is_an_error_not_an_end(world: Any) -> None:

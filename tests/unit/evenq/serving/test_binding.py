@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import socket
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from evenq.errors import PortInUse, SettingsError
+from evenq.serving import binding
 from evenq.serving.binding import UNIX, bind, close_listening
 
 
@@ -63,6 +69,65 @@ def test_a_socket_file_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     with bound, socket.socket(socket.AF_UNIX) as client:
         bound.listen()
         client.connect(str(path))
+
+
+def test_a_socket_that_another_start_has_just_bound_stays(tmp_path: Path) -> None:
+    [first] = bind(f"{UNIX}{tmp_path}/broker", 0)
+    with first, pytest.raises(PortInUse, match="another process uses the socket"):
+        bind(f"{UNIX}{tmp_path}/broker", 0)
+
+
+def test_two_starts_that_find_a_left_socket_do_not_remove_each_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "broker"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    passed, is_left, sleep = threading.Event(), binding._is_left, time.sleep
+
+    def slow_look(path: str) -> bool:
+        found = is_left(path)
+        if threading.current_thread() is slow:
+            other.start()
+            assert passed.wait(60), "the other start has ended, or waits"
+        return found
+
+    def waits(seconds: float) -> None:
+        passed.set()
+        sleep(seconds)
+
+    bound: list[socket.socket] = []
+
+    def start() -> None:
+        try:
+            bound.extend(bind(f"{UNIX}{path}", 0))
+        except PortInUse:
+            pass
+        finally:
+            if threading.current_thread() is other:
+                passed.set()
+
+    monkeypatch.setattr(binding, "_is_left", slow_look)
+    monkeypatch.setattr(binding, "time", SimpleNamespace(sleep=waits))
+    slow, other = threading.Thread(target=start), threading.Thread(target=start)
+    slow.start()
+    slow.join()
+    other.join()
+    with ExitStack() as stack:
+        assert len([stack.enter_context(one) for one in bound]) == 1
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+
+
+def test_a_folder_that_another_program_keeps_locked_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "FOLDER_WAIT_S", 0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        [bound] = bind(f"{UNIX}{tmp_path}/broker", 0)
+        bound.close()
+    finally:
+        os.close(folder)
 
 
 @pytest.mark.parametrize("busy", [False, True])

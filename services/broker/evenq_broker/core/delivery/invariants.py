@@ -23,6 +23,7 @@ def check(
         unfinished: Iterable[int] = queue.pending
         assert queue.committed == min(unfinished, default=queue.next), (key, queue.committed, queue.next)
         assert all(queue.committed <= offset < queue.next for offset in unfinished)
+        assert queue.running == sum(entry.running for entry in queue.pending.values()), key
         for offset, entry in queue.pending.items():
             assert entry.attempt <= entry.number
             if entry.client_id:

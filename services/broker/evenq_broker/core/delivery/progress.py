@@ -16,6 +16,7 @@ Invariants of each queue (`core.delivery.invariants` recomputes them in tests):
   message group. Any other has a deadline that is armed in `DeliveryDeadlines`.
 - `attempt` <= `number`: deliveries that were given back have a number and do not count as attempts.
 - An entry with a client id is also in `Held`, so the end of that client finds it.
+- `running` is the number of messages that clients have.
 - A reset raises `first` by `NUMBERS`: no handle from before it names a present delivery.
 - Replaying an operation again changes nothing: each one states a result, and older numbers lose.
 
@@ -215,6 +216,7 @@ class Progress:
                 again.append(offset)
         if again or dead:
             taken = again + dead
+            queue.running += len(taken)
             if client_id:
                 self._held.add(client_id, queue, taken)
             self._deadlines.arm(queue, deadline_ms, taken)
@@ -229,6 +231,7 @@ class Progress:
             pending[offset] = Pending(first, 1, deadline_ms, client_id)
         queue.next = next_offset
         if offsets:
+            queue.running += len(offsets)
             if client_id:
                 self._held.add(client_id, queue, offsets)
             self._deadlines.arm(queue, deadline_ms, offsets)
@@ -258,6 +261,7 @@ class Progress:
         entry = queue.pending.get(offset)
         if entry is None or entry.number != number or entry.deadline_ms <= READY:
             return None
+        queue.running -= entry.running
         entry.attempt -= 1
         entry.client_id = ""
         self._make_ready(queue, offset, entry)
@@ -293,6 +297,7 @@ class Progress:
                 if entry is not None and entry.deadline_ms == deadline:
                     until_ms = 0 if self.on_over is None else self.on_over(queue, offset, entry)
                     entry.client_id = ""
+                    queue.running -= entry.running
                     if until_ms > now_ms:  # a pause before the redelivery
                         entry.deadline_ms, entry.waits = until_ms, True
                         self._deadlines.arm(queue, until_ms, [offset])
@@ -356,12 +361,14 @@ class Progress:
         if number != entry.number or entry.deadline_ms <= now_ms:
             return SettleStatus.INVALID
         entry.client_id = ""
+        queue.running -= entry.running
         if uncounted and entry.attempt > 0:
             entry.attempt -= 1
         if deadline_ms <= now_ms:
             self._make_ready(queue, offset, entry)
         else:
             entry.deadline_ms, entry.waits = deadline_ms, given_back or uncounted
+            queue.running += entry.running
             self._deadlines.arm(queue, deadline_ms, [offset])
         return SettleStatus.DONE
 
@@ -395,6 +402,7 @@ class Progress:
                 entry = queue.pending.get(op.offset) if queue is not None else None
                 # A smaller number is from an earlier delivery, which a snapshot may already have replaced.
                 if queue is not None and entry is not None and op.number >= entry.number:
+                    queue.running -= entry.running
                     entry.number, entry.attempt, entry.client_id = op.number, op.attempt, ""
                     self._replay_deadline(queue, op.offset, entry, op.deadline_ms)
 
@@ -405,6 +413,8 @@ class Progress:
             # Finished, or delivered again by a later operation that the snapshot holds.
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
+            if entry is not None:
+                queue.running -= entry.running
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
             # The journal does not count resets; a delivery's number shows how many there were before it.
             queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
@@ -423,6 +433,7 @@ class Progress:
             self._make_ready(queue, offset, entry)
         else:
             entry.deadline_ms = deadline_ms
+            queue.running += entry.running
             self._deadlines.arm(queue, deadline_ms, [offset])
 
     def dump(self) -> Iterator[Op]:
@@ -480,6 +491,7 @@ class Progress:
 
     def _finish(self, queue: QueueProgress, offset: int) -> None:
         entry = queue.pending.pop(offset)
+        queue.running -= entry.running
         if entry.lane is None:  # not of an ordered group
             return
         lane = queue.lanes[entry.lane]

@@ -50,6 +50,11 @@ class Pending:
         until the deadline. Not in the journal: after a restart it may look delivered until then.
         """
 
+    @property
+    def running(self) -> bool:
+        """True if a client has the message now."""
+        return self.attempt > 0 and self.deadline_ms > READY and not self.waits
+
 
 class QueueProgress:
     """One group on one queue."""
@@ -68,6 +73,7 @@ class QueueProgress:
         "queue_id",
         "reading",
         "ready",
+        "running",
         "timer",
         "topic_id",
         "unkeyed",
@@ -86,6 +92,8 @@ class QueueProgress:
         """Offset -> entry of every unfinished message; all of them in [committed, next)."""
         self.ready: list[int] = []
         """Heap of offsets that wait for redelivery; may hold finished ones, which `Progress` skips."""
+        self.running = 0
+        """Number of `running` entries of `pending`; each step that changes one of them keeps it."""
         self.reading = False
         """True while a call reads fresh messages from disk for this group: other calls skip the queue."""
         self.walk: list[int] = []
@@ -129,9 +137,12 @@ class QueueProgress:
 
     def inflight(self, min_offset: int, max_offset: int) -> int:
         """Returns how many of them a client has now; those that were given back wait for redelivery."""
-        return sum(
-            entry.attempt > 0 and entry.deadline_ms > 0 and not entry.waits and min_offset <= offset < max_offset
-            for offset, entry in self.pending.items()
+        pending, behind = self.pending, self.next - max_offset
+        if min_offset > self.committed or behind > len(pending):
+            return sum(entry.running and min_offset <= offset < max_offset for offset, entry in pending.items())
+        # Metrics read every queue: only messages that were taken ahead of their commit are looked at.
+        return self.running - sum(
+            offset in pending and pending[offset].running for offset in range(max_offset, self.next)
         )
 
     def lag(self, min_offset: int, max_offset: int) -> int:
@@ -168,6 +179,7 @@ class QueueProgress:
         self.counts.clear()
         self.first += NUMBERS
         self.pending.clear()
+        self.running = 0
         self.ready.clear()
         self.walk.clear()
         self.timer = (-1, [])

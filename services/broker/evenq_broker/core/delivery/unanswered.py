@@ -25,6 +25,7 @@ def hold_by_time(
     for queue in progress.queues():
         for offset, entry in queue.pending.items():
             if entry.client_id and entry.deadline_ms > until_ms and entry.deadline_ms - held_ms >= given_from_ms:
+                queue.running -= entry.running
                 entry.waits = True  # the consumer did not fail: no pause before redelivery
                 progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=until_ms)
                 yield queue, offset

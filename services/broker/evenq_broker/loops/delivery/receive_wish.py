@@ -35,6 +35,7 @@ class ReceiveWish:
         "group",
         "invisible_ms",
         "message_filter",
+        "official",
         "ordered",
         "queues",
         "topic",
@@ -55,6 +56,8 @@ class ReceiveWish:
         self.frame_bytes_max = 0
         """Largest encoded message that the client's SDK receives, bytes; 0 = no limit."""
         self.invisible_ms = None if client_id else invisible_ms
+        self.official = True
+        """Whether a group that has never read the topic begins as those of official SDKs do (RB-46)."""
         self.queues: Sequence[int] | None = None
         """Of lite topics: only these are read."""
         self.ordered = group.ordered

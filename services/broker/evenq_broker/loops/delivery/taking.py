@@ -25,7 +25,7 @@ from evenq_broker.loops.delivery.receive_wish import Batch, ReceiveWish
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.progress.starting import GroupStarts
+from evenq_broker.loops.progress.starting import AS_CONFIGURED, GroupStarts
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_group_of
 
@@ -67,18 +67,20 @@ class MessageTaker:
         client_id: str,
         until_ms: int = 0,
         frame_bytes_max: int = 0,
+        official: bool = True,
     ) -> Batch | None:
         """Returns up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for
         `invisible_ms`; None: nothing. Messages that a filter leaves out are passed over in turns with other receives.
         The search behind them lasts until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least. A
         message over `frame_bytes_max` (0 = no limit) becomes a dead letter: its client would request it for ever.
+        `official`: the client is not of this project (RB-46).
 
         With copies, a receive with time until `until_ms` also takes messages that are not committed yet. It returns
         them once the record of their delivery, which lies behind them in the log, is committed. If that takes longer,
         they are given back.
         """
         wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
-        wish.queues, wish.frame_bytes_max = queues, frame_bytes_max
+        wish.queues, wish.frame_bytes_max, wish.official = queues, frame_bytes_max, official
         wish.ahead = (
             self._runtime.leadership.attach is not None and queues is None and until_ms > self._runtime.now_ms()
         )
@@ -248,7 +250,7 @@ class MessageTaker:
         """Begins the queue at the group's first receive there."""
         group, topic = wish.group, wish.topic
         if wish.queues is None:
-            await self._starts.begin(group, topic)
+            await self._starts.begin(group, topic, self._starts.official if wish.official else AS_CONFIGURED)
             self._must_exist(wish)
         else:
             self._lite.begin(group, topic, [queue_id])

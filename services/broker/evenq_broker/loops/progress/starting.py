@@ -5,6 +5,8 @@ receive here or at another broker (`loops.polls.cluster_polls`), with the settin
 (`rpc.clients.telemetry`), or before the first read of a member that keeps its own progress. The group's policy decides
 (RB-42), with these exceptions; docs/internals/consumers.md explains them:
 
+- The first request of an official SDK, settings or receive, begins at the first message of queues that still have it
+  in memory (RB-46). Its start and its receives are different moments, and settings may arrive after a receive or never.
 - A queue that is created later on this broker is read from its first message.
 - The group has begun the topic at another broker: then it begins at the messages stored here since. Brokers query each
   other for how long ago that was; if none knows a start, the one that the member reports counts.
@@ -56,6 +58,8 @@ class GroupStarts:
     def __init__(self, kernel: Kernel, *, cluster: ClusterLink, membership: GroupTables) -> None:
         self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._membership = cluster, membership
+        self.official = StartPolicy(young_from_first=kernel.runtime.settings.young_from_first)
+        """For official SDKs, at their settings or their first receive (RB-46)."""
         self._begun_ms: dict[tuple[int, int], int] = {}
         """Time when groups (id) began topics (id), monotonic ms, since this process started. The oldest are dropped."""
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 
 from evenq.errors import Error
-from evenq.model import FilterExpression, FilterType, MessageType, StartPolicy, Subscription
+from evenq.model import FilterExpression, FilterType, MessageType, Subscription
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.runtime.tasks import spawn
@@ -126,8 +126,7 @@ class TelemetryHandler:
             group = await self._catalog.ensure_group(settings.subscription.group.name)
         except Error:
             return  # its receives report the error
-        policy = StartPolicy(young_from_first=self._runtime.settings.young_from_first)
-        await asyncio.gather(*(self._starts.begin(group, topic, policy) for topic in topics))
+        await asyncio.gather(*(self._starts.begin(group, topic, self._starts.official) for topic in topics))
 
     async def telemetry(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
         stream = self._clients.open_stream(context.client_id, context.language)

@@ -36,7 +36,9 @@ at all brokers if the type requires it (`rpc.lite.lite`).
 """
 AWAY = ""
 """In place of an address: the broker belongs to the cluster but is not reachable, or is not known yet after a start."""
-PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id")
+ROLE, READER = "x-evenq-role", "reader"
+"""Header of evenq clients that only read."""
+PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id", ROLE)
 """Headers of the client that are forwarded. Without the namespace: names in a forwarded request are full names."""
 MARGIN_MS = 200
 

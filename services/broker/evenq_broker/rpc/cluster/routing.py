@@ -44,12 +44,11 @@ from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.cluster import away_messages
 from evenq_broker.loops.wire.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.answers import OK, parsed
+from evenq_broker.rpc.cluster.forwarding import READER, ROLE
 
 log = logging.getLogger(__name__)
 
 ROUTES_CACHED_MAX = 10_000
-ROLE, READER = "x-evenq-role", "reader"
-"""Header of evenq clients that only read."""
 NEWCOMER_MS = 3_000
 """Time after a join in which a member waits for the first decision about it."""
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})

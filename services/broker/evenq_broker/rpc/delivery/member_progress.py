@@ -14,6 +14,7 @@ from evenq.errors import (
     PreconditionFailed,
 )
 from evenq.model import GroupConfig, MessageQueue, StartFrom, StartPolicy, TopicConfig
+from evenq.runtime.tasks import outlasting, spawn
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
@@ -51,6 +52,8 @@ class MemberProgress:
         self._starts = starts
         self._sessions, self._long_polls, self._delayed_retries = sessions, long_polls, delayed_retries
         self._named = NamedQueues(kernel.runtime, kernel.catalog)
+        self._returns: dict[tuple[int, int, int, int], asyncio.Task[bool]] = {}
+        """By group, topic, queue and offset: messages that are being given back."""
 
     async def query_offsets(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(data_pb2.QueryOffsetsRequest, data)
@@ -193,14 +196,36 @@ class MemberProgress:
         return data_pb2.CountDeliveriesResponse(status=OK).SerializeToString()
 
     async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
-        """Moves a message to the dead-letter topic, or a delayed copy to the retry topic (RD-5)."""
+        """Moves a message to the dead-letter topic, or a delayed copy to the retry topic (RD-5).
+
+        A member whose call timed out calls again, perhaps after a further delivery of its own. The message is then
+        finished for the group, as the copy takes its place, and the answer is that of the first call. A reset of the
+        group forgets that.
+        """
         request = parsed(data_pb2.SendBackRequest, data)
         topic, queue = self._named.readable(request.queue, request.uid)
         group = self._named.group(request.group)
+        place = (group.group_id, topic.topic_id, queue.queue_id, request.queue_offset)
+        running = self._returns.get(place)
+        if running is None:
+            # Of its own: a copy that is being stored when the caller is gone must be known to the next call.
+            running = self._returns[place] = spawn(
+                self._give_back(group, topic, queue, request), name="give a message back"
+            )
+            running.add_done_callback(lambda _: self._returns.pop(place))
+        over = await outlasting(running)
+        return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
+
+    async def _give_back(
+        self, group: GroupConfig, topic: TopicConfig, queue: MessageQueue, request: data_pb2.SendBackRequest
+    ) -> bool:
+        """Returns True if the message became a dead letter."""
         position = (group, topic, queue.queue_id, request.queue_offset)
         progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
-        counts = {} if progress is None else progress.counts
-        counted_before = counts.get(request.queue_offset, 0) % FINISHED
+        counts, first = ({}, 0) if progress is None else (progress.counts, progress.first)
+        if counts.get(request.queue_offset) == FINISHED:
+            return request.delay_level < 0 or request.attempts >= group.max_attempts
+        counted_before = counts.get(request.queue_offset, 0)
         attempts = max(request.attempts, counted_before, await attempts_before(self._ledger, *position))
         over = request.delay_level < 0 or attempts >= group.max_attempts
         if over:
@@ -218,7 +243,10 @@ class MemberProgress:
             low, high = self._ledger.store.queue_range(topic.topic_id, queue.queue_id)
             raise out_of_range(request.queue_offset, low, high)
         self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
-        return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
+        if progress is not None and progress.first == first:  # no reset meanwhile
+            # Not awaited: if this broker dies before the record is durable, a second copy is stored, none is lost.
+            counted(self._ledger, progress, {request.queue_offset: FINISHED}, given_until=0)
+        return over
 
 
 def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:

@@ -37,7 +37,7 @@ from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
-from evenq_broker.rpc.cluster.forwarding import MARK, caller_of, forward_stream, owner_of
+from evenq_broker.rpc.cluster.forwarding import MARK, READER, ROLE, caller_of, forward_stream, owner_of
 from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
 
@@ -323,6 +323,7 @@ class ReceiveHandler:
                 client_id=receive.client_id if receive.auto_renew else "",
                 until_ms=receive.poll_until_ms,
                 frame_bytes_max=_FRAME_BYTES_MAX.get(context.language, 0),
+                official=context.headers.get(ROLE) != READER,
             )
             if batch is not None:
                 return batch

@@ -162,7 +162,9 @@ class GroupHandler:
         may = tuple(one for one in member.subscriptions if ("topic", one.topic) not in context.refused)
         if all(one.topic.startswith(RETRY_PREFIX) for one in may):
             names = ", ".join(sorted(missing))
-            raise Forbidden(f"member {member.client_id} may not consume topic {names}; give its user a grant")
+            raise Forbidden(
+                f"member {member.client_id} may not consume topic {names}; give its user the action consume on them"
+            )
         return replace(member, subscriptions=may)
 
     def _welcome(self, session: Session) -> bytes:

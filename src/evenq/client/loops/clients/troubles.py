@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from evenq.errors import Error, PreconditionFailed, TopicNotFound
+from evenq.errors import Error, Forbidden, PreconditionFailed, TopicNotFound, Unauthorized
 from evenq.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 Report = Callable[[Error], None]
 """Takes a permanent error, in the loop; must not block or raise."""
 
+DENIED = (Forbidden, Unauthorized)
+"""Permanent errors that end while a client runs: an operator returns the grant or the key. Work that would be done
+twice, such as that of a message without its acknowledgement, is worth waiting for that.
+"""
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
 """For this time after the begin of an outage was logged, further outages of the same subject are only counted."""
@@ -57,22 +61,19 @@ class Troubles:
 
     def failed(self, subject: str, error: Error, *, patience_ms: int = 0) -> None:
         """Notes a failed call about `subject`, such as `topic a`. A permanent error is reported after `patience_ms`."""
-        trouble = self._troubles.get(subject)
-        now_ms = self._clock.monotonic_ms()
+        trouble = self._counted(subject)
         if trouble is None:
-            if len(self._troubles) >= SUBJECTS_MAX:
-                return
-            trouble = self._troubles[subject] = _Trouble(now_ms)
-        trouble.calls += 1
-        if is_permanent(error):
-            if now_ms - trouble.since_ms >= patience_ms:
-                self._permanent(subject, trouble, error)
-        elif not trouble.said and now_ms - self._begins_ms.get(subject, -QUIET_MS) >= QUIET_MS:
-            trouble.said = logging.WARNING
-            if len(self._begins_ms) >= SUBJECTS_MAX:
-                self._begins_ms.clear()
-            self._begins_ms[subject] = now_ms
-            log.warning("%s: %s fails, trying again until it works: %s", self._who, subject, error)
+            return
+        if not is_permanent(error):
+            self._outage(subject, trouble, error, logging.WARNING)
+        elif self._clock.monotonic_ms() - trouble.since_ms >= patience_ms:
+            self._permanent(subject, trouble, error)
+
+    def noted(self, subject: str, error: Error) -> None:
+        """As `failed`, for a failure that stops nothing, such as that of a refresh: all its lines are at INFO."""
+        trouble = self._counted(subject)
+        if trouble is not None:
+            self._outage(subject, trouble, error, logging.INFO)
 
     def failed_at(self, topic: str, broker: str, error: Error) -> None:
         """Notes a failed call about a topic's queues at a broker: an outage of the broker, or a permanent error of the
@@ -101,6 +102,25 @@ class Troubles:
         if self._troubles:
             self.well(f"topic {topic} at broker {broker}")
             self.well(f"broker {broker}")
+
+    def _counted(self, subject: str) -> _Trouble | None:
+        trouble = self._troubles.get(subject)
+        if trouble is None:
+            if len(self._troubles) >= SUBJECTS_MAX:
+                return None
+            trouble = self._troubles[subject] = _Trouble(self._clock.monotonic_ms())
+        trouble.calls += 1
+        return trouble
+
+    def _outage(self, subject: str, trouble: _Trouble, error: Error, level: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if trouble.said or now_ms - self._begins_ms.get(subject, now_ms - QUIET_MS) < QUIET_MS:
+            return
+        trouble.said = level
+        if len(self._begins_ms) >= SUBJECTS_MAX:
+            self._begins_ms.clear()
+        self._begins_ms[subject] = now_ms
+        log.log(level, "%s: %s fails, trying again until it works: %s", self._who, subject, error)
 
     def _permanent(self, subject: str, trouble: _Trouble, error: Error) -> None:
         if type(error) in trouble.kinds:

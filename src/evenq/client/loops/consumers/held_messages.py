@@ -16,6 +16,8 @@ next one: a single one is sent immediately, and many short tasks do not cost a c
 - A message that was acknowledged or given back is not renewed; none is renewed for longer than `held_ms_max`.
 - Acknowledgements are repeated during an outage, for `patience_ms` at most. A repetition is harmless, and without it
   the task would run twice. A broker that is away does not delay those of the others.
+- While a grant or key is missing, they are repeated for as long as the message is hidden, at most `invisible_ms` after
+  its last renewal: the renewals are refused, too. If it returns later, another worker has the message.
 
 **Example.** Tasks 1, 2 and 3 end while no call runs: 1 is sent, then 2 and 3 in one call. The handle of 2 is too old:
 the call is repeated for each of them, so only the acknowledgement of 2 fails.
@@ -33,7 +35,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from evenq.client.loops.clients.troubles import Troubles, is_permanent
+from evenq.client.loops.clients.troubles import DENIED, Troubles, is_permanent
 from evenq.errors import Error, InvalidReceiptHandle
 from evenq.model import ReceivedMessage
 from evenq.runtime.backoff import Backoff
@@ -240,7 +242,7 @@ class HeldMessages:
             acks[0].fail(error)
         except Error as error:
             now_ms = self._clock.monotonic_ms()
-            ended = [ack for ack in acks if is_permanent(error) or now_ms >= ack.until_ms]
+            ended = [ack for ack in acks if self._gives_up(ack, error, now_ms)]
             for ack in ended:
                 ack.fail(error)
             if len(ended) < len(acks):
@@ -252,6 +254,11 @@ class HeldMessages:
                 if not ack.done.done():
                     ack.done.set_result(None)
         return []
+
+    def _gives_up(self, ack: _Ack, error: Error, now_ms: int) -> bool:
+        if isinstance(error, DENIED):
+            return now_ms >= min(ack.until_ms, ack.held.renewed_ms + self._invisible_ms)
+        return is_permanent(error) or now_ms >= ack.until_ms
 
     async def _give_back_all(self, messages: list[HeldMessage], unseen: bool) -> None:
         await asyncio.gather(*(self._give_back(held, unseen) for held in messages))

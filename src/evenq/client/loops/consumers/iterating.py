@@ -30,7 +30,7 @@ from contextlib import asynccontextmanager, suppress
 
 from evenq.client.core.clients.observer import ClientIdentity, observed_receive, observed_settle
 from evenq.client.core.reading.chunks import ChunkSizer
-from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.troubles import DENIED, Troubles
 from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, Error, InvalidReceiptHandle, Unsupported
@@ -229,7 +229,10 @@ class MessageLoop:
                 await self._loops.receiving.ack(message)
             except Error as error:
                 pause_ms = backoff.next_ms()
-                if error.retryable and self._clock.monotonic_ms() + pause_ms < until_ms:
+                waits = error.retryable or isinstance(error, DENIED)
+                if waits and self._clock.monotonic_ms() + pause_ms < until_ms:
+                    if not error.retryable:
+                        self._troubles.failed("an acknowledgement", error)
                     await self._clock.sleep_ms(pause_ms)
                     continue
                 if not error.retryable and not isinstance(error, InvalidReceiptHandle):
@@ -240,6 +243,8 @@ class MessageLoop:
                     message.message_id,
                     error,
                 )
+                return
+            self._troubles.well("an acknowledgement")
             return
 
     async def _fill(self) -> bool:
@@ -311,7 +316,7 @@ class MessageLoop:
             held.message = await self._loops.receiving.change_invisible(held.message, self._invisible_ms)
         except Error as error:
             log.info("the invisible duration of message %s was not extended: %s", held.message.message_id, error)
-            if not error.retryable:
+            if not error.retryable and not isinstance(error, DENIED):
                 self._lost(held)
 
     def _lost(self, held: _HiddenMessage) -> None:

@@ -78,7 +78,7 @@ class ReceiveLoop:
         self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=lambda: PARKED_MS)
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
-        self._troubles = Troubles(clock, who=f"group {group}")
+        self.troubles = Troubles(clock, who=f"group {group}")
 
     def start(self) -> None:
         self._beats = spawn(self._beat(), name=f"evenq-heartbeat-{self._group}")
@@ -181,10 +181,10 @@ class ReceiveLoop:
             self.routes.renew(queue.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
-            self._troubles.failed(f"broker {queue.broker_name}", error)
+            self.troubles.failed(f"broker {queue.broker_name}", error)
             self._turn += self._anywhere
             return None
-        self._troubles.well(f"broker {queue.broker_name}")
+        self.troubles.well(f"broker {queue.broker_name}")
         if not messages:
             self._leaders.found_nothing(queue, leader)
         return messages
@@ -233,7 +233,9 @@ class ReceiveLoop:
             try:
                 addresses.update((await self.routes.get(topic)).addresses.values())
             except Error as error:
-                log.info("group %s: topic %s has no route now: %s", self._group, topic, error)
+                self.troubles.noted(f"the route of topic {topic}", error)
+            else:
+                self.troubles.well(f"the route of topic {topic}")
         return sorted(addresses)
 
     async def _beat(self) -> None:
@@ -245,6 +247,6 @@ class ReceiveLoop:
         try:
             await self._calls.heartbeat(address, self._group)
         except Error as error:
-            self._troubles.failed(f"the heartbeat to {address}", error)
+            self.troubles.failed(f"the heartbeat to {address}", error)
         else:
-            self._troubles.well(f"the heartbeat to {address}")
+            self.troubles.well(f"the heartbeat to {address}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from evenq.client.core.clients.observer import ClientIdentity, observed_settle
 from evenq.client.core.lite.events import Suspend
 from evenq.client.core.reading.outcome import failures
-from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.troubles import DENIED, Troubles
 from evenq.client.loops.clients.user_code import NotCalled
 from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.loops.reading.listening import RunListener
@@ -162,7 +162,7 @@ class LitePushLoop:
                 try:
                     held.message = await self._receiving.change_invisible(held.message, self._options.invisible_ms)
                 except Error as error:
-                    if not error.retryable:
+                    if not error.retryable and not isinstance(error, DENIED):
                         return
                     log.info("the invisible duration of message %s was not extended: %s", held.given.message_id, error)
 
@@ -207,7 +207,8 @@ class LitePushLoop:
                 await call()
             except Error as error:
                 pause_ms = backoff.next_ms()
-                if not error.retryable or self._clock.monotonic_ms() + pause_ms >= until_ms:
+                waits = error.retryable or isinstance(error, DENIED)
+                if not waits or self._clock.monotonic_ms() + pause_ms >= until_ms:
                     raise
                 await self._clock.sleep_ms(pause_ms)
             else:

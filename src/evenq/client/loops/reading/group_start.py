@@ -12,12 +12,12 @@ alone.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from evenq.client.core.reading.start_offset import policy_start
+from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import Error, IllegalOffset, NotImplementedYet, Unsupported
 from evenq.model import NO_GENERATION, MessageQueue, QueueOffset, StartFrom, StartPolicy
@@ -25,14 +25,20 @@ from evenq.model import NO_GENERATION, MessageQueue, QueueOffset, StartFrom, Sta
 if TYPE_CHECKING:
     from evenq.client.rpc.calls import Calls
 
-log = logging.getLogger(__name__)
-
 
 class GroupStart:
     def __init__(
-        self, calls: Calls, routes: RouteBook, *, group: str, start_from: StartFrom | None, timestamp_ms: int
+        self,
+        calls: Calls,
+        routes: RouteBook,
+        *,
+        group: str,
+        start_from: StartFrom | None,
+        timestamp_ms: int,
+        troubles: Troubles,
     ) -> None:
         """`start_from` None: by the group's setting, except for topics that were created after the consumer."""
+        self._troubles = troubles
         self._calls = calls
         self._routes = routes
         self._group = group
@@ -78,8 +84,9 @@ class GroupStart:
         except Error as error:
             if not error.retryable:
                 raise
-            log.info("group %s: its start on topic %s is not settled yet: %s", self._group, topic, error)
+            self._troubles.noted(f"the start on topic {topic}", error)
         else:
+            self._troubles.well(f"the start on topic {topic}")
             self._settled.add(topic)
             del self._due[topic]
 

@@ -28,12 +28,12 @@ References: decisions 66 (a send outlives its leader), 104 (isolated leaders) an
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from evenq.client.core.routes.route import Route, RouteLeader
+from evenq.client.loops.clients.troubles import Troubles
 from evenq.errors import ConnectionFailed, Error, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.model.names import RETRY_PREFIX
@@ -42,8 +42,6 @@ from evenq.runtime.tasks import spawn
 
 if TYPE_CHECKING:
     from evenq.client.rpc.transport import Transport
-
-log = logging.getLogger(__name__)
 
 MISSING_MS = 20_000
 OLD_MS = 10_000
@@ -79,6 +77,7 @@ class RouteBook:
         """By broker, from the last route that named it: a route may lack a broker without a leader."""
         self._leaders: dict[str, RouteLeader] = {}
         """The same for leaders of brokers with copies."""
+        self._troubles = Troubles(clock, who="known routes are kept")
         self._met: dict[str, str] = {}  # last address of every broker that any route named
 
     def peek(self, topic: str) -> Route | None:
@@ -159,7 +158,7 @@ class RouteBook:
             known = self._routes.get(topic)
             if known is None:
                 raise
-            log.info("topic %s: keeping the known route: %s", topic, error)
+            self._troubles.noted(f"the refresh of topic {topic}", error)
             return known
 
     async def look(self, topic: str, *, elsewhere: bool) -> None:
@@ -232,6 +231,7 @@ class RouteBook:
             if isinstance(problem, TopicNotFound) and topic.startswith(RETRY_PREFIX):
                 self._missing[topic] = (problem, self._clock.monotonic_ms())
             return  # the cached route stays
+        self._troubles.well(f"the refresh of topic {topic}")
         route = self._routes[topic] = task.result()
         self._met.update(route.addresses)
         self._followers.update(route.followers)

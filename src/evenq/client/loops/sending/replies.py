@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenq.client.core.routes.route import Route
 from evenq.client.core.sending.requests import CORRELATION, stamped
+from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, IllegalOffset, RequestTimeout, TooManyRequests
 from evenq.model import NO_GENERATION, FilterExpression, Message, MessageQueue, QueueOffset, ReceivedMessage
@@ -77,6 +78,7 @@ class Replies:
         self._options = options
         self._route = route
         self._route_changed = route_changed
+        self._troubles = Troubles(clock, who="replies")
         self._tag = f"reply-{rng.getrandbits(96):024x}"
         self._numbers = itertools.count()
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
@@ -158,8 +160,9 @@ class Replies:
             try:
                 route = await self._route(self._options.reply_topic)
             except Error as error:
-                log.info("topic %s of replies has no route now: %s", self._options.reply_topic, error)
+                self._troubles.noted(f"the route of topic {self._options.reply_topic}", error)
                 continue
+            self._troubles.well(f"the route of topic {self._options.reply_topic}")
             for queue in route.readable:
                 if queue not in self._readers:
                     self._read(queue, -1)

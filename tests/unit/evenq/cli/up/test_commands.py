@@ -16,7 +16,27 @@ from evenq.errors import PortInUse, SettingsError, StoreError, StoreLocked
 
 
 def plan(*words):
-    return plan_of(make_parser().parse_args(["up", *words]))
+    with ExitStack() as stack:
+        return plan_of(make_parser().parse_args(["up", *words]), stack)
+
+
+def test_two_starts_in_the_same_moment_choose_different_metrics_ports(monkeypatch):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    monkeypatch.setattr("evenq.cli.up.plan.METRICS_PORT", free)
+    options = make_parser().parse_args(["up", "--port", "0"])
+    with ExitStack() as one, ExitStack() as other:
+        assert [plan_of(options, stack).metrics_port for stack in (one, other)] == [free, 0]
+    assert plan("--port", "0").metrics_port == free
+
+
+def test_a_start_without_a_folder_for_temporary_files_looks_at_the_port(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("evenq.cli.up.plan.METRICS_PORT", taken.getsockname()[1])
+        assert plan("--port", "0").metrics_port == 0
 
 
 def test_brokers_take_ports_one_after_another():

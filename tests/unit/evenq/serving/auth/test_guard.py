@@ -217,8 +217,22 @@ def test_one_forbidden_element_among_allowed_ones_forbids_the_call() -> None:
     request.messages.add().topic.name = "orders"
     call(GUARD, SEND, signed("orders"), request.SerializeToString())
     request.messages.add().topic.name = "other"
-    with pytest.raises(Forbidden, match="user orders may not publish topic other"):
+    wanted = r'user orders may not publish topic other; .* \{ resource = "topic:other", actions = \["publish"\] \}'
+    with pytest.raises(Forbidden, match=wanted):
         call(GUARD, SEND, signed("orders"), request.SerializeToString())
+
+
+def test_a_route_that_is_refused_names_the_actions_that_programs_need_and_the_grants_that_give_them() -> None:
+    """A send begins with this query, and "may not describe" does not say that the send needs `publish`."""
+    request = service_pb2.QueryRouteRequest()
+    request.topic.name = "other"
+    with pytest.raises(Forbidden) as refused:
+        call(GUARD, "/apache.rocketmq.v2.MessagingService/QueryRoute", signed("orders"), request.SerializeToString())
+    assert refused.value.message == (
+        "user orders may not publish, consume or describe topic other; it may if the users file has "
+        '{ resource = "topic:other", actions = ["publish"] } to send, or '
+        '{ resource = "topic:other", actions = ["consume"] } to receive'
+    )
 
 
 @pytest.mark.parametrize("method", [SEND, "/evenq.v1.Data/Publish"])

@@ -100,7 +100,7 @@ async def test_what_is_given_back_wakes_a_waiting_poll(stage: Any) -> None:
 
 
 async def test_a_full_batch_wakes_the_next_poll_for_the_rest(stage: Any) -> None:
-    one = await reader(stage, start=StartFrom.LAST)
+    one = await reader(stage, start=StartFrom.LAST, young_from_first=False)
     assert await one.pop() is None
     first, second = one.poll(60_000), one.poll(60_000)
     await stage.clock.advance(10)
@@ -113,7 +113,7 @@ async def test_a_full_batch_wakes_the_next_poll_for_the_rest(stage: Any) -> None
 
 async def test_a_delivery_that_ends_before_all_polls_wakes_one_at_its_end(stage: Any) -> None:
     """The timer sleeps until the end of a poll that was answered early. The delivery must wake it before that."""
-    one = await reader(stage, start=StartFrom.LAST)
+    one = await reader(stage, start=StartFrom.LAST, young_from_first=False)
     assert await one.pop() is None
     first = one.poll(60_000)
     await stage.clock.advance(10)
@@ -151,7 +151,7 @@ async def test_a_take_that_breaks_off_leaves_nothing_behind(stage: Any) -> None:
 
 
 async def test_a_group_that_begins_at_the_end_sees_what_comes_later_only(stage: Any) -> None:
-    one = await reader(stage, start=StartFrom.LAST)
+    one = await reader(stage, start=StartFrom.LAST, young_from_first=False)
     assert await one.pop() is None
     await one.add(1)
     assert one.places(await one.pop()) == [(0, 3)]

@@ -239,9 +239,9 @@ async def sent(stage: Any, *bodies: bytes) -> None:
     await stage.ask("SendMessage", request, service_pb2.SendMessageResponse)
 
 
-async def received(stage: Any, client: str = "c") -> list[bytes]:
+async def received(stage: Any, client: str = "c", role: str = "") -> list[bytes]:
     request = receive_request("g", "t", queue=-1, poll_ms=0, batch_size=32, auto_renew=True)
-    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse, client=client)
+    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse, client=client, role=role)
     return [frame.message.body for frame in frames if frame.HasField("message")]
 
 
@@ -258,6 +258,18 @@ async def test_rb_46_a_new_group_begins_with_its_first_settings_and_reads_a_youn
     await sent(stage, b"between")
     assert await received(stage) == ([b"before", b"between"] if young else [b"between"])
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+@pytest.mark.parametrize(("role", "found"), [("", [b"before", b"between"]), ("reader", [b"between"])])
+async def test_rb_46_a_receive_before_the_settings_begins_as_they_do_and_one_of_our_own_sdk_does_not(
+    stage: Any, role: str, found: list[bytes]
+) -> None:
+    """RB-46: settings may arrive after the first receive, or never. Our SDK reads from now on."""
+    await stage.broker(default_queues=1)
+    await sent(stage, b"before")
+    seen = await received(stage, role=role)
+    await sent(stage, b"between")
+    assert seen + await received(stage, role=role) == found
 
 
 async def test_rb_46_a_queue_that_lost_its_first_message_is_not_young(

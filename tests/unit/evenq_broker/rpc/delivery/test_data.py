@@ -9,7 +9,7 @@ from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.progress.counting import let_go
 from evenq_proofs.blocks import block, place
 
-from evenq.errors import BadRequest, Error, IllegalOffset, MessageNotFound, PreconditionFailed
+from evenq.errors import BadRequest, Error, IllegalOffset, MessageNotFound, PersistenceTimeout, PreconditionFailed
 from evenq.model import MessageQueue, StartFrom
 from evenq.store.log.record import frame_at
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -459,3 +459,97 @@ async def test_what_was_passed_does_not_outlive_a_reset_and_hides_nothing_that_i
     progress.deliver(queue, [0, 1], 2, deadline_ms=10**15, client_id="")
     let_go(broker.kernel, "g", MessageQueue("t", "a", 0))
     assert queue.committed == 0, "what a receiver holds is not finished by a lock that moves"
+
+
+async def given_back(stage: Any, *, attempts: int, level: int = 0) -> data_pb2.SendBackResponse:
+    request = data_pb2.SendBackRequest(group="g", queue=place(0), attempts=attempts, delay_level=level)
+    answer: data_pb2.SendBackResponse = await stage.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
+    return answer
+
+
+async def failing(stage: Any) -> tuple[Any, Any, Any]:
+    """A message of which the group has committed nothing, on a broker; its group and topic."""
+    broker = await begin(stage)
+    await publish(stage, block(place(0), "fails"))
+    commit = data_pb2.CommitOffsetsRequest(group="g", offsets=[data_pb2.CommitOffset(queue=place(0), offset=0)])
+    await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+    return broker, broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+
+
+def copies(broker: Any, group: Any, topic: Any) -> tuple[int, int]:
+    """Delayed copies that were stored, and dead letters."""
+    stats = broker.runtime.stats.group_topic(group.group_id, topic.topic_id)
+    return stats.redeliveries, stats.dead_letters
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_message_that_is_given_back_again_is_copied_once(stage: Any, restarts: bool) -> None:
+    """The answer of the first call was lost, and the member has delivered the message once more by then."""
+    broker, group, topic = await failing(stage)
+    assert not (await given_back(stage, attempts=1)).dead_lettered
+    assert copies(broker, group, topic) == (1, 0)
+    if restarts:
+        state = broker.ledger._state()
+        broker.ledger.progress.forget_topic(topic.topic_id)
+        broker.ledger.replay(state)
+    assert not (await given_back(stage, attempts=2)).dead_lettered
+    assert (await given_back(stage, attempts=99)).dead_lettered, "as its member expects"
+    assert copies(broker, group, topic) == (1, 0), "the copy will become the dead letter"
+
+
+async def test_a_last_attempt_that_is_given_back_again_is_one_dead_letter(stage: Any) -> None:
+    broker, group, topic = await failing(stage)
+    for _ in range(2):
+        assert (await given_back(stage, attempts=3, level=-1)).dead_lettered
+    assert copies(broker, group, topic) == (0, 1)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_call_that_repeats_one_whose_copy_is_being_stored_waits_for_it(stage: Any, gone: bool) -> None:
+    """A slow disk is why the first call timed out; its caller may be gone."""
+    broker, group, topic = await failing(stage)
+    store, disk = broker.ledger.store, asyncio.Event()
+    append = store.append
+
+    async def slow(*entries: Any, **options: Any) -> Any:
+        await disk.wait()
+        return await append(*entries, **options)
+
+    await stage.during(broker.catalog.create_topic("%RETRY%g", queues=1, system=True))
+    store.append = slow
+    first = asyncio.ensure_future(given_back(stage, attempts=1))
+    await stage.clock.advance(100)
+    if gone:
+        first.cancel()
+    second = asyncio.ensure_future(given_back(stage, attempts=1))
+    await stage.clock.advance(100)
+    assert not second.done()
+    disk.set()
+    await stage.during(second)
+    assert copies(broker, group, topic) == (1, 0)
+
+
+async def test_a_message_that_could_not_be_given_back_is_given_back_by_the_next_call(stage: Any) -> None:
+    broker, group, topic = await failing(stage)
+    store = broker.ledger.store
+    append = store.append
+
+    async def full(*_: Any, **__: Any) -> Any:
+        raise PersistenceTimeout("the disk is slow")
+
+    await stage.during(broker.catalog.create_topic("%RETRY%g", queues=1, system=True))
+    store.append = full
+    with pytest.raises(PersistenceTimeout):
+        await given_back(stage, attempts=1)
+    store.append = append
+    await given_back(stage, attempts=1)
+    assert copies(broker, group, topic) == (1, 0)
+
+
+async def test_after_a_reset_a_message_is_given_back_anew(stage: Any) -> None:
+    broker, group, topic = await failing(stage)
+    await given_back(stage, attempts=1)
+    broker.ledger.progress.commit(group.group_id, topic.topic_id, 0, 1)
+    broker.ledger.progress.commit(group.group_id, topic.topic_id, 0, 0, allow_backward=True)
+    await given_back(stage, attempts=1)
+    assert copies(broker, group, topic) == (2, 0)

@@ -349,7 +349,7 @@ async def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_wait
 
 async def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(stage: Any) -> None:
     """LAST means from now on, also if this broker dies in the next moment."""
-    broker = await filled(stage, 3)
+    broker = await filled(stage, 3, young_from_first=False)
     await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
     disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     written: list[Any] = []

@@ -12,7 +12,7 @@ import pytest
 
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.consumers.held_messages import HeldMessage, HeldMessages, MessageSource
-from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidReceiptHandle
+from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidReceiptHandle, TopicNotFound, Unauthorized
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import FakeClock
 
@@ -157,13 +157,36 @@ async def test_an_acknowledgement_ends_with_the_error_of_a_long_outage(world: Wo
     assert len(world.held) == 0
 
 
-@pytest.mark.parametrize("error", [Forbidden("no grant"), InvalidReceiptHandle("redelivered")])
+@pytest.mark.parametrize("error", [TopicNotFound("deleted"), InvalidReceiptHandle("redelivered")])
 async def test_an_acknowledgement_that_cannot_succeed_is_not_repeated(world: World, error: Error) -> None:
     delivery = world.hold(message())
     world.server.fails = [error]
     with pytest.raises(type(error)):
         await world.held.ack(delivery)
     assert len(world.held) == 0
+
+
+@pytest.mark.parametrize("error", [Forbidden("no grant"), Unauthorized("no key")])
+async def test_an_acknowledgement_waits_for_a_grant_or_key_that_returns_while_the_message_is_hidden(
+    world: World, error: Error, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = world.hold(message())
+    world.server.fails = [error] * 5
+    await world.clock.during(world.held.ack(delivery), step_ms=100)
+    assert (world.server.acked, world.server.fails) == (["id-1"], [])
+    begin, end = caplog.messages
+    assert begin.startswith("group g: an acknowledgement is refused, trying again until it is allowed")
+    assert end.startswith("group g: an acknowledgement works after")
+
+
+async def test_an_acknowledgement_without_a_grant_ends_when_the_message_is_visible(world: World) -> None:
+    """Not `patience_ms` later: another worker may have the message."""
+    delivery = world.hold(message())
+    await world.clock.advance(INVISIBLE_MS // 3 - 1_000)
+    world.server.fails = [Forbidden("no grant")] * 1_000
+    with pytest.raises(Forbidden):
+        await world.clock.during(world.held.ack(delivery), step_ms=100)
+    assert INVISIBLE_MS <= world.clock.monotonic_ms() <= INVISIBLE_MS + 2_100
 
 
 async def test_a_message_that_another_worker_got_is_not_renewed_any_more(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from evenq.client.options import SimpleOptions
 from evenq.errors import (
     ConnectionFailed,
     Error,
+    Forbidden,
     HaNotAvailable,
     InvalidReceiptHandle,
     PersistenceTimeout,
@@ -45,11 +47,14 @@ class Calls:
         self.together: list[int] = []
         self.expired: set[str] = set()
         self.has: dict[str, ReceivedMessage] = {}
+        self.route_error: Error | None = None
 
     def turn_away(self) -> None:
         pass
 
     async def query_route(self, topic: str) -> Route:
+        if self.route_error is not None:
+            raise self.route_error
         return Route(topic=topic, writable=QUEUES, readable=QUEUES, addresses={"a": "a:1", "b": "b:1"})
 
     async def receive(self, address: str, group: str, queue: MessageQueue, **asked: Any) -> list[ReceivedMessage]:
@@ -99,6 +104,20 @@ async def test_every_broker_is_notified_that_a_consumer_stops_also_behind_one_th
         calls.away["a"] = ConnectionFailed("gone")
         await clock.during(receiving.close())
         assert calls.left == ["a:1", "b:1"]
+
+
+async def test_heartbeats_without_a_route_log_one_line_until_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "evenq.client")
+    async with running(anywhere=False) as (_, calls, receiving):
+        calls.route_error = Forbidden("user u may not describe topic t")
+        for _beat in range(3):
+            assert await receiving.addresses() == []
+        assert caplog.messages == [
+            "group g: the route of topic t fails, trying again until it works: user u may not describe topic t"
+        ]
+        calls.route_error = None
+        assert await receiving.addresses() == ["a:1", "b:1"]
+        assert caplog.messages[1:] == ["group g: the route of topic t works after 0.0 s, 3 calls failed"]
 
 
 @pytest.mark.parametrize("error", [ConnectionFailed("gone"), RequestTimeout("hangs")])

@@ -14,7 +14,7 @@ from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.clients.user_code import NotCalled
 from evenq.client.loops.lite.lite_pushing import LitePushLoop
 from evenq.client.options import LiteOptions
-from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle
+from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidReceiptHandle
 from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.clock import FakeClock
 
@@ -118,7 +118,7 @@ async def test_an_acknowledgement_is_tried_again_unless_the_message_is_somebody_
     async with pushing(listen) as (clock, receiver, _):
         receiver.give(1)
         await clock.advance(50)
-        receiver.failures = [ConnectionFailed("away"), ConnectionFailed("away")]
+        receiver.failures = [ConnectionFailed("away"), Forbidden("the grant is missing for a moment")]
         await clock.advance(60)
         assert (receiver.settled, len(receiver.failures)) == ([], 1)
         await clock.advance(500)
@@ -139,6 +139,19 @@ async def test_a_listener_that_takes_long_keeps_its_message_and_settles_by_the_n
         for _turn in range(30):
             await clock.advance(100)
         assert receiver.settled == ["hide h1 3000", "hide h1+ 3000", "ack h1++"]
+
+
+async def test_a_message_is_prolonged_again_when_a_grant_returns() -> None:
+    async def listen(clock: FakeClock, one: ReceivedMessage) -> None:
+        await clock.sleep_ms(3_500)
+
+    async with pushing(listen) as (clock, receiver, _):
+        receiver.give(1)
+        await clock.advance(50)
+        receiver.failures = [Forbidden("the grant is missing for a moment")]
+        for _step in range(40):
+            await clock.advance(100)
+        assert receiver.settled[-1].startswith("ack h1+")
 
 
 async def test_what_was_given_away_is_not_prolonged_for_ever() -> None:

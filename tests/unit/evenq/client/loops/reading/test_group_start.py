@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from evenq.client.core.calls import QueueRange
+from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.group_start import GroupStart
 from evenq.errors import ConnectionFailed, IllegalOffset
 from evenq.model import MessageQueue, QueueOffset, StartFrom, StartPolicy
+from evenq.runtime.clock import FakeClock
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -57,7 +60,22 @@ class Broker:
 
 def start(broker: Broker) -> GroupStart:
     calls: Any = broker
-    return GroupStart(calls, calls, group="billing", start_from=StartFrom.LAST, timestamp_ms=0)
+    troubles = Troubles(FakeClock(), who="group billing")
+    return GroupStart(calls, calls, group="billing", start_from=StartFrom.LAST, timestamp_ms=0, troubles=troubles)
+
+
+async def test_a_start_that_cannot_be_settled_is_one_line_until_it_is_settled(caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "evenq.client")
+    broker = Broker(ConnectionFailed("away"))
+    starts = start(broker)
+    for _ in range(3):
+        await starts.settle(["orders"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "group billing: the start on topic orders fails, trying again until it works: away"
+    ]
+    broker.error = None
+    await starts.settle(["orders"])
+    assert caplog.messages[1:] == ["group billing: the start on topic orders works after 0.0 s, 3 calls failed"]
 
 
 async def test_receives_that_begin_at_once_store_the_start_once() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from evenq.client.core.routes.route import Route, RouteLeader
 from evenq.client.loops.routes.route_book import OLD_MS, RouteBook
-from evenq.errors import ConnectionFailed, TopicNotFound
+from evenq.errors import ConnectionFailed, Forbidden, TopicNotFound
 from evenq.runtime.clock import FakeClock
 
 
@@ -51,6 +52,27 @@ async def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_rai
     calls.failure = TopicNotFound("u")
     with pytest.raises(TopicNotFound):
         await book.get("u")
+
+
+async def test_refreshes_that_fail_are_one_line_at_the_begin_and_one_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "evenq.client")
+    calls = Calls()
+    book = RouteBook(calls, FakeClock(), refresh_ms=30_000)
+    await book.get("t")
+    calls.failure = Forbidden("user u may not describe topic t")
+    for _ in range(3):
+        await book.fresh("t")
+    [begin] = caplog.messages
+    assert begin == (
+        "known routes are kept: the refresh of topic t fails, trying again until it works: "
+        "user u may not describe topic t"
+    )
+    calls.failure = None
+    await book.fresh("t")
+    assert caplog.messages[1:] == ["known routes are kept: the refresh of topic t works after 0.0 s, 3 calls failed"]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 async def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> None:

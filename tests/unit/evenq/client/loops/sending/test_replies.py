@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 from evenq_proofs.received import received_message
+from evenq_proofs.waiting import until_async
 
 from evenq.client.core.calls import Pulled, QueueRange
 from evenq.client.core.routes.route import Route
 from evenq.client.core.sending.requests import CORRELATION
 from evenq.client.loops.sending.replies import PendingRequest, Replies
 from evenq.client.options import ProducerOptions
-from evenq.errors import ConnectionFailed, IllegalOffset, RequestTimeout, TooManyRequests
+from evenq.errors import ConnectionFailed, Forbidden, IllegalOffset, RequestTimeout, TooManyRequests
 from evenq.model import Message, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import SystemClock
 
@@ -34,8 +36,13 @@ class Topic:
         self.queues = QUEUES
         self.addresses = {"a": "a", "b": "b"}
         self.next_addresses: dict[str, str] = {}
+        self.problem: Forbidden | None = None
+        self.problems = 0
 
     async def route(self, topic: str) -> Route:
+        if self.problem is not None:
+            self.problems += 1
+            raise self.problem
         return Route(topic=topic, writable=self.queues, readable=self.queues, addresses=self.addresses)
 
     def route_changed(self, topic: str, then: Callable[[], None]) -> None:
@@ -186,3 +193,22 @@ async def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wa
 
 def _future() -> asyncio.Future[ReceivedMessage]:
     return asyncio.get_running_loop().create_future()
+
+
+async def test_a_route_of_replies_that_is_missing_is_one_line_until_it_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "evenq.client")
+    async with running(route_refresh_ms=100) as (topic, replies):
+        asked = await replies.ask(QUESTION, 5_000)
+        topic.problem = Forbidden("user u may not describe topic evenq-replies")
+        await until_async(lambda: topic.problems >= 3)
+        topic.problem = None
+        await until_async(lambda: len(caplog.records) >= 2)
+        replies.end(asked)
+    begin, end = caplog.messages
+    assert begin == (
+        "replies: the route of topic evenq-replies fails, trying again until it works: "
+        "user u may not describe topic evenq-replies"
+    )
+    assert end.startswith("replies: the route of topic evenq-replies works after")
