@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from evenq_proofs.replicated_group import group, in_sync, leader_of
 from evenq_proofs.waiting import until
 
 import evenq
@@ -19,6 +20,7 @@ from evenq.testing.node import Node
 pytestmark = pytest.mark.cluster(own=True, rebalancer=False, broker_settings={"DEFAULT_START_FROM": "FIRST"})
 
 INPUTS, OUTPUTS_OF_EACH = 120, 2
+EXPECTED = sorted(f"{number}.{part}" for number in range(INPUTS) for part in range(OUTPUTS_OF_EACH))
 
 
 class ConsumerDies(Exception):
@@ -73,6 +75,15 @@ class Work:
             thread.join(60)
 
 
+def prepare(endpoint: str) -> None:
+    with evenq.Admin(endpoint=endpoint) as admin:
+        for topic in ("in", "out"):
+            admin.create_topic(topic, queues=2)
+    with evenq.Producer(endpoint=endpoint) as producer:
+        for number in range(INPUTS):
+            producer.send("in", b"%d" % number)
+
+
 def stored(endpoint: str, topic: str) -> list[str]:
     """Bodies of all messages of a topic, read without a group."""
     with evenq.PullConsumer(endpoint=endpoint, group=f"reads-{topic}") as consumer:
@@ -109,12 +120,7 @@ def test_output_is_a_function_of_input_each_once_wherever_the_broker_is_killed(
     cluster: LocalCluster, tmp_path: Path, point: str
 ) -> None:
     [broker] = cluster.brokers
-    with evenq.Admin(endpoint=cluster.endpoint) as admin:
-        for topic in ("in", "out"):
-            admin.create_topic(topic, queues=2)
-    with evenq.Producer(endpoint=cluster.endpoint) as producer:
-        for number in range(INPUTS):
-            producer.send("in", b"%d" % number)
+    prepare(cluster.endpoint)
     counts = tmp_path / "counts"
     broker.environment |= {VARIABLE: point, COUNTS_VARIABLE: str(counts)}
     broker.restart()
@@ -130,10 +136,30 @@ def test_output_is_a_function_of_input_each_once_wherever_the_broker_is_killed(
         work.end()
         done.set()
         watch.join()
-    expected = sorted(f"{number}.{part}" for number in range(INPUTS) for part in range(OUTPUTS_OF_EACH))
-    assert sorted(stored(cluster.endpoint, "out")) == expected
+    assert sorted(stored(cluster.endpoint, "out")) == EXPECTED
     assert len(work._died) == len(range(0, INPUTS, 10)), "consumers died between work and commit"
     broker.kill()
     broker.restart()
-    assert sorted(stored(cluster.endpoint, "out")) == expected, "what is committed stays so"
+    assert sorted(stored(cluster.endpoint, "out")) == EXPECTED, "what is committed stays so"
     assert left(cluster.endpoint) == 0
+
+
+@pytest.mark.slow
+def test_output_is_a_function_of_input_each_once_while_leaders_are_killed(tmp_path: Path) -> None:
+    with group(tmp_path, DEFAULT_START_FROM="FIRST") as cluster:
+        leader_of(cluster)
+        prepare(cluster.endpoints)
+        work = Work(cluster.endpoints)
+        try:
+            for share in (4, 2):
+                done = INPUTS // share
+                until(lambda done=done: work.committed >= done, what=f"{done} inputs")  # type: ignore[misc]
+                killed = leader_of(cluster)
+                killed.kill()
+                leader_of(cluster)
+                killed.restart()
+                in_sync(cluster, 3)
+            until(lambda: left(cluster.endpoints) == 0, what="all inputs are acknowledged")
+        finally:
+            work.end()
+        assert sorted(stored(cluster.endpoints, "out")) == EXPECTED
