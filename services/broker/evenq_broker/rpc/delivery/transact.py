@@ -133,8 +133,8 @@ class TransactHandler:
         if self._catalog.routes.route(name):
             own = self._runtime.settings.broker_name
             raise PreconditionFailed(
-                f"topic {name} has no queue at broker {own}, whose messages this transaction acknowledges; add queues "
-                f"there with `evenq topic scale {name}`, or send and acknowledge in separate calls"
+                f"topic {name} has no queue at broker {own}, whose messages the transaction acknowledges; add some by "
+                f"`evenq topic create {name} --broker {own}:8`, or send and acknowledge in separate calls"
             )
         raise TopicNotFound(f"no topic {name!r}: a transaction creates none; do it with `evenq topic create {name}`")
 

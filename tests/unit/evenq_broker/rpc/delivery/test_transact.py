@@ -24,6 +24,7 @@ from evenq.errors import (
     IllegalMessageId,
     InvalidReceiptHandle,
     NotImplementedYet,
+    PreconditionFailed,
     StoreFull,
     TopicNotFound,
 )
@@ -174,6 +175,16 @@ async def test_one_bad_part_refuses_the_whole(stage: Any) -> None:
             await transact(stage, handles, *messages, **fields)
     assert (outputs(broker), unfinished(broker), broker.ledger.journal.records) == (0, [0, 1], before)
     await transact(stage, [first, second], good)  # nothing of the refused ones was left behind
+
+
+async def test_a_topic_of_other_brokers_alone_is_refused_with_the_command_that_adds_it(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, handles = await held(stage)
+    monkeypatch.setattr(type(broker.catalog.routes), "route", lambda _, name: [name])
+    with pytest.raises(PreconditionFailed, match=r"no queue at broker a.*evenq topic create elsewhere --broker a:8"):
+        await transact(stage, handles, v2_message("elsewhere", "x"))
+    assert unfinished(broker) == [0, 1]
 
 
 async def test_ids_of_other_sends_are_refused(stage: Any) -> None:
