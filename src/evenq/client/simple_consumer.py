@@ -46,7 +46,8 @@ class SimpleConsumer(SyncFace, SimpleClient):
     def transaction(self) -> ConsumerTransaction:
         """Returns a transaction for `with`: at the end of the block, all messages of its `send` are stored and all of
         its `ack` acknowledged, or none. After an exception in the block nothing is, and the messages are redelivered
-        when their invisible time has ended. See docs/guides/exactly_once.md.
+        when their invisible time has ended. In a loop over the messages, call `ack` first in the block. See
+        docs/guides/exactly_once.md.
 
         The acknowledged messages are of one broker, as those of one `receive` are, and the topics have queues there. At
         the end the block raises InvalidReceiptHandle if a delivery has ended, and other errors if something is refused:
