@@ -39,8 +39,9 @@ table](internals/promises.md).
 ## What is not guaranteed
 
 - **Exactly once.** A message may be delivered twice: after a crash of a consumer, or if a send is repeated at another
-  broker. Make the effect of a message repeatable ([how](cookbook.md#an-idempotent-consumer)). Spark's sink is the
-  exception: [exactly once, and when](guides/spark_guarantees.md).
+  broker. Make the effect of a message repeatable ([how](cookbook.md#an-idempotent-consumer)). There are two exceptions:
+  [Spark's sink](guides/spark_guarantees.md), and [messages that a consumer sends in the transaction that acknowledges
+  their inputs](guides/exactly_once.md).
 - **Order between queues.** Without a message group or a sharding key, messages of a topic have no order.
 - **Messages for ever.** They are deleted 72 hours after they were stored, read or not
   ([retention](operating/retention.md)).

@@ -23,6 +23,7 @@ DEADLINE_MS = 60_000
     "page",
     [
         "docs/guides/cloudevents.md",
+        "docs/guides/exactly_once.md",
         "docs/guides/filters.md",
         "docs/guides/lite_topics.md",
         "docs/guides/message_kinds.md",

@@ -249,6 +249,7 @@ def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed
         ),
         DATA + "SendBack": data_pb2.SendBackRequest(group="others", queue=other),
         DATA + "CountDeliveries": data_pb2.CountDeliveriesRequest(group="others", queue=other),
+        DATA + "Transact": data_pb2.TransactRequest(group="others", acks=[data_pb2.TransactAck(topic="others")]),
         GROUPS + "ListMembers": groups_pb2.ListMembersRequest(group="others"),
         GROUPS + "LockQueues": groups_pb2.LockQueuesRequest(group="others", client_id="c", queues=queues),
         GROUPS + "UnlockQueues": groups_pb2.UnlockQueuesRequest(group="others", client_id="c", queues=queues),

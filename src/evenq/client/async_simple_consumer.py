@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -19,9 +19,11 @@ from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.clients.background import Background
 from evenq.client.loops.consumers.iterating import MessageLoop, MessageLoops
 from evenq.client.loops.consumers.receiving import ReceiveLoop
+from evenq.client.loops.sending.outgoing import Encoded, SendResult
 from evenq.client.options import SimpleOptions
 from evenq.client.plans import simple_plan
-from evenq.client.wiring import ClientContext, new_client_id, receiving_parts
+from evenq.client.transaction import AsyncConsumerTransaction
+from evenq.client.wiring import ClientContext, Encoder, new_client_id, receiving_parts
 from evenq.model import FilterExpression, ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -120,6 +122,7 @@ class SimpleClient(SdkClient):
             rng=self._context.rng,
             options=plan.options,
         )
+        self._encoder = Encoder(self._context.clock)
         self._lifetime.started = True
         self._begin()
 
@@ -130,6 +133,10 @@ class SimpleClient(SdkClient):
         await self._loops.close()
         await self._receiving.close()
         await self._context.let_go(self._calls.net)
+
+    def _leave(self, messages: Iterable[ReceivedMessage]) -> None:
+        held = list(messages)
+        self._soon(lambda: self._loops.leave(held))
 
     def _running(self) -> ReceiveLoop:
         self._lifetime.check_open()
@@ -159,6 +166,18 @@ class SimpleConsumer(AsyncFace, SimpleClient):
         """Acknowledges messages for the group, those of one broker and topic in one call."""
         with observed_settle(self._identity, "ack", messages):
             await self._settling().ack(*messages)
+
+    def transaction(self) -> AsyncConsumerTransaction:
+        """Returns a transaction for `async with`; see `evenq.SimpleConsumer.transaction`. Its `send` and `ack` are not
+        awaited.
+        """
+        self._lifetime.check_open()
+
+        async def commit(acked: list[ReceivedMessage], sent: list[Encoded]) -> list[SendResult]:
+            with observed_settle(self._identity, "ack", acked):
+                return await self._settling().transact(acked, sent)
+
+        return AsyncConsumerTransaction(self._encoder, self._leave, commit)
 
     async def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False

@@ -11,6 +11,8 @@ from evenq.client.async_simple_consumer import MessageIterator, SimpleClient
 from evenq.client.core.clients.observer import observed_receive, observed_settle
 from evenq.client.faces import SyncFace
 from evenq.client.loops.consumers.iterating import MessageLoop
+from evenq.client.loops.sending.outgoing import Encoded, SendResult
+from evenq.client.transaction import ConsumerTransaction
 from evenq.model import ReceivedMessage
 
 
@@ -40,6 +42,25 @@ class SimpleConsumer(SyncFace, SimpleClient):
         """
         with observed_settle(self._identity, "ack", messages):
             self._run(self._settling().ack(*messages))
+
+    def transaction(self) -> ConsumerTransaction:
+        """Returns a transaction for `with`: at the end of the block, all messages of its `send` are stored and all of
+        its `ack` acknowledged, or none. After an exception in the block nothing is, and the messages are redelivered
+        when their invisible time has ended. In a loop over the messages, call `ack` first in the block. See
+        docs/guides/exactly_once.md.
+
+        The acknowledged messages are of one broker, as those of one `receive` are, and the topics have queues there. At
+        the end the block raises InvalidReceiptHandle if a delivery has ended, and other errors if something is refused:
+        then nothing is stored. The call is retried for `options.timeout_ms`. After ConnectionFailed, RequestTimeout or
+        HaNotAvailable all of it may be stored, or nothing; if nothing is, the messages are redelivered.
+        """
+        self._lifetime.check_open()
+
+        def commit(acked: list[ReceivedMessage], sent: list[Encoded]) -> list[SendResult]:
+            with observed_settle(self._identity, "ack", acked):
+                return self._run(self._settling().transact(acked, sent))
+
+        return ConsumerTransaction(self._encoder, self._leave, commit)
 
     def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False

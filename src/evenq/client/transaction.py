@@ -1,10 +1,16 @@
-"""One open transaction: its message is stored and invisible until it is committed or rolled back.
+"""Transactions of producers and of consumers. A `with` block commits after its last line; an exception rolls back.
 
-`Transaction` belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`. A `with` block commits after its
-last line, and rolls back when an exception leaves it.
+The message of a producer's `Transaction` is stored and invisible until it is committed or rolled back. `Transaction`
+belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`.
 
     with producer.begin_transaction(message):
         save_order()
+
+A `ConsumerTransaction` collects messages and acknowledgements, and its commit is one call: all of them, or none.
+
+    with consumer.transaction() as transaction:
+        transaction.send("invoices", invoice_of(message))
+        transaction.ack(message)
 """
 
 from __future__ import annotations
@@ -13,11 +19,16 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack
 
+from evenq.client.core.sending.message_arguments import MessageFields, message_of
 from evenq.client.core.transactions.half_messages import HalfMessage
-from evenq.errors import BadRequest, Error
-from evenq.model import ReceivedMessage, TransactionResolution
+from evenq.client.loops.sending.outgoing import Encoded, SendResult
+from evenq.errors import BadRequest, Error, Unsupported
+from evenq.model import Message, ReceivedMessage, TransactionResolution
+
+if TYPE_CHECKING:
+    from evenq.client.wiring import Encoder
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +128,98 @@ class AsyncTransaction(_Half):
             await self.rollback()
         except Error as failure:
             _log_lost_rollback(self.message_id, failure)
+
+
+class _Collected:
+    """Messages and acknowledgements of one block, in order. For one thread or task."""
+
+    def __init__(self, encoder: Encoder, leave: Callable[[list[ReceivedMessage]], object]) -> None:
+        """`leave`: called with the acknowledged messages if the block fails."""
+        self._encoder = encoder
+        self._leave = leave
+        self._sent: list[Encoded] = []
+        self._acked: dict[str, ReceivedMessage] = {}
+        self._ended = False
+        self.results: list[SendResult] = []
+        """Places of the sent messages in order, once committed."""
+
+    def send(
+        self, message: Message | str | None = None, body: bytes | None = None, /, **fields: Unpack[MessageFields]
+    ) -> str:
+        """Adds a message, or the one of a topic, a body and fields, as `Producer.send` takes them; returns its id.
+
+        Messages that are ordered, delayed or for a lite topic are refused at the commit. Raises IllegalTopic,
+        BodyEmpty, Unsupported after the end of the block.
+        """
+        self._must_be_open()
+        encoded = self._encoder.encode(message_of(message, body, fields, None))
+        self._sent.append(encoded)
+        return encoded.message_id
+
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """Adds acknowledgements, of messages of one broker."""
+        self._must_be_open()
+        for message in messages:
+            self._acked[message.receipt_handle] = message
+
+    def _must_be_open(self) -> None:
+        if self._ended:
+            raise Unsupported("the block of this transaction has ended; begin a new one with `transaction()`")
+
+    def _committed(self, failed: bool) -> tuple[list[ReceivedMessage], list[Encoded]] | None:
+        """Ends the block; returns what to commit, None: nothing."""
+        self._ended = True
+        acked = list(self._acked.values())
+        if failed:
+            self._leave(acked)
+            return None
+        return (acked, self._sent) if acked or self._sent else None
+
+
+class ConsumerTransaction(_Collected):
+    """A transaction of the sync simple consumer."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        leave: Callable[[list[ReceivedMessage]], object],
+        commit: Callable[[list[ReceivedMessage], list[Encoded]], list[SendResult]],
+    ) -> None:
+        super().__init__(encoder, leave)
+        self._commit = commit
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        collected = self._committed(kind is not None)
+        if collected is not None:
+            self.results = self._commit(*collected)
+
+
+class AsyncConsumerTransaction(_Collected):
+    """A transaction of the asyncio simple consumer; see `ConsumerTransaction`."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        leave: Callable[[list[ReceivedMessage]], object],
+        commit: Callable[[list[ReceivedMessage], list[Encoded]], Awaitable[list[SendResult]]],
+    ) -> None:
+        super().__init__(encoder, leave)
+        self._commit = commit
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        collected = self._committed(kind is not None)
+        if collected is not None:
+            self.results = await self._commit(*collected)
 
 
 async def resolution_of(result: object) -> TransactionResolution:

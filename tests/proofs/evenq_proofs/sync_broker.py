@@ -24,9 +24,11 @@ WAIT_S = 60
 class SyncBroker:
     """One broker at `a:8081`, and the clients of one test."""
 
-    def __init__(self, net: LoopNet) -> None:
+    def __init__(self, net: LoopNet, *, duplicates_window_ms: int = 0) -> None:
         self.background = Background.shared()
-        settings = BrokerSettings(broker_name="a", duplicates_window_ms=0, default_start_from="FIRST")
+        settings = BrokerSettings(
+            broker_name="a", duplicates_window_ms=duplicates_window_ms, default_start_from="FIRST"
+        )
         self.broker = Broker(settings, clock=SystemClock(), rng=random.Random(1), net=net)
         self.run(self._start(net))
         self._clients: list[Any] = []

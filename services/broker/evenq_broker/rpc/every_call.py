@@ -23,6 +23,7 @@ from evenq_broker.rpc.delivery import data
 from evenq_broker.rpc.delivery.pulling import PullHandler
 from evenq_broker.rpc.delivery.receive import ReceiveHandler
 from evenq_broker.rpc.delivery.settle import Acknowledger
+from evenq_broker.rpc.delivery.transact import TransactHandler
 from evenq_broker.rpc.diagnosis import queries, tracing
 from evenq_broker.rpc.diagnosis.diagnosis import Doctor
 from evenq_broker.rpc.diagnosis.parts import GroupParts
@@ -166,6 +167,7 @@ def _consumers(parts: Parts) -> list[Rpc]:
             deduplicator=parts.deduplicator,
             delayed_retries=parts.delayed_retries,
         ),
+        *TransactHandler(kernel, deduplicator=parts.deduplicator, long_polls=parts.long_polls).rpcs(),
         *GroupHandler(kernel, membership=parts.membership, sessions=parts.sessions).rpcs(),
         *DeadLetterHandler(
             kernel, cluster=parts.cluster, cluster_catalog=parts.cluster_catalog, lite=parts.lite

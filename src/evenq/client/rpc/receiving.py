@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from evenq.client.rpc.calls import Calls
-from evenq.client.rpc.messages import decode
+from evenq.client.rpc.calls import DATA, Calls
+from evenq.client.rpc.messages import decode, repeated
+from evenq.client.rpc.translation import model_queue
 from evenq.client.rpc.transport import V2
 from evenq.errors import MessageNotFound
-from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
+from evenq.model import FilterExpression, FilterType, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.net import Net
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 MESSAGE_NOT_FOUND = MessageNotFound.code
 
@@ -78,6 +80,20 @@ class RpcSimpleCalls(Calls):
         for entry in response.entries:
             check(entry.status)
         check(response.status)
+
+    async def transact(
+        self, address: str, group: str, messages: Sequence[ReceivedMessage], encoded: Sequence[bytes]
+    ) -> list[tuple[MessageQueue, QueueOffset]]:
+        """Stores encoded messages and acknowledges others, all or none. Returns their places, in the order of
+        `encoded`.
+        """
+        head = data_pb2.TransactRequest(group=group)
+        for message in messages:
+            head.acks.add(topic=message.queue.topic, receipt_handle=message.receipt_handle)
+        data = await self.unary(address, DATA + "Transact", head.SerializeToString() + repeated(3, encoded))
+        response = data_pb2.TransactResponse.FromString(data)
+        check(response.status)
+        return [(model_queue(one.queue), QueueOffset(one.queue_offset)) for one in response.messages]
 
     async def change_invisible(
         self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False

@@ -134,6 +134,9 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
             _BOTH, Action.CONSUME, _BY_GROUP, "topic queue.topic", client="client_id", directed=True
         ),
         "SendBack": _row(_BOTH, Action.CONSUME, _BY_GROUP, "topic queue.topic", directed=True),
+        "Transact": _row(
+            _BOTH, Action.CONSUME, _BY_GROUP, "topic acks.topic", "topic messages.topic publish", directed=True
+        ),
         "RelayCheck": _row(_CLUSTER, Action.INTERNAL),
     },
     groups_pb2.DESCRIPTOR.services_by_name["Groups"]: {

@@ -17,8 +17,10 @@ from typing import Final
 from evenq.runtime.failpoints import POINTS, read_counts
 
 BROKER_ONLY: Final = ("journal.", "opening.")
-SINK_ONLY: Final = ("staging.",)
-"""No writer of batches runs in the loop; `tests/integration/test_spark_sink.py` ends brokers there."""
+SINK_ONLY: Final = ("staging.", "transact.")
+"""No writer of batches and no transaction of a consumer runs in the loop; `tests/integration/test_spark_sink.py` and
+`tests/integration/test_exactly_once.py` end brokers there.
+"""
 FOLLOWER_ONLY: Final = ("epochs.", "replay.", "replica.")
 """No broker of this loop follows another; `group_faults.kills` ends those that do."""
 POINT_SHARE: Final = 0.8

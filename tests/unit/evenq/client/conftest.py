@@ -82,9 +82,9 @@ class HeldNet(LoopNet):
 class SyncWorld(SyncBroker):
     """On a net that can be held or cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, duplicates_window_ms: int = 0) -> None:
         self.net = HeldNet()
-        super().__init__(self.net)
+        super().__init__(self.net, duplicates_window_ms=duplicates_window_ms)
 
     def publish(self, topic: str, *bodies: bytes) -> None:
         """Store messages, in this order where the topic has one queue."""

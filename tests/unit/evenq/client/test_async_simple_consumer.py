@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -325,3 +326,28 @@ def test_close_in_another_thread_ends_the_loop_of_a_pull_consumer(world: Any) ->
     assert not thread.is_alive()
     with pytest.raises(Unsupported, match="not running"):
         next(iter(one))
+
+
+def test_a_transaction_of_asyncio_is_one_call_at_the_end_of_its_block(world: Any) -> None:
+    world.create("t")
+    world.create("out")
+    world.publish("t", b"1")
+
+    async def work() -> tuple[int, str]:
+        async with evenq.aio.SimpleConsumer(
+            group="g", subscriptions={"t": "*"}, endpoint="a:8081", context=world.context()
+        ) as made:
+            (message,) = await made.receive(wait_ms=5_000)
+            with suppress(KeyError):
+                async with made.transaction() as failed:
+                    failed.send("out", b"never")
+                    failed.ack(message)
+                    raise KeyError("no such order")
+            async with made.transaction() as transaction:
+                sent = transaction.send("out", b"f(1)")
+                transaction.ack(message)
+            assert [result.message_id for result in transaction.results] == [sent]
+            return len(await made.receive(wait_ms=0)), sent
+
+    assert world.run(work())[0] == 0
+    assert world.stored("out") == [b"f(1)"]

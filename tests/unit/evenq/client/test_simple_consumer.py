@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 import evenq
-from evenq.errors import BadRequest, ConnectionFailed, IllegalGroup, IllegalTopic, InvalidReceiptHandle, Unsupported
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    IllegalGroup,
+    IllegalTopic,
+    InvalidReceiptHandle,
+    NotImplementedYet,
+    TopicNotFound,
+    Unsupported,
+)
+from tests.unit.evenq.client.conftest import SyncWorld
 
 
 def consumer(world: Any, **options: Any) -> evenq.SimpleConsumer:
@@ -126,3 +138,100 @@ def test_a_receive_that_waits_gets_what_is_sent_meanwhile_by_another_thread(worl
     world.publish("t", b"1")
     thread.join(60)
     assert got == [b"1"]
+
+
+def transact(one: evenq.SimpleConsumer, acked: list[evenq.ReceivedMessage], *sent: evenq.Message) -> None:
+    with one.transaction() as transaction:
+        for message in sent:
+            transaction.send(message)
+        transaction.ack(*acked)
+
+
+def test_a_transaction_sends_and_acknowledges_at_its_end_and_nothing_before(world: Any) -> None:
+    world.create("t")
+    world.create("out")
+    world.publish("t", b"1", b"2")
+    one = consumer(world)
+    messages = one.receive(wait_ms=5_000)
+    with one.transaction() as transaction:
+        ids = [transaction.send(evenq.Message(topic="out", body=b"f(1)", tag="new")), transaction.send("out", b"f(2)")]
+        transaction.ack(*messages)
+        assert world.stored("out") == []
+    assert world.stored("out") == [b"f(1)", b"f(2)"]
+    assert [(result.message_id, result.queue.topic) for result in transaction.results] == [
+        (one_id, "out") for one_id in ids
+    ]
+    with pytest.raises(Unsupported, match="begin a new one"):
+        transaction.ack(messages[0])
+    with pytest.raises(InvalidReceiptHandle, match="this call stores nothing"):
+        transact(one, messages, evenq.Message(topic="out", body=b"again"))
+    assert world.stored("out") == [b"f(1)", b"f(2)"]
+
+
+def test_an_error_in_the_block_commits_nothing_and_a_loop_leaves_its_message(world: Any) -> None:
+    world.create("t", queues=1)
+    world.create("out")
+    world.publish("t", b"bad", b"good")
+    one = consumer(world)
+    taken = []
+    for message in one.messages(invisible_ms=1_000, idle_ms=4_000):
+        taken.append(message.body)
+        try:
+            with one.transaction() as transaction:
+                transaction.send("out", b"f(" + message.body + b")")
+                transaction.ack(message)
+                if taken.count(b"bad") == 1 and message.body == b"bad":
+                    raise KeyError("no such order")
+        except KeyError:
+            continue
+    assert sorted(taken) == [b"bad", b"bad", b"good"], "the failed one is redelivered"
+    assert world.stored("out") == [b"f(bad)", b"f(good)"]
+
+
+def test_a_transaction_that_makes_no_sense_says_what_to_do(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    one = consumer(world)
+    (message,) = one.receive(wait_ms=5_000)
+    with one.transaction():
+        pass
+    result = evenq.Message(topic="t", body=b"1")
+    with pytest.raises(BadRequest, match="call `ack` in its block"):
+        transact(one, [], result)
+    other = dataclasses.replace(message, queue=dataclasses.replace(message.queue, broker_name="b"), receipt_handle="x")
+    with pytest.raises(BadRequest, match="of 2 brokers, a, b; a transaction is for"):
+        transact(one, [message, other], result)
+    with pytest.raises(TopicNotFound, match="evenq topic create nowhere"):
+        transact(one, [message], dataclasses.replace(result, topic="nowhere"))
+    with pytest.raises(NotImplementedYet, match="is FIFO"):
+        transact(one, [message], dataclasses.replace(result, message_group="g"))
+    one.ack(message)
+
+
+@pytest.mark.parametrize("window_ms", [0, 60_000])
+def test_a_lost_answer_is_repeated_and_the_result_is_there_once(window_ms: int) -> None:
+    """Without a window of known ids nothing says that the first try succeeded, and nothing is stored again."""
+    world = SyncWorld(duplicates_window_ms=window_ms)
+    try:
+        world.create("t")
+        world.create("out")
+        world.publish("t", b"1")
+        one = consumer(world)
+        (message,) = one.receive(wait_ms=5_000)
+        unary, lost = world.net.unary, []
+
+        async def lossy(address: str, method: str, request: bytes, **options: Any) -> bytes:
+            answer: bytes = await unary(address, method, request, **options)
+            if method.endswith("Transact") and not lost:
+                lost.append(answer)
+                raise ConnectionFailed("the connection broke before the answer")
+            return answer
+
+        world.net.unary = lossy  # type: ignore[method-assign]
+        with nullcontext() if window_ms else pytest.raises(InvalidReceiptHandle, match="an earlier try"):
+            transact(one, [message], evenq.Message(topic="out", body=b"f(1)"))
+        assert len(lost) == 1
+        assert world.stored("out") == [b"f(1)"]
+        assert one.receive(wait_ms=0) == []
+    finally:
+        world.close()

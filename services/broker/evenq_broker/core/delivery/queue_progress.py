@@ -17,6 +17,9 @@ BLOCKED = -1
 UNKNOWN = -1
 NO_END = 1 << 62
 
+FINISHING = NO_END
+"""Deadline of a message whose ack is being stored together with messages (`Progress.begin_finish`)."""
+
 NUMBERS = 1_000
 """Step of delivery numbers at a reset: more than a message has attempts."""
 LITE_QUEUES_FROM = 1 << 20

@@ -91,7 +91,7 @@ class Deduplicator:
                     known = self._decided_entry(stored)  # before a restart: its own name is not known any more
                 self._runtime.stats.topic(topic_of(key)).duplicates += 1
                 return known
-            await self._wait(key)
+            await self.outcome(key)
 
     def claim_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> bool:
         """Claims messages that are all new, in one step. False: nothing was claimed, call `store` instead."""
@@ -141,7 +141,7 @@ class Deduplicator:
                     waiting.append(at)
             # Storing its own took a while: the others may have their outcome by now, so check before waiting.
             if waiting and not mine:
-                await self._wait(claims[waiting[0]][0])
+                await self.outcome(claims[waiting[0]][0])
             left = waiting
         return [result for result in answers if result is not None]
 
@@ -202,7 +202,8 @@ class Deduplicator:
         # The offset alone proves nothing: a failed append releases it, and the next message of the queue gets it.
         return [(one.head, one.system) for one in messages] == [(stored.head, stored.system)]
 
-    async def _wait(self, key: Key) -> None:
+    async def outcome(self, key: Key) -> None:
+        """Waits until the call that stores the message has its outcome."""
         waiting = self.waits.get(key)
         if waiting is None:
             waiting = self.waits[key] = asyncio.get_running_loop().create_future()

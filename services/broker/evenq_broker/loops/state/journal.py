@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from evenq.errors import HaNotAvailable, StoreError, StoreFull, TooManyRequests
 from evenq.runtime.failpoints import passing
-from evenq.store import MessageStore
+from evenq.store import Append, MessageStore
 from evenq_broker.core.diagnosis.trace import Trace
 from evenq_broker.core.state.log_time import WITH_DEADLINE, in_log_time
 from evenq_broker.core.state.records import VERSION, Op, encode_op
@@ -92,6 +92,22 @@ class Journal:
         """As `record`, for a caller that undoes its change if this fails: rejected operations are not written later."""
         self._once.update(range(len(self._ops), len(self._ops) + len(ops)))
         return self.record(*ops)
+
+    def append(self, messages: Sequence[Append], ops: Iterable[bytes]) -> asyncio.Future[None]:
+        """Stores messages and encoded operations as one group of the log: all or none. Operations that were recorded
+        before precede it. Rejected ones are not owed: the caller undoes its change, and makes it in the step of this
+        call. Raises as `MessageStore.append`.
+        """
+        assert self._store is not None, "nothing is recorded before the store is open"
+        self._look_over()  # operations rejected meanwhile are owed, and precede the group
+        self.flush()
+        payload = b"".join((bytes((VERSION,)), *ops))
+        stored = self._store.append(messages, state=payload)
+        self.records += 1
+        self._unsaved = True
+        if self._trace is not None:
+            self._trace.add(self._runtime.now_ms(), payload)
+        return stored
 
     def safe(self) -> asyncio.Future[None] | None:
         """Done when all earlier records are safe, failed if some may be lost; None: all are safe."""

@@ -25,13 +25,14 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from evenq.client.core.clients.observer import ClientIdentity, observed_receive, observed_settle
 from evenq.client.core.reading.chunks import ChunkSizer
 from evenq.client.loops.clients.troubles import DENIED, Troubles
 from evenq.client.loops.consumers.receiving import ReceiveLoop
+from evenq.client.loops.sending.outgoing import Encoded, SendResult
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, Error, InvalidReceiptHandle, Unsupported
 from evenq.model import ReceivedMessage
@@ -85,6 +86,18 @@ class MessageLoops:
         """Acknowledges messages, those that loops hold by their newest handles."""
         async with self._taken(*messages) as newest:
             await self.receiving.ack(*newest)
+
+    async def transact(self, messages: Sequence[ReceivedMessage], sent: Sequence[Encoded]) -> list[SendResult]:
+        """Commits a transaction; if that fails, loops leave its messages for redelivery."""
+        async with self._taken(*messages) as newest:
+            return await self.receiving.transact(newest, sent)
+
+    def leave(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Leaves messages for redelivery: the transaction that acknowledges them failed."""
+        for message in messages:
+            held = self.held.get(message.receipt_handle)
+            if held is not None:
+                held.taken = True
 
     async def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False

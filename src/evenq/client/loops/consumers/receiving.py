@@ -19,7 +19,7 @@ from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.group_start import GroupStart
 from evenq.client.loops.routes.leader_watch import LOOK_MAX_MS, LeaderMoved, LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
-from evenq.client.loops.sending.outgoing import LOST
+from evenq.client.loops.sending.outgoing import LOST, Encoded, SendResult
 from evenq.client.options import SimpleOptions
 from evenq.errors import BadRequest, ConnectionFailed, Error, HaNotAvailable, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFrom
@@ -127,6 +127,24 @@ class ReceiveLoop:
     async def _ack_together(self, messages: Sequence[ReceivedMessage]) -> None:
         await self.settle(messages[0], lambda address: self._calls.ack(address, self._group, *messages))
 
+    async def transact(self, messages: Sequence[ReceivedMessage], sent: Sequence[Encoded]) -> list[SendResult]:
+        """Sends messages and acknowledges others at their broker, all or none. Raises BadRequest if nothing is
+        acknowledged, or messages of several brokers are.
+        """
+        brokers = sorted({message.queue.broker_name for message in messages})
+        if len(brokers) != 1:
+            raise BadRequest(
+                "the transaction acknowledges no message; call `ack` in its block"
+                if not brokers
+                else f"the transaction acknowledges messages of {len(brokers)} brokers, {', '.join(brokers)}; a "
+                "transaction is for messages of one broker, as one `receive` returns them"
+            )
+        contents = [one.content for one in sent]
+        places = await self.settle(
+            messages[0], lambda address: self._calls.transact(address, self._group, messages, contents), repeats=True
+        )
+        return [SendResult(one.message_id, *place) for one, place in zip(sent, places, strict=True)]
+
     async def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
     ) -> ReceivedMessage:
@@ -199,12 +217,15 @@ class ReceiveLoop:
             raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
         return list(places.values())
 
-    async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
+    async def settle(
+        self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]], *, repeats: bool = False
+    ) -> Result:
         """Settles a message at the broker that returned it; with `anywhere`, at another one if that does not answer.
 
         A broker with copies may be changing its leader, and the next leader knows the handle. So the call is repeated
         until it succeeds, or `timeout_ms` has passed since the first try. Repetition is safe: a message may be finished
-        twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
+        twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle). `repeats`: also at
+        a broker without copies, which may be starting again.
         """
         queue = message.queue
         until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
@@ -221,7 +242,7 @@ class ReceiveLoop:
                 if self._anywhere and others and isinstance(error, ConnectionFailed):
                     return await call(others[0])
                 left_ms = until_ms - self._clock.monotonic_ms()
-                if not leader.epoch or left_ms <= 0:
+                if not (leader.epoch or repeats) or left_ms <= 0:
                     raise
                 log.debug("group %s: settling at broker %s is repeated: %s", self._group, queue.broker_name, error)
             await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))

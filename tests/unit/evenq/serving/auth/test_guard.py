@@ -194,7 +194,8 @@ def test_each_call_is_allowed_to_those_whose_grants_name_what_it_names(method: s
         access.resource is Resource.CLIENT and access.action is Action.OPERATE
     )
     named = not internal and not cluster
-    reads = access.action in {Action.CONSUME, Action.DESCRIBE}
+    paths = NAMES[method].paths if method in NAMES else []
+    reads = {access.action, *(path.action or access.action for path in paths)} <= {Action.CONSUME, Action.DESCRIBE}
     wanted = {
         "evenq-internal": True,
         "root": not internal,

@@ -223,3 +223,32 @@ async def test_one_copy_writes_nothing_to_tell_its_state() -> None:
     journal = journal_on(store)
     await journal.still_leads()
     assert store.records == []
+
+
+async def test_a_group_with_messages_follows_what_was_recorded_before_and_is_not_owed() -> None:
+    store: Any = Held()
+    appended: list[tuple[Any, bytes]] = []
+
+    def append(messages: Any, *, state: bytes) -> asyncio.Future[None]:
+        appended.append((messages, state))
+        if store.refusal is not None:
+            raise store.refusal
+        store.records.append(state)
+        return asyncio.get_running_loop().create_future()
+
+    store.append = append
+    journal = journal_on(store)
+    journal.record_encoded([b"a"])
+    await turn()
+    store.answers[0].set_exception(StoreFull("full"))  # the journal was not notified yet
+    journal.record_encoded([b"b"])
+    journal.append(["message"], [b"c", b"d"])  # type: ignore[list-item]
+    assert [record[1:] for record in store.records] == [b"a", b"ab", b"cd"]
+    assert appended[0][0] == ["message"]
+    store.refusal = HaNotAvailable("1 of 2 copies")
+    with pytest.raises(HaNotAvailable):
+        journal.append([], [b"e"])
+    store.refusal = None
+    journal.record_encoded([b"f"])
+    await turn()
+    assert store.records[-1][1:] == b"f"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_proofs.v2_requests import ack_request, nack_request, receive_request, send_request
+from evenq_proofs.v2_requests import ack_request, nack_request, receive_request, send_request, v2_message
 
 from evenq.errors import HaNotAvailable, StoreError
 from evenq.model import MessageType
@@ -179,6 +179,11 @@ def begin(_: str) -> Any:
     return staging_pb2.BeginRequest(query_id="q", batch_id=0, topics=["t"], coordinator="a")
 
 
+def transact(handle: str) -> Any:
+    ack = data_pb2.TransactAck(topic="t", receipt_handle=handle)
+    return data_pb2.TransactRequest(group="g", acks=[ack], messages=[v2_message("other", "result")])
+
+
 CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
     "ack": (MESSAGING + "AckMessage", ack, v2.AckMessageResponse),
     "nack": (MESSAGING + "ChangeInvisibleDuration", nack, v2.ChangeInvisibleDurationResponse),
@@ -231,6 +236,7 @@ CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
     "send half": (MESSAGING + "SendMessage", send_half, v2.SendMessageResponse),
     "send back": (DATA + "SendBack", send_back, data_pb2.SendBackResponse),
     "publish": (DATA + "Publish", publish, data_pb2.PublishResponse),
+    "transact": (DATA + "Transact", transact, data_pb2.TransactResponse),
     "commit half": (MESSAGING + "EndTransaction", end_as(definition_pb2.COMMIT), v2.EndTransactionResponse),
     "roll back half": (MESSAGING + "EndTransaction", end_as(definition_pb2.ROLLBACK), v2.EndTransactionResponse),
     "recall": (MESSAGING + "RecallMessage", recall, v2.RecallMessageResponse),

@@ -458,6 +458,73 @@ class CountDeliveriesResponse(_Message):
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status"]) -> None: ...
 
+class TransactRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    group: builtins.str
+    @builtins.property
+    def acks(self) -> _containers.RepeatedCompositeFieldContainer[TransactAck]: ...
+    @builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str | None = ...,
+        acks: Iterable[TransactAck] | None = ...,
+        messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["group", "acks", "messages"]) -> None: ...
+
+class TransactAck(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    receipt_handle: builtins.str
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        receipt_handle: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "receipt_handle"]) -> None: ...
+
+class TransactResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[TransactedMessage]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        messages: Iterable[TransactedMessage] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "messages"]) -> None: ...
+
+class TransactedMessage(_Message):
+    DESCRIPTOR: Descriptor
+
+    message_id: builtins.str
+    @builtins.property
+    def queue(self) -> _evenq_v1_common.Queue: ...
+    queue_offset: builtins.int
+
+    def __init__(
+        self,
+        *,
+        message_id: builtins.str | None = ...,
+        queue: _evenq_v1_common.Queue | None = ...,
+        queue_offset: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["message_id", "queue", "queue_offset"]) -> None: ...
+
 class RelayCheckRequest(_Message):
     DESCRIPTOR: Descriptor
 
