@@ -5,7 +5,7 @@
 
 The front gets the bytes of a client (HTTP/2 frames with prepared requests) as if from a socket, and its output is
 counted and dropped. Without a network only the CPU of the loop's thread and of the whole process is measured. Loads:
-SendMessage with 64 calls in flight, the same in batches of 32, Publish of blocks of 256 with 4 in flight, and
+SendMessage with 64 calls in flight, one at a time, in batches of 32, Publish of blocks of 256 with 4 in flight, and
 ReceiveMessage of 32 with one AckMessage. Rounds are short and the minimum is shown beside the median, because other
 work on the machine only adds. A yardstick, the same piece of Python before each round, shows the present speed of the
 machine: compare runs by the quotient. With `--base` two processes measure round after round in turns on the same
@@ -70,7 +70,7 @@ HEADERS = ("sdk", "deadline", "same")
 """Fields that change from call to call: deadline and request id, as with most SDKs; the deadline alone, as with the
 load programs; none."""
 NO_TABLE = f.settings({f.HEADER_TABLE_SIZE: 0})
-LOADS = ("unary", "batch", "publish", "receive", "nothing")
+LOADS = ("unary", "lone", "batch", "publish", "receive", "nothing")
 BLOCK, BLOCKS_IN_FLIGHT = 256, 4
 Work = Callable[["Wire"], Awaitable[int]]
 
@@ -273,10 +273,12 @@ async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> C
     return clocked
 
 
-async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile | None) -> list[Clocked]:
+async def sending(
+    wire: Wire, count: int, batch: int, profile: cProfile.Profile | None, *, in_flight: int = 64
+) -> list[Clocked]:
     """The CPU of sends."""
     requests = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
-    return await _sent(wire, [wire.frames(b"SendMessage", one) for one in requests], 64, profile)
+    return await _sent(wire, [wire.frames(b"SendMessage", one) for one in requests], in_flight, profile)
 
 
 async def publishing(wire: Wire, count: int, profile: cProfile.Profile | None) -> list[Clocked]:
@@ -377,7 +379,7 @@ async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProf
     else:
         batch = 32 if name == "batch" else 1
         count = messages * (4 if batch > 1 else 1)
-        spent = await sending(wire, count, batch, profile)
+        spent = await sending(wire, count, batch, profile, in_flight=1 if name == "lone" else 64)
     scale = 1e6 / count
     threads: dict[str, float] = {}
     for one in spent:
