@@ -185,6 +185,7 @@ BOTH = C1 | cluster("c2", brokers=3)
 ALL = {"broker": ("a", "b"), "nameserver": ("n1", "n2"), "rebalancer": ("r1", "r2")}
 BILLING = {"consumer_group": "billing", "topic": "orders"}
 A = own("c1", "broker", "a", **BILLING)
+TABLE = own("c1", "broker", "a", consumer_group="shop%evenq-table-orders", topic="orders")
 R1 = own("c1", "rebalancer", "r1", **BILLING)
 MISSING = {f"evenq_broker_missing_peers{own('c1', 'broker', 'a', missing='b')}": then(0, 1)}
 NO_REBALANCER = {one: values for one, values in C1.items() if "rebalance" not in one}
@@ -312,6 +313,25 @@ STORIES = {
     ),
     "a lag that is worked off": Story(
         changed(C1, "rocketmq_consumer_lag_messages", f"0x{BEGINS} 90000-500x{ENDS - BEGINS}")
+    ),
+    "a table whose exporter is away, without members as always": Story(
+        C1
+        | {
+            f"rocketmq_consumer_lag_messages{TABLE}": f"0x{BEGINS} 0+100x{ENDS - BEGINS}",
+            f"rocketmq_consumer_lag_latency{TABLE}": then(0, 8_000_000),
+        },
+        [alert("TableBehind", cluster="c1", topic="orders")],
+    ),
+    "a table whose exporter closes a file in each window": Story(
+        C1
+        | {
+            f"rocketmq_consumer_lag_messages{TABLE}": f"0+100x{ENDS}",
+            f"rocketmq_consumer_lag_latency{TABLE}": always(900_000),
+        },
+    ),
+    "a table that misses what retention deleted": Story(
+        C1 | {f"evenq_table_deleted_messages_total{own('c1', 'broker', 'a', topic='orders')}": counting(10)},
+        [alert("TableIncomplete", cluster="c1", topic="orders")],
     ),
     "dead letters": Story(
         changed(C1, "rocketmq_send_to_dlq_messages_total", counting(1), node_id="a"),

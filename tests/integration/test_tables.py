@@ -400,3 +400,33 @@ def test_memory_of_an_export_is_bounded(cluster: LocalCluster, tmp_path: Path) -
     )  # fmt: skip
     peak_kib = int(done.stderr.rpartition("peak ")[2])
     assert peak_kib < 256 << 10, f"{peak_kib >> 10} MiB"
+
+
+def offsets(endpoint: str, group: str) -> dict[int, tuple[int, int]]:
+    """Committed offset and lag by queue."""
+    shown = evenq_json("offset", "show", group, endpoint=endpoint)
+    return {one["queue"]: (one["committed"], one["lag"]) for one in shown["queues"]}
+
+
+def test_the_ends_of_the_files_are_the_offsets_of_the_table_group(cluster: LocalCluster, tmp_path: Path) -> None:
+    made = evenq_json("topic", "create", "ends", "--queues", 2, "--table", endpoint=cluster.endpoint)
+    assert made["table_group"] == "evenq-table-ends"
+    send(cluster.endpoint, "ends", 250)
+    assert sorted(offsets(cluster.endpoint, "evenq-table-ends").values()) == [(0, 125), (0, 125)], "declared"
+    done = export(cluster.endpoint, "ends", tmp_path, *FAST)
+    assert done["reported"]
+    assert sorted(offsets(cluster.endpoint, "evenq-table-ends").values()) == [(125, 0), (125, 0)]
+    again = evenq_json("topic", "create", "ends", "--table", endpoint=cluster.endpoint)
+    assert again["table_group"] == "evenq-table-ends"
+    assert sorted(offsets(cluster.endpoint, "evenq-table-ends").values()) == [(125, 0), (125, 0)], "not moved back"
+
+
+def test_the_first_export_declares_a_table_and_another_one_does_not_if_told_so(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    send(cluster.endpoint, "first", 50, queues=1)
+    assert not export(cluster.endpoint, "first", tmp_path / "other", *FAST, "--no-report")["reported"]
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        assert "evenq-table-first" not in {one.group for one in admin.list_groups()}
+    assert export(cluster.endpoint, "first", tmp_path, *FAST)["reported"]
+    assert offsets(cluster.endpoint, "evenq-table-first") == {0: (50, 0)}

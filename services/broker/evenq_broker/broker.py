@@ -50,6 +50,7 @@ from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.table_ends import GroupTableEnds
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.every_call import every_call
 from evenq_broker.runtime import ONE_COPY, Leadership, Runtime
@@ -140,7 +141,7 @@ class Broker:
 
     async def open(self) -> None:
         """Opens the store and rebuilds the state. Raises StoreLocked, StoreCorrupted."""
-        ahead_ms = await self.ledger.open(self.catalog.retention_ms)
+        ahead_ms = await self.ledger.open(self.catalog.retention_ms, GroupTableEnds(self.kernel))
         self.catalog.opened()
         self.lite.skip_ms(ahead_ms)
         self.lite.inherit(self.runtime.leadership.lite_sets)

@@ -12,13 +12,15 @@ AGE_BOUNDS_MS = (1, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000, 60_000, 600_000, 
 class TopicStats:
     """Counters of messages that were stored in one topic."""
 
-    __slots__ = ("bytes_in", "duplicates", "messages_in", "sizes")
+    __slots__ = ("bytes_in", "duplicates", "messages_in", "sizes", "unexported")
 
     def __init__(self) -> None:
         self.messages_in = 0
         self.bytes_in = 0
         self.duplicates = 0
         """Retries of stored messages: answered, not stored again."""
+        self.unexported = 0
+        """Messages that retention deleted although they were in no file of the topic's table."""
         self.sizes = [0] * (len(SIZE_BOUNDS) + 1)
         """Stored messages by size, not cumulative; the last entry counts those larger than all bounds."""
 

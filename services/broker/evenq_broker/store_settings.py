@@ -43,6 +43,7 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     )
     retention_ms: int = _of_store("retention_ms")
     retention_hour: int = _of_store("retention_hour")
+    table_wait_ms: int = _of_store("table_wait_ms")
     disk_clean_ratio: float = _of_store("disk_clean_ratio")
     disk_force_ratio: float = _of_store("disk_force_ratio")
     memory_bytes_max: int = _of_store("memory_bytes_max", ge=1 << 20)

@@ -1,18 +1,19 @@
 """The source of tables: queues of a topic with their offsets, and ranges of stored records, from the leaders.
 
-Used by `evenq.tables`; a reader without a group and without progress.
+Used by `evenq.tables`. It reads without a group; an exporter reports the ends of its files as offsets of one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
 from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.wiring import ClientContext, new_client_id
-from evenq.errors import InternalError, RequestTimeout
+from evenq.errors import Error, InternalError, RequestTimeout
+from evenq.model import NO_GENERATION, QueueOffset
 from evenq.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -76,6 +77,24 @@ class TopicSource(AsyncFace, SdkClient):
             close = getattr(frames, "aclose", None)
             if close is not None:
                 await close()
+
+    async def report(self, group: str, ends: Sequence[tuple[QueueExtent, int]]) -> None:
+        """Commits offsets for a group that has no members. Tries all brokers, then raises the last error."""
+        failure: Error | None = None
+        for address in sorted({extent.address for extent, _ in ends}):
+            here = [(extent, end) for extent, end in ends if extent.address == address]
+            try:
+                await self._calls.commit(
+                    address,
+                    group,
+                    {extent.queue: QueueOffset(end) for extent, end in here},
+                    generation=NO_GENERATION,
+                    uids={extent.queue: extent.uid for extent, _ in here},
+                )
+            except Error as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def close(self) -> None:
         await self._context.let_go(self._calls.net)

@@ -20,6 +20,8 @@ RESERVED_TOPICS = frozenset(
     {SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
 
+TABLE_PREFIX = "evenq-table-"
+
 _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 
 
@@ -45,6 +47,23 @@ def text_problem(what: str, text: str, length_max: int = CLIENT_LENGTH_MAX) -> s
     if not text.isprintable():
         return f"{what} is {text[:80]!r}, which is not printable; give 1 to {length_max} printable characters"
     return None
+
+
+@lru_cache(4096)
+def table_group(topic: str) -> str:
+    """Returns the group whose offsets are the ends of a topic's table, in the namespace of the topic. Retention waits
+    for them. Empty: the topic is a system topic, or its name is too long.
+    """
+    namespace, separator, name = topic.rpartition("%")
+    group = f"{namespace}{separator}{TABLE_PREFIX}{name}"
+    return "" if is_system_topic(topic) or len(group) > GROUP_LENGTH_MAX else group
+
+
+def table_topic(group: str) -> str:
+    """Returns the topic whose table a group stands for; empty for any other group."""
+    namespace, separator, name = group.rpartition("%")
+    topic = namespace + separator + name.removeprefix(TABLE_PREFIX)
+    return topic if name.startswith(TABLE_PREFIX) and table_group(topic) == group else ""
 
 
 @lru_cache(4096)

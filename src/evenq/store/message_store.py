@@ -43,7 +43,7 @@ from evenq.store.log.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.log.writer import Writer
 from evenq.store.opening import owned_folder
 from evenq.store.opening.checkpoint import Checkpoint
-from evenq.store.opening.cleaner import Cleaner, RetentionOf
+from evenq.store.opening.cleaner import Cleaner, RetentionOf, TableEnds
 from evenq.store.opening.flusher import Flusher
 from evenq.store.opening.recovery import Recovery
 from evenq.store.opening.snapshotter import SnapshotOf, Snapshotter
@@ -70,6 +70,7 @@ class MessageStore(LeaderSide, BackupSide):
         snapshot_of: SnapshotOf | None = None,
         topic_retention_ms: RetentionOf | None = None,
         *,
+        tables: TableEnds | None = None,
         epoch: int = 1,
         replicated: bool = False,
     ) -> None:
@@ -118,7 +119,7 @@ class MessageStore(LeaderSide, BackupSide):
         self._snapshotter.timers = self._timers
         self._appender.on_timers = self._timers.apply
         self._flusher.log_start = recovery.log_start
-        self._cleaner = self._made_cleaner(topic_retention_ms)
+        self._cleaner = self._made_cleaner(topic_retention_ms, tables)
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
         self._appender.submit, self._appender.writes_here = self._writer.submit, self._writer.writes_here
         self._appender.write_here = self._writer.write_here
@@ -162,7 +163,7 @@ class MessageStore(LeaderSide, BackupSide):
             timers.keep_until_unnamed(recovery.timers.unneeded)
         return timers
 
-    def _made_cleaner(self, topic_retention_ms: RetentionOf | None) -> Cleaner:
+    def _made_cleaner(self, topic_retention_ms: RetentionOf | None, tables: TableEnds | None) -> Cleaner:
         return Cleaner(
             self._state,
             self._flusher,
@@ -175,6 +176,7 @@ class MessageStore(LeaderSide, BackupSide):
             queues=self._queues,
             segment_bytes=self.identity.segment_bytes,
             topic_retention_ms=topic_retention_ms,
+            tables=tables,
         )
 
     @classmethod
@@ -190,6 +192,7 @@ class MessageStore(LeaderSide, BackupSide):
         on_snapshot: OnSnapshot,
         snapshot_of: SnapshotOf | None = None,
         topic_retention_ms: RetentionOf | None = None,
+        tables: TableEnds | None = None,
         keys_of: KeysOf | None = None,
         epoch: int = 1,
         replicated: bool = False,
@@ -201,7 +204,8 @@ class MessageStore(LeaderSide, BackupSide):
         state record, in order; both on the loop. `snapshot_of` returns the owner's state whenever the store takes a
         snapshot: then a start never reads more than `snapshot_log_bytes`, and old files can be deleted. It may be
         called between any two steps of the loop; `save_snapshot` describes its payload. `topic_retention_ms` returns
-        how long a topic's messages are kept (None: as the options say, 0: for ever).
+        how long a topic's messages are kept (None: as the options say, 0: for ever); those that `tables` reports as not
+        exported are kept longer, for `table_wait_ms`.
 
         `keys_of` maps head and system of a message to the keys by which `find` finds it; None: no index. It runs on a
         thread, long after the append, and must always return the same for the same bytes.
@@ -228,6 +232,7 @@ class MessageStore(LeaderSide, BackupSide):
                 jobs,
                 snapshot_of,
                 topic_retention_ms,
+                tables=tables,
                 epoch=epoch,
                 replicated=replicated,
             )

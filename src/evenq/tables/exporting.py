@@ -15,6 +15,7 @@ Invariants:
 - Messages that retention deleted before they were exported are a gap. The queue stops, unless gaps are allowed: then a
   file `_START-END.gap` states it. A queue without files begins at the oldest message of the log, without a gap.
 - A scan names the uid of the queue's content, which is in the path too.
+- Brokers learn the ends of the files (`reports`) only when the files are durable: retention may delete what is before.
 
 Example: rows_per_file is 1,000 and close_after_ms 60,000. A queue has [0, 2500); offset 2300 was stored in a later
 minute than 2299. The files end at 1000, 2000, 2300 and, after the minute of the last message, at 2500. The next
@@ -23,7 +24,7 @@ one begins at 2500 and ends at 3000 at the latest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -31,8 +32,9 @@ from typing import Final, Protocol
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
 from evenq.columns.blocks import parse, records_of
 from evenq.columns.verifying import RecordChecksumMismatch, can_verify
-from evenq.errors import Error, IllegalOffset, InternalError, Unsupported
+from evenq.errors import BadRequest, Error, IllegalOffset, InternalError, Unsupported
 from evenq.model import MessageQueue
+from evenq.model.names import table_group
 from evenq.tables.files import COLUMNS, TableWriter, read_footer
 from evenq.tables.folder import TableTarget, place_bytes
 from evenq.tables.layout import (
@@ -63,6 +65,8 @@ class HistoryReader(Protocol):
 
     def scan(self, extent: QueueExtent, start: int, end: int, *, verifies: bool) -> AsyncGenerator[bytes, None]: ...
 
+    async def report(self, group: str, ends: Sequence[tuple[QueueExtent, int]]) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
@@ -73,6 +77,8 @@ class ExportPlan:
     allow_gaps: bool = False
     tail: bool = False
     """Ends a file at the end of the queue, also within a window."""
+    reports: bool = True
+    """Reports the ends of the files to the brokers, whose retention waits for them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +92,8 @@ class ExportTurn:
     gaps: int = 0
     """Messages of gaps that were accepted."""
     failures: dict[MessageQueue, Error] = field(default_factory=dict)
+    unreported: Error | None = None
+    """Why brokers do not know the ends of the files, so that their retention does not wait; None: they do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +145,7 @@ class TopicExport:
         self._reader, self._target, self._plan = reader, target, plan
         self._clock_ms, self._wrote = clock_ms, wrote
         self._positions: dict[TableQueue, _Position] = {}
+        self._reported: dict[TableQueue, int] = {}
         self.stopping = False
         """Set by the caller: the turn ends after its current file."""
 
@@ -145,7 +154,7 @@ class TopicExport:
         queue are in the result, and the other queues continue.
         """
         turn = ExportTurn()
-        waiting = await self._reader.queues(self._plan.topic)
+        extents = waiting = await self._reader.queues(self._plan.topic)
         while waiting and not self.stopping:
             more: list[QueueExtent] = []
             for extent in waiting:
@@ -158,7 +167,30 @@ class TopicExport:
                     turn.failures[extent.queue] = error
                     self._positions.pop(self._table_queue(extent), None)  # the names are read again
             waiting = more
+            if self._plan.reports:
+                await self._report(extents, turn)
         return turn
+
+    async def _report(self, extents: Sequence[QueueExtent], turn: ExportTurn) -> None:
+        """Reports the ends that moved. A failure does not stop the export: the next report has all of them."""
+        ends: dict[TableQueue, tuple[QueueExtent, int]] = {}
+        for extent in extents:
+            queue = self._table_queue(extent) if extent.uid else None
+            position = self._positions.get(queue) if queue is not None else None
+            if queue is not None and position is not None and self._reported.get(queue) != position.next:
+                ends[queue] = extent, position.next
+        if not ends:
+            return
+        topic = self._plan.topic
+        try:
+            if not (group := table_group(topic)):
+                raise BadRequest(f"{topic} is a system topic, or longer than 108 characters: no group can stand for it")
+            await self._reader.report(group, list(ends.values()))
+            turn.unreported = None
+        except Error as error:
+            turn.unreported = error
+        else:
+            self._reported.update({queue: end for queue, (_, end) in ends.items()})
 
     def _table_queue(self, extent: QueueExtent) -> TableQueue:
         if not extent.uid:

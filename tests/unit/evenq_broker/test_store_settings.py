@@ -22,7 +22,7 @@ def test_every_setting_of_the_store_reaches_it() -> None:
     result = StoreSettings(
         segment_bytes=1 << 20, flush="sync", flush_interval_ms=7, flush_bytes=8, cache_bytes=9, disk_free_min_bytes=10,
         disk_used_max_ratio=0.5, snapshot_log_bytes=1 << 11, snapshot_interval_ms=1_001, snapshot_records=1_002, retention_ms=12,
-        retention_hour=13, disk_clean_ratio=0.6, disk_force_ratio=0.7, memory_bytes_max=1 << 21,
+        retention_hour=13, disk_clean_ratio=0.6, disk_force_ratio=0.7, memory_bytes_max=1 << 21, table_wait_ms=14,
     )  # fmt: skip
     options, usual = store_options(result), StoreOptions()
     for name in result.model_fields_set:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from evenq.model.names import RETRY_PREFIX
+from evenq.model.names import RETRY_PREFIX, table_group
 from evenq.serving.program.metrics import Distribution, Metric, Sample, counter, gauge, histogram
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.backlog import Backlog
@@ -43,6 +43,9 @@ def backlog_metrics(kernel: Kernel, *, lite: Lites, delayed_retries: DelayedRetr
         ),
         counter("evenq_broker_timed_out_total", "deliveries", *group_topic).series(
             source.timed_out, "Deliveries that were not finished in time, or whose client was lost."
+        ),
+        counter("evenq_table_deleted_messages_total", "messages", "topic").series(
+            source.unexported, "Messages that retention deleted although they were in no file of the topic's table."
         ),
         gauge("evenq_broker_dead_letters", "messages", *group).series(
             source.dead_letters, "Dead letters that were not replayed."
@@ -121,6 +124,12 @@ class _BacklogSource:
 
     def dead_letters(self) -> Iterable[Sample]:
         return [((name,), waiting_letters(self._kernel, name)[1]) for name in groups_with_letters(self._catalog)]
+
+    def unexported(self) -> Iterable[Sample]:
+        for topic in self._catalog.topics.all():
+            stats = self._runtime.stats.topics.get(topic.topic_id)
+            if self._catalog.groups.get(table_group(topic.name)) is not None:
+                yield (topic.name,), stats.unexported if stats is not None else 0
 
     def given_back(self) -> Iterable[Sample]:
         return self._counted("given_back")

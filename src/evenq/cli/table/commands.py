@@ -23,6 +23,7 @@ from evenq.errors import (
     TooManyRequests,
     TopicNotFound,
 )
+from evenq.model.names import table_group
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
 from evenq.serving.program.logs import errors_only, setup_logs
@@ -72,7 +73,7 @@ async def _export(options: argparse.Namespace) -> None:
                 total.files += turn.files
                 total.rows += turn.rows
                 total.gaps += turn.gaps
-                total.left, total.failures = turn.left, turn.failures
+                total.left, total.failures, total.unreported = turn.left, turn.failures, turn.unreported
                 if turn.files:
                     give_up_ms = clock.monotonic_ms() + PATIENCE_MS
                 again = turn.failures and all(isinstance(error, PASSING) for error in turn.failures.values())
@@ -86,7 +87,14 @@ async def _export(options: argparse.Namespace) -> None:
 
 def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
     failures = [(str(queue), error.message) for queue, error in turn.failures.items()]
-    facts = {"topic": options.topic, "files": turn.files, "rows": turn.rows, "left": turn.left, "gaps": turn.gaps}
+    facts = {
+        "topic": options.topic,
+        "files": turn.files,
+        "rows": turn.rows,
+        "left": turn.left,
+        "gaps": turn.gaps,
+        "reported": options.report and turn.unreported is None,
+    }
     columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
     listing = Listing(key="failures", columns=columns, rows=failures, title="Stopped queues", empty="")
     print_page(Page(facts=facts, listings=[listing]), options.output)
@@ -95,9 +103,18 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
             f"{turn.left:,} messages are in the log only: their files are still open. They are written after "
             "their window (--close-after); --tail writes them now."
         )
+    if turn.unreported is not None:
+        complain(f"retention does not wait for this table: {_unreported(options.topic, turn.unreported)}")
     if turn.failures:
         error = list(turn.failures.values())[-1]
         raise topic_error(error, options.topic)
+
+
+def _unreported(topic: str, error: Error) -> str:
+    """Returns why brokers do not know the ends of the files, with a remedy."""
+    if isinstance(error, Forbidden):
+        return f"{error.message}; grant CONSUME on group {table_group(topic)}, or add --no-report"
+    return f"{error.message}; --no-report exports without a report"
 
 
 def follow(options: argparse.Namespace) -> None:
@@ -114,7 +131,8 @@ async def _follow(options: argparse.Namespace) -> None:
     async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
         await source.queues(options.topic)
         run = _topic_export(options, source, lambda path, rows: log.info("wrote %s, %d rows", path, rows))
-        failure_log, backoff, every_ms = FailureLog(), _backoff(), max(EVERY_MS_MIN, options.every)
+        failure_log, report_log = FailureLog(), FailureLog("retention of %s does not wait: %s", "retention of %s waits")
+        backoff, every_ms = _backoff(), max(EVERY_MS_MIN, options.every)
 
         def end() -> None:
             run.stopping = True
@@ -125,7 +143,9 @@ async def _follow(options: argparse.Namespace) -> None:
         log.info("following %s into %s", options.topic, options.to)
         while not stop.is_set():
             try:
-                failures: dict[str, Error] = {str(queue): error for queue, error in (await run.turn()).failures.items()}
+                turn = await run.turn()
+                failures: dict[str, Error] = {str(queue): error for queue, error in turn.failures.items()}
+                report_log.now({} if turn.unreported is None else {options.topic: turn.unreported})
             except Error as error:
                 failures = {options.topic: error}
             failure_log.now(failures)
@@ -142,7 +162,9 @@ async def _follow(options: argparse.Namespace) -> None:
 class FailureLog:
     """Failures of an export in a log: one line when a kind begins at a place, and one when the place works again."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: str = "%s is not exported, retrying: %s", ended: str = "%s is exported again") -> None:
+        """`began`: text for a place and an error; `ended`: for the place."""
+        self._began, self._ended = began, ended
         self._known: dict[str, type[Error]] = {}
 
     def now(self, failures: dict[str, Error]) -> None:
@@ -150,10 +172,10 @@ class FailureLog:
         for place, error in failures.items():
             if self._known.get(place) is not type(error):
                 self._known[place] = type(error)
-                log.warning("%s is not exported, retrying: %s", place, error.message)
+                log.warning(self._began, place, error.message)
         for place in [place for place in self._known if place not in failures]:
             del self._known[place]
-            log.info("%s is exported again", place)
+            log.info(self._ended, place)
 
 
 def must_be_installed(*packages: str) -> None:
@@ -175,6 +197,7 @@ def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: Calla
         settle_ms=options.settle,
         allow_gaps=options.allow_gaps,
         tail=getattr(options, "tail", False),
+        reports=options.report,
     )
     return TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=wrote)
 

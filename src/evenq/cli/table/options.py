@@ -167,6 +167,12 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue after messages that retention deleted before they were exported, and record the gap",
     )
+    parser.add_argument(
+        "--no-report",
+        dest="report",
+        action="store_false",
+        help="do not report to brokers what is exported: their retention does not wait for this table",
+    )
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from evenq.cli.topic.resizing import permission_text
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import LiteTopicView, PlacementView, TopicDetails
 from evenq.errors import BadRequest, ConnectionFailed, Forbidden, GroupNotFound
+from evenq.model.names import table_group
 
 READERS_MAX = 50
 NOT_COUNTED = "messages were not counted"
@@ -62,8 +63,11 @@ def create(options: argparse.Namespace) -> None:
         rows = [(placement.broker_name, placement.queues, placement.message_type.value) for placement in placements]
         total = sum(placement.queues for placement in placements)
         columns = (Column("broker", "broker"), Column("queues", "queues", "number"), Column("type", "type"))
+        facts: dict[str, Scalar] = {"topic": options.name, "queues": total}
+        if options.table:
+            facts["table_group"] = await on_every_broker(lambda: _declare_table(admin, options.name))
         page = Page(
-            facts={"topic": options.name, "queues": total},
+            facts=facts,
             listings=[Listing(key="brokers", columns=columns, rows=rows)],
             sentence=f"Topic {options.name} has {total} queue{'s' * (total != 1)} on {len(rows)} "
             f"broker{'s' * (len(rows) != 1)}.",
@@ -74,6 +78,21 @@ def create(options: argparse.Namespace) -> None:
             await warn_missing(options, admin, f"topic {options.name} was not created", later=later)
 
     with_admin(options, work)
+
+
+async def _declare_table(admin: Admin, topic: str) -> str:
+    """Makes the group for whose offsets retention waits, at the first message of each queue; returns its name."""
+    group = table_group(topic)
+    if not group:
+        raise BadRequest(f"topic {topic} cannot have a table: it is a system topic, or longer than 108 characters")
+    await admin.create_group(group, start_from="FIRST")
+    moves = await admin.reset_offsets(group, topic=topic, to="earliest")
+    if not any(move.before >= 0 for move in moves):  # otherwise an exporter has reported
+        moves = await admin.reset_offsets(group, topic=topic, to="earliest", dry_run=False)
+    failed = [f"{move.queue} ({move.error})" for move in moves if move.error]
+    if failed:
+        raise ConnectionFailed(f"the table of {topic} was not declared at {failed[0]}; run the command again")
+    return group
 
 
 def list_all(options: argparse.Namespace) -> None:

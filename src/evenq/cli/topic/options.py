@@ -58,6 +58,11 @@ def add_topic(commands: Any) -> None:
     create.add_argument(
         "--retention", type=_retention, metavar="TIME", help="time to keep messages: 90m, 24h, 7d, forever or default"
     )
+    create.add_argument(
+        "--table",
+        action="store_true",
+        help="the topic gets a table (`evenq table follow`): retention waits for its exporter from now on",
+    )
     listing = command(actions, "list", "list all topics", "topic.commands", "list_all")
     add_namespace(listing)
     listing.add_argument("--all", action="store_true", help="also system topics")

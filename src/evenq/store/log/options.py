@@ -93,6 +93,15 @@ class StoreOptions:
         default=4,
         metadata=_means("Hour of the day (UTC) in which expired files are deleted; -1 = any hour.", ge=-1, le=23),
     )
+    table_wait_ms: int = field(
+        default=24 * 3_600_000,
+        metadata=_means(
+            "How long beyond their retention messages wait for the exporter of their topic's table, ms (24 h). "
+            "Nothing waits while the disk is fuller than disk_clean_ratio; 0 = never. Raise it if an exporter may "
+            "be away for longer, and leave that much free disk.",
+            ge=0,
+        ),
+    )
     disk_clean_ratio: float = field(
         default=0.75,
         metadata=_means("Delete expired files at any hour when the disk is fuller than this share.", gt=0, le=1),

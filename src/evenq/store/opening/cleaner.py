@@ -5,6 +5,9 @@ start falls behind. Then a snapshot and a checkpoint are on disk that need nothi
 start. Only then the files are deleted, oldest first. The next start completes what a crash interrupts. A reader that
 meets a missing file reads from the new minimum. Nothing is deleted before all that is consumable is committed
 (`LogState.certain`).
+
+Messages of a topic with a table wait until they are exported, `table_wait_ms` beyond their retention at most, and not
+while the disk is fuller than `disk_clean_ratio`: then the wait would end in refused messages.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.runtime.clock import Clock
@@ -43,6 +46,18 @@ STORE_MS: Final = 12  # place of the store time among the header's fields
 RetentionOf = Callable[[int], int | None]
 """Topic id to how long its messages are kept, ms; 0 for ever, None as in the store's options."""
 Key = tuple[int, int]
+
+
+class TableEnds(Protocol):
+    """Ends of the tables of topics, as their exporters report them."""
+
+    def exported(self, topic_id: int, queue_id: int) -> int | None:
+        """Returns the first offset that is in no file of the table; None: the queue has no table."""
+
+    def deleted(self, topic_id: int, queue_id: int, start: int, end: int) -> None:
+        """Handles the deletion of messages that were not exported, from `start` to `end - 1`."""
+
+
 T = TypeVar("T")
 
 
@@ -63,6 +78,7 @@ class Cleaner:
         queues: dict[Key, ConsumeQueue],
         segment_bytes: int,
         topic_retention_ms: RetentionOf | None,
+        tables: TableEnds | None = None,
     ) -> None:
         self._state = state
         self._flusher = flusher
@@ -75,6 +91,7 @@ class Cleaner:
         self._queues = queues
         self._segment_bytes = segment_bytes
         self._retention_of = topic_retention_ms
+        self._tables = tables
         self.lock = asyncio.Lock()
         """Held by a round while it looks and deletes."""
         self.holds = LogHolds(clock)
@@ -118,7 +135,7 @@ class Cleaner:
             self._raised_ms = self._clock.monotonic_ms()
             await self._raise_by_topic()
             await self._remove_files_of_empty_queues()
-        end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
+        end, holds, keepers = self._filed_end(), self._held(), self._keepers()  # of one moment
         plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
         if plan is not None and (plan := self._held_back(plan)) is not None:
             await self._let_go(plan)
@@ -171,8 +188,27 @@ class Cleaner:
         """Returns the log offset before which all messages have filed entries: later files may be of other queues."""
         return self._flusher.filed_end if self._state.unfiled else self._state.stats.log_end
 
-    def _holders(self) -> list[ConsumeQueue]:
-        return [queue for queue in self._queues.values() if self._is_held(queue)]
+    def _held(self) -> list[tuple[ConsumeQueue, int, int]]:
+        """Returns queues, the offsets from which on they keep messages longer than the store, and for how long, ms."""
+        usual, wait_ms = self._options.retention_ms, self._options.table_wait_ms
+        held = [
+            (queue, queue.min_offset, self._retention_ms(queue.topic_id))
+            for queue in self._queues.values()
+            if self._is_held(queue)
+        ]
+        for queue in self._queues.values() if usual != FOR_EVER else ():
+            kept, at = self._retention_ms(queue.topic_id), self._waits_from(queue)
+            if at is not None and kept != FOR_EVER:
+                held.append((queue, at, kept + wait_ms))
+        return held
+
+    def _waits_from(self, queue: ConsumeQueue) -> int | None:
+        """Returns the first offset that waits for the exporter of a table; None: nothing in files does."""
+        full = self._state.full is not None or self._flusher.usage.used_ratio >= self._options.disk_clean_ratio
+        if self._tables is None or full or not self._options.table_wait_ms:
+            return None
+        exported = self._tables.exported(queue.topic_id, queue.queue_id)
+        return None if exported is None or exported >= queue.filed else max(exported, queue.min_offset)
 
     def _keepers(self) -> list[ConsumeQueue] | None:
         """Returns queues with messages in files, to find how far back they reach; None if no topic keeps less."""
@@ -181,12 +217,13 @@ class Cleaner:
             return None
         return [queue for queue in queues if queue.min_offset < queue.filed]
 
-    def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> RetentionFacts:
+    def _facts(
+        self, end: int, held: list[tuple[ConsumeQueue, int, int]], keepers: list[ConsumeQueue] | None
+    ) -> RetentionFacts:
         options, usage = self._options, self._disk.usage()
         starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
         # Not the newest file: it is never expired, and no record follows it.
         times = [self._behind_ms(start) for start in starts[:-1]]
-        firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
         unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
         return RetentionFacts(
             now_ms=self._clock.now_ms(),
@@ -198,7 +235,7 @@ class Cleaner:
             disk_bytes=usage.total,
             segment_bytes=self._segment_bytes,
             segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
-            holds=[RetentionHold(*first) for first in firsts],
+            holds=[RetentionHold(self._place_of(queue, offset), kept_ms) for queue, offset, kept_ms in held],
             unneeded_before=unneeded,
             keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
         )
@@ -217,12 +254,18 @@ class Cleaner:
 
     def _first_of(self, queue: ConsumeQueue) -> int:
         """Returns the log offset of the queue's oldest message, which is in a file."""
-        offset = queue.min_offset
-        first = self._firsts.get((queue.topic_id, queue.queue_id))
-        if first is None or first[0] != offset:
-            first = (offset, self._log_offset_at(queue, offset))
-            self._firsts[queue.topic_id, queue.queue_id] = first
-        return first[1]
+        return self._place_of(queue, queue.min_offset)
+
+    def _place_of(self, queue: ConsumeQueue, offset: int) -> int:
+        """Returns the log offset of a message that is in a file; that of the oldest is remembered."""
+        key = queue.topic_id, queue.queue_id
+        first = self._firsts.get(key)
+        if first is not None and first[0] == offset:
+            return first[1]
+        place = self._log_offset_at(queue, offset)
+        if offset == queue.min_offset:
+            self._firsts[key] = (offset, place)
+        return place
 
     def _log_offset_at(self, queue: ConsumeQueue, offset: int) -> int:
         name, position = consume_queue.file_at(offset)
@@ -313,6 +356,9 @@ class Cleaner:
             return False
         for key, minimum in minima.items():
             queue = self._queues[key]
+            exported = None if self._tables is None else self._tables.exported(*key)
+            if self._tables is not None and exported is not None and max(exported, queue.min_offset) < minimum:
+                self._tables.deleted(*key, max(exported, queue.min_offset), minimum)
             queue.min_offset = max(queue.min_offset, minimum)
         return True
 
@@ -358,7 +404,7 @@ class Cleaner:
             return
         now_ms = self._clock.now_ms()
         looks = [
-            (_filed(queue), now_ms - self._retention_ms(queue.topic_id))
+            (_filed(queue), now_ms - self._retention_ms(queue.topic_id), self._waits_from(queue))
             for queue in self._queues.values()
             if queue.min_offset < queue.filed and self._keeps_less(queue)
         ]
@@ -371,15 +417,21 @@ class Cleaner:
             await self._flusher.blocking(lambda: self._delete_entries(minima))
             log.info("expired messages removed from %d queues", len(minima), extra={"queues": len(minima)})
 
-    def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
+    def _minima_by_time(self, looks: list[tuple[Entries, int, int | None]]) -> dict[Key, int]:
+        """`looks`: a queue, the time before which its messages are expired, and its first one that waits, or None."""
         minima: dict[Key, int] = {}
-        for entries, cutoff_ms in looks:
+        for entries, cutoff_ms, waits_from in looks:
             key, minimum = (entries.topic_id, entries.queue_id), entries.min_offset
             known = self._first_ms.get(key)
             if known is None or known[0] != minimum:
                 known = self._first_ms[key] = (minimum, self._reader.read_at(entries, [minimum])[0].store_ms)
             if known[1] < cutoff_ms:
-                minima[key] = self._reader.offset_at(entries, cutoff_ms)
+                expired = self._reader.offset_at(entries, cutoff_ms)
+                if waits_from is not None and waits_from < expired:
+                    late = self._reader.offset_at(entries, cutoff_ms - self._options.table_wait_ms)
+                    expired = max(waits_from, late)
+                if expired > minimum:
+                    minima[key] = expired
         return minima
 
 

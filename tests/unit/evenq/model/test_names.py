@@ -9,6 +9,8 @@ from evenq.model.names import (
     broker_problem,
     group_problem,
     is_system_topic,
+    table_group,
+    table_topic,
     topic_problem,
 )
 
@@ -44,3 +46,28 @@ def test_only_a_broker_may_have_its_room_in_its_name():
 )
 def test_the_brokers_own_topics_are_known_by_their_prefix_or_name(name, system):
     assert is_system_topic(name) is system
+
+
+@pytest.mark.parametrize(
+    ("topic", "group"),
+    [
+        ("orders", "evenq-table-orders"),
+        ("shop%orders", "shop%evenq-table-orders"),
+        ("evenq-table-x", "evenq-table-evenq-table-x"),
+        ("a%b%c", "a%b%evenq-table-c"),
+        ("x" * 108, "evenq-table-" + "x" * 108),
+        ("x" * 109, ""),
+        ("%DLQ%billing", ""),
+        ("%RETRY%billing", ""),
+    ],
+)
+def test_a_table_group_has_the_namespace_of_its_topic_and_leads_back_to_it(topic: str, group: str) -> None:
+    assert table_group(topic) == group
+    if group:
+        assert group_problem(group) is None
+        assert table_topic(group) == topic
+
+
+@pytest.mark.parametrize("group", ["orders", "evenq-table", "", "shop%orders", "evenq-table-%DLQ%x"])
+def test_other_groups_stand_for_no_table(group: str) -> None:
+    assert table_topic(group) == ""

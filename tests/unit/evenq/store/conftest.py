@@ -13,6 +13,7 @@ from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
 from evenq.store.io.disk import Disk
 from evenq.store.log.record import FLAG_MORE, HEADER_BYTES, PADDING, frame_at
+from evenq.store.opening.cleaner import TableEnds
 
 
 @dataclass
@@ -45,7 +46,7 @@ OpenStore = Callable[..., Awaitable[Opened]]
 async def _open(
     where: Path | Disk | None, *, name: str = "broker-a", clock: FakeClock | None = None,
     snapshot_of: Callable[[], bytes] | None = None,
-    topic_retention_ms: Callable[[int], int | None] | None = None,
+    topic_retention_ms: Callable[[int], int | None] | None = None, tables: TableEnds | None = None,
     keys_of: Callable[[bytes, bytes], list[bytes]] | None = None, epoch: int = 1, replicated: bool = False,
     **options: object,
 ) -> Opened:  # fmt: skip
@@ -58,7 +59,7 @@ async def _open(
     store = await MessageStore.open(
         path, StoreOptions(**values), clock=clock, disk=disk, broker_name=name,  # type: ignore[arg-type]  # options by name
         on_state=lambda _, payload: states.append(payload), on_snapshot=snapshots.append,
-        snapshot_of=snapshot_of, topic_retention_ms=topic_retention_ms, keys_of=keys_of, epoch=epoch,
+        snapshot_of=snapshot_of, topic_retention_ms=topic_retention_ms, tables=tables, keys_of=keys_of, epoch=epoch,
         replicated=replicated,
     )  # fmt: skip
     opened = Opened(store, clock, states, snapshots)

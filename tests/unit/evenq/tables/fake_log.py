@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from zlib import crc32
 
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
 from evenq.errors import Error
 from evenq.model import MessageQueue
+from evenq.model.names import table_group
 from evenq.store.log.record import pack
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -32,6 +33,10 @@ class FakeLog:
         self.flips: set[int] = set()
         """Offsets whose record is damaged when the reader compares checksums."""
         self.scans: list[tuple[int, int]] = []
+        self.reported: dict[int, int] = {}
+        """Queue -> the end of its files, as reported to the brokers."""
+        self.refuses: Error | None = None
+        """Raised by reports."""
 
     def add(self, count: int, *, at_ms: int = START_MS, queue: int = 0, step_ms: int = 0) -> None:
         there = self.queues[queue]
@@ -69,6 +74,12 @@ class FakeReader:
         there = self.log.queues[extent.queue.queue_id]
         low = self.log.low[extent.queue.queue_id]
         return next((n for n in range(low, len(there)) if there[n][0] >= timestamp_ms), len(there))
+
+    async def report(self, group: str, ends: Sequence[tuple[QueueExtent, int]]) -> None:
+        assert group == table_group(self.log.topic)
+        if self.log.refuses is not None:
+            raise self.log.refuses
+        self.log.reported.update({extent.queue.queue_id: end for extent, end in ends})
 
     async def scan(self, extent: QueueExtent, start: int, end: int, *, verifies: bool) -> AsyncGenerator[bytes, None]:
         self.log.scans.append((start, end))

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from evenq.columns.arrow_schema import TYPES
-from evenq.errors import BadRequest, IllegalOffset, StoreCorrupted, StoreFull, Unsupported
+from evenq.errors import BadRequest, Forbidden, IllegalOffset, StoreCorrupted, StoreFull, Unsupported
 from evenq.tables.checking import findings, table_of
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.files import bloom_filters
@@ -342,3 +342,46 @@ def test_a_table_behind_a_url_is_the_same(log: FakeLog, tmp_path: Path) -> None:
     assert (files.rows, files.end) == (250, 250)
     assert not [*findings(target, files, whole=True)]
     assert fsspec.filesystem("memory").exists(f"/{tmp_path.name}/{files.paths[0]}")
+
+
+def test_the_ends_of_the_files_are_reported_and_never_more(log: FakeLog, target: FolderTables) -> None:
+    log.queues[1], log.low[1] = [], 0
+    log.add(150)
+    log.add(120, queue=1)
+    log.fails[100] = StoreCorrupted("damaged")
+    reader = FakeReader(log)
+    plan = ExportPlan(topic=log.topic, settings=SETTINGS)
+    run = TopicExport(reader, target, plan, clock_ms=lambda: LATER_MS)
+    turn = asyncio.run(run.turn())
+    assert len(turn.failures) == 2
+    assert log.reported == {}, "the names are read again before the next report"
+    log.fails.clear()
+    log.fails[120] = StoreCorrupted("damaged")
+    asyncio.run(run.turn())
+    assert log.reported == {1: 120}
+    log.fails.clear()
+    assert asyncio.run(run.turn()).unreported is None
+    assert log.reported == {0: 150, 1: 120}
+    log.reported.clear()
+    asyncio.run(run.turn())
+    assert log.reported == {}, "nothing moved"
+
+
+def test_a_refused_report_stops_no_export_and_is_repeated(log: FakeLog, target: FolderTables) -> None:
+    log.add(150)
+    reader = FakeReader(log)
+    log.refuses = Forbidden("no right")
+    run = TopicExport(reader, target, ExportPlan(topic=log.topic, settings=SETTINGS), clock_ms=lambda: LATER_MS)
+    turn = asyncio.run(run.turn())
+    assert (turn.files, turn.failures, turn.unreported) == (2, {}, log.refuses)
+    log.refuses = None
+    assert asyncio.run(run.turn()).unreported is None
+    assert log.reported == {0: 150}
+
+
+def test_an_export_that_does_not_report_leaves_retention_alone(log: FakeLog, target: FolderTables) -> None:
+    log.add(150)
+    reader = FakeReader(log)
+    plan = ExportPlan(topic=log.topic, settings=SETTINGS, reports=False)
+    assert asyncio.run(TopicExport(reader, target, plan, clock_ms=lambda: LATER_MS).turn()).rows == 150
+    assert log.reported == {}

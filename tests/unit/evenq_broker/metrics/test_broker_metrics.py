@@ -129,6 +129,7 @@ async def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_name
     broker.change_sender.remember(ChangeKind.GROUP_DELETED, "g", waiting=["gone"])
     broker.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
     broker.span_export, broker.span_follower = SpanCounts(), SimpleNamespace(missed=0)
+    await stage.during(broker.catalog.create_group("evenq-table-t"))
     metrics = broker_metrics(broker)
     found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
     broker.span_export = broker.span_follower = None  # they have nothing to close

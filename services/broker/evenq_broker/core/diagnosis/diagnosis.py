@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from evenq.model import MessageModel, MessageQueue, MessageType
-from evenq.model.names import is_system_topic
+from evenq.model.names import is_system_topic, table_topic
 from evenq_broker.core.diagnosis.findings import (
     SETTLED_MS,
     Finding,
@@ -39,6 +39,8 @@ HANGS_MS = 30_000
 """A hand-over that takes longer hangs: ten times what a member gets to drain by default."""
 SILENT_SHARE = 0.6
 """A member without a sign of life for this part of its lease is silent: it missed two of its own beats."""
+TABLE_LATE_MS = 3_600_000
+"""An exporter that reports nothing for this time, although messages wait, does not run; six windows by default."""
 BESIDE_OWNERS = "the group has no strategy, and its members that own queues have divided all among themselves"
 _TWIN = re.compile(r"^(.+)~[0-9a-f]+$")
 
@@ -133,6 +135,8 @@ def _nobody_reads(looks: Looks) -> Iterable[Finding]:
     unread: dict[str, list[QueueAt]] = {}
     for at in facts.queues.values():
         topic = at.queue.topic
+        if topic == table_topic(facts.group):
+            continue
         if at.lag and not (members and is_system_topic(topic)) and not any(one.reads(topic) for one in members):
             unread.setdefault(topic, []).append(at)
     for topic, queues in unread.items():
@@ -146,6 +150,24 @@ def _nobody_reads(looks: Looks) -> Iterable[Finding]:
             else f"the group has no members, and {wait}",
             fix=f"{'subscribe its consumers to it' if members else 'start its consumers'}; this shows what waits and "
             "since when, and changes nothing",
+            command=command("offset show", facts.group, topic=topic),
+        )
+
+
+def _tables(looks: Looks) -> Iterable[Finding]:
+    """Finds a table without an exporter, which has no members: it only commits offsets."""
+    facts = looks.now
+    topic = table_topic(facts.group)
+    late = [at for at in facts.queues.values() if at.queue.topic == topic and at.lag and at.unmoved_ms >= TABLE_LATE_MS]
+    if late:
+        yield Finding(
+            kind=FindingKind.TABLE_BEHIND,
+            severity=Severity.WARNING,
+            subject=topic,
+            seen=f"{sum(at.lag for at in late)} messages of {count(len(late), 'queue')} of {topic} are in no file of "
+            f"its table, and no exporter reported any progress for {age(max(at.unmoved_ms for at in late))}",
+            fix="start its exporter, unless its files close after a longer time (--close-after); if no table is wanted "
+            "any more, delete this group, and retention does not wait; this shows what waits",
             command=command("offset show", facts.group, topic=topic),
         )
 
@@ -481,6 +503,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _rebalancer_away,
     _strategy,
     _nobody_reads,
+    _tables,
     _owners,
     _two_owners,
     _hand_overs,

@@ -15,6 +15,7 @@ from typing import Any
 from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
 from evenq.store.io.disk import Disk
+from evenq.store.opening.cleaner import TableEnds
 from evenq_broker.core.delivery import counts as delivery_counts
 from evenq_broker.core.delivery import taken_back
 from evenq_broker.core.delivery.progress import Progress
@@ -87,10 +88,11 @@ class Ledger:
         for kind, replay in replays.items():
             self._replays.setdefault(kind, []).append(replay)
 
-    async def open(self, topic_retention_ms: Callable[[int], int | None]) -> int:
+    async def open(self, topic_retention_ms: Callable[[int], int | None], tables: TableEnds | None = None) -> int:
         """Opens the store and replays. Raises StoreLocked, StoreCorrupted and other errors of `MessageStore.open`.
 
         `topic_retention_ms`: how long the messages of a topic id are kept, ms; None: as long as any, 0: for ever.
+        `tables`: their ends, for which retention waits.
         Returns how far, in ms, the clock was set back since the last start; `Runtime.now_ms` continues the log's time.
         """
         settings, leadership = self._runtime.settings, self._runtime.leadership
@@ -104,6 +106,7 @@ class Ledger:
             on_snapshot=self.replay,
             snapshot_of=self._state,
             topic_retention_ms=topic_retention_ms,
+            tables=tables,
             keys_of=keys_of if settings.store.message_index else None,
             epoch=leadership.epoch,
             replicated=leadership.attach is not None,

@@ -58,10 +58,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
 def test_an_export_prints_what_it_wrote(run: Any, tmp_path: Path) -> None:
     code, out, err, _ = run(f"{EXPORT} --to {tmp_path} -o json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"topic": "orders", "files": 3, "rows": 250, "left": 0, "gaps": 0, "failures": []}
+    counts = {"files": 3, "rows": 250, "left": 0, "gaps": 0}
+    assert json.loads(out) == {"topic": "orders", **counts, "reported": True, "failures": []}
     code, out, err, _ = run(f"table export orders --to {tmp_path}")
     assert (code, err) == (0, "")
-    assert "files  0" in out
+    assert "files     0" in out
 
 
 def test_messages_of_an_open_window_are_counted_and_the_way_to_write_them_is_named(
@@ -69,9 +70,18 @@ def test_messages_of_an_open_window_are_counted_and_the_way_to_write_them_is_nam
 ) -> None:
     log.add(10, at_ms=SystemClock().now_ms() - 6_000)
     code, out, err, _ = run(f"table export orders --close-after 7d --to {tmp_path}")
-    assert (code, "left   10" in out, "--tail" in err) == (0, True, True)
+    assert (code, "left      10" in out, "--tail" in err) == (0, True, True)
     code, out, err, _ = run(f"table export orders --tail --to {tmp_path}")
-    assert (code, "left   0" in out) == (0, True)
+    assert (code, "left      0" in out) == (0, True)
+
+
+def test_an_export_that_may_not_report_its_ends_names_the_grant(run: Any, tmp_path: Path, log: FakeLog) -> None:
+    log.refuses = Forbidden("no CONSUME")
+    code, out, err, _ = run(f"{EXPORT} --to {tmp_path} -o json")
+    assert (code, json.loads(out)["rows"], json.loads(out)["reported"]) == (0, 250, False)
+    assert "retention does not wait for this table: no CONSUME; grant CONSUME on group evenq-table-orders" in err
+    code, out, err, _ = run(f"{EXPORT} --to {tmp_path} --no-report -o json")
+    assert (code, json.loads(out)["reported"], err) == (0, False, "")
 
 
 def test_a_queue_that_stops_is_named_and_the_exit_code_says_so(run: Any, tmp_path: Path, log: FakeLog) -> None:

@@ -522,3 +522,81 @@ async def test_without_a_way_to_take_snapshots_only_what_the_last_one_does_not_n
     assert await check(again) == minima
     await again.store.close()
     await opened.store.close()
+
+
+class Tables:
+    """Ends of tables: offsets by topic, the same for each queue of it."""
+
+    def __init__(self, **ends):
+        self.ends = {int(name[1:]): end for name, end in ends.items()}
+        self.lost = []
+
+    def exported(self, topic_id, _queue_id):
+        return self.ends.get(topic_id)
+
+    def deleted(self, *what):
+        self.lost.append(what)
+
+
+async def test_messages_wait_for_the_exporter_of_their_table_until_it_wrote_them(open_store, message):
+    disk, tables = FaultDisk(), Tables(t1=0)
+    opened = await old_and_new(open_store, message, disk, tables=tables, table_wait_ms=24 * HOUR)
+    await opened.clock.advance(61_000)
+    assert (log_start(disk), opened.store.queue_range(1, 0)) == (0, (0, 22)), "expired, and not exported"
+    tables.ends[1] = 10
+    await opened.clock.advance(61_000)
+    minima = await check(opened)
+    assert log_start(disk) > 0
+    assert all(0 < low <= 10 for low in minima.values()), "only whole files of what is exported"
+    assert tables.lost == []
+    await opened.store.close()
+
+
+async def test_the_wait_ends_at_its_bound_and_reports_what_was_not_exported(open_store, message):
+    disk, tables = FaultDisk(), Tables(t1=3)
+    opened = await old_and_new(open_store, message, disk, tables=tables, table_wait_ms=24 * HOUR)
+    opened.clock.jump_wall(20 * HOUR)
+    await opened.clock.advance(61_000)
+    assert opened.store.queue_range(1, 0)[0] <= 3, "32 h old, 34 h are kept"
+    opened.clock.jump_wall(3 * HOUR)
+    await opened.clock.advance(61_000)
+    low = opened.store.queue_range(1, 0)[0]
+    assert low > 8
+    assert (1, 0, 3, low) in tables.lost
+    assert all(topic == 1 for topic, *_ in tables.lost), "the other topic has no table"
+    await opened.store.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"table_wait_ms": 0}, {"disk_clean_ratio": 0.1}], ids=["no wait", "the disk fills"]
+)
+async def test_a_bound_of_zero_and_a_filling_disk_end_the_wait(open_store, message, options):
+    disk, tables = FaultDisk(bytes_max=200_000), Tables(t1=0)
+    opened = await old_and_new(open_store, message, disk, tables=tables, **options)
+    assert 0.1 < disk.usage().used_ratio < 0.75
+    await opened.clock.advance(61_000)
+    assert opened.store.queue_range(1, 0)[0] > 8
+    assert tables.lost
+    await opened.store.close()
+
+
+async def test_a_topic_that_keeps_less_waits_for_its_exporter_too(open_store, message):
+    disk, tables = FaultDisk(), Tables(t2=15)
+    opened = await open_store(
+        disk, snapshot_of=bytes, topic_retention_ms={1: 1_000 * HOUR, 2: HOUR}.get, tables=tables,
+        retention_ms=0, table_wait_ms=10 * HOUR,
+    )  # fmt: skip
+    for _ in range(40):
+        await opened.store.append([message(head(1), topic_id=1), message(head(2), topic_id=2)])
+    opened.clock.jump_wall(2 * HOUR)
+    await opened.clock.advance(310_000)
+    assert opened.store.queue_range(2, 0) == (15, 40)
+    tables.ends[2] = 20
+    await opened.clock.advance(310_000)
+    assert opened.store.queue_range(2, 0) == (20, 40)
+    assert tables.lost == []
+    opened.clock.jump_wall(10 * HOUR)
+    await opened.clock.advance(310_000)
+    assert opened.store.queue_range(2, 0) == (40, 40)
+    assert tables.lost == [(2, 0, 20, 40)]
+    await opened.store.close()

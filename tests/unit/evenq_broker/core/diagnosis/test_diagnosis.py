@@ -143,7 +143,15 @@ def fifo(facts: GroupFacts) -> GroupFacts:
     return replace(facts, brokers=tuple(replace(part, counts={TOPIC: one}) for part, one in parts))
 
 
+def table(*, unmoved_ms: int) -> GroupFacts:
+    """The group of a table whose files end 7 messages before one queue, without members as always."""
+    at = QueueAt(queue=QUEUES[0], committed=3, lag=7, unmoved_ms=unmoved_ms)
+    parts = (BrokerPart(broker_name="a", queues=(at,)),)
+    return replace(group(), group=f"evenq-table-{TOPIC}", decided=None, rebalancer="", brokers=parts)
+
+
 HEALTHY = {
+    "a table whose exporter waits for the end of a window": table(unmoved_ms=900_000),
     "a FIFO topic whose queues members own": fifo(group()),
     "a FIFO topic and SDKs in an ordered group": fifo(
         group(sdk("s1"), owners=("",) * 4, decided=SHARED_BY_ALL, ordered=True)
@@ -227,6 +235,7 @@ SICK = {
         rebalancer="",
         brokers=(BrokerPart(broker_name="a", queues=(QueueAt(queue=QUEUES[0], lag=7),)),),
     ),
+    FindingKind.TABLE_BEHIND: table(unmoved_ms=3_600_000),
     FindingKind.UNOWNED_QUEUES: group(given=("", *OWNERS[1:]), owners=("", *OWNERS[1:])),
     FindingKind.UNCOVERED_ZONE: group(
         given=("m1", "m2", *("",) * 2), owners=("m1", "m2", *("",) * 2), zones=("north", "south")

@@ -106,3 +106,41 @@ async def test_a_topic_that_keeps_shorter_frees_the_disk_of_a_store_that_keeps_f
     assert broker.ledger.store.queue_range(1, 0) == (30, 30)
     assert broker.ledger.store.queue_range(2, 0) == (0, 3), "what the other topic keeps is there"
     assert broker.ledger.store.stats.deleted_files >= 5
+
+
+async def test_a_topic_with_a_table_keeps_what_is_not_exported_also_after_a_restart(stage: Any, tmp_path: Path) -> None:
+    broker = await stage.broker(store=settings(tmp_path))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("evenq-table-t"))
+    await publish(stage, "t", 30)
+    await commit(stage, 10)
+    await stage.during(broker.close())
+    broker = await stage.broker(store=settings(tmp_path))
+    await files_go(stage, broker)
+    assert 0 < broker.ledger.store.queue_range(1, 0)[0] <= 10
+    deleted = broker.ledger.store.stats.deleted_files
+    await commit(stage, 30)
+    await minutes_pass(stage, lambda: broker.ledger.store.stats.deleted_files > deleted)
+    assert broker.runtime.stats.topic(1).unexported == 0
+
+
+async def test_what_is_deleted_before_its_export_is_counted(
+    stage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = settings(tmp_path).model_copy(update={"table_wait_ms": 3_600_000})
+    broker = await stage.broker(store=store)
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("evenq-table-t"))
+    await publish(stage, "t", 30)
+    stage.clock.jump_wall(2 * 3_600_000)
+    await files_go(stage, broker)
+    low = broker.ledger.store.queue_range(1, 0)[0]
+    assert broker.runtime.stats.topic(1).unexported == low > 0
+    assert f"offsets 0 to {low - 1} of queue 0 of topic t, which were not exported" in caplog.text
+
+
+async def commit(stage: Any, offset: int) -> None:
+    request = data_pb2.CommitOffsetsRequest(group="evenq-table-t", client_id="exporter")
+    request.offsets.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=0), offset=offset)
+    answer = await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+    assert answer.status.code == 20000
