@@ -93,7 +93,7 @@ tidy: dev ## write code | check sizes, names, stubs, reference pages and diagram
 # Simulations take minutes: first, so that none is left when the other workers have nothing to do.
 UNIT := tests/sim tests/unit tests/spec tests/storage
 
-# `slow` marks long tests that rarely fail. `make check` runs all of them, CI a quarter: EVENQ_TEST_SLOW=K/N (decision 148).
+# `slow` marks long tests that rarely fail. `make check` runs all of them, CI a quarter: EVENQ_TEST_SLOW=K/N (decision 145).
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
