@@ -37,7 +37,7 @@ from evenq.store.timers.keys import due_of, id_of, key_of, limit_of
 from evenq.store.timers.manifest import Manifest, RunUse
 from evenq.store.timers.merging import MergeJob, ReadJob, SpillJob, WriteJob
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
-from evenq.store.timers.sources import Source, TimerRun, TimerTable
+from evenq.store.timers.sources import EndedTimers, Source, TimerRun, TimerTable
 
 TABLE_MAX: Final = 32_768
 AHEAD: Final = 8 * BLOCK_ENTRIES
@@ -69,14 +69,11 @@ class PendingTimers:
         """Full tables, oldest first, until their run exists."""
         self._runs: list[TimerRun] = []
         """Runs with entries that are not used up."""
-        self._ended: set[int] = set()
-        """Ids of ended timers whose entry a run still has."""
+        self._ended = EndedTimers()
         self._taken: dict[int, bytes] = {}
         """Id to key of timers that are being fired."""
         self._held: set[int] = set()
         """Ids of timers that must not fire now; those that come due meanwhile wait in `_taken`."""
-        self._watches: list[set[int]] = []
-        """Sets that get every id that ends or is taken."""
         self._writing: WriteJob | None = None
         """The write job in work; one at a time."""
         self._written: tuple[Source, ...] = ()
@@ -95,7 +92,7 @@ class PendingTimers:
 
     def end(self, timer_id: int) -> None:
         """Removes a pending timer that fired, was cancelled, or moved, as the log says."""
-        for watch in self._watches:
+        for watch in self._ended.watches:
             watch.add(timer_id)
         self._held.discard(timer_id)
         if self._taken.pop(timer_id, None) is not None:
@@ -213,13 +210,15 @@ class PendingTimers:
         self._floor = max(self._floor, log_offset)
 
     def watch(self) -> set[int]:
-        """Returns a set that gets every timer that ends or is taken from now on, until `unwatch`."""
+        """Returns a set that gets every timer that ends or is taken from now on, until `unwatch`, and every one that
+        ended earlier and whose dead entry disappears.
+        """
         watch: set[int] = set()
-        self._watches.append(watch)
+        self._ended.watches.append(watch)
         return watch
 
     def unwatch(self, watch: set[int]) -> None:
-        self._watches = [other for other in self._watches if other is not watch]
+        self._ended.watches = [other for other in self._ended.watches if other is not watch]
 
     def hold(self, keys: Iterable[bytes], watch: set[int]) -> list[bytes]:
         """Holds those of `keys`, found since `watch`, that are pending: they do not fire until `end` or `release`."""
@@ -296,9 +295,9 @@ class PendingTimers:
         assert job is self._writing
         gone: set[int] = set().union(*(source.gone or () for source in self._written))
         whole = isinstance(job, MergeJob) and len(self._written) == len(self._runs) and not self._full
-        self._ended.difference_update(job.dropped)
+        self._ended.forget(job.dropped)
         if whole and isinstance(job, MergeJob):
-            self._ended.difference_update(job.ended)  # what no run had was not pending when it ended
+            self._ended.forget(job.ended)  # what no run had was not pending when it ended
         self._ended |= gone.difference(job.dropped)
         for source in self._written:
             if isinstance(source, TimerTable):
@@ -369,7 +368,7 @@ class PendingTimers:
         self._taken[timer_id] = key
         if timer_id in self._held:
             return  # its holder ends or releases it
-        for watch in self._watches:
+        for watch in self._ended.watches:
             watch.add(timer_id)
         taken.append(key)
 
@@ -398,7 +397,7 @@ class PendingTimers:
         for run in [run for run in self._runs if run.left == 0 and run.gone is None]:
             self._drop(run)
         if not self._runs:
-            self._ended.clear()
+            self._ended.forget(self._ended.copy())
 
     def _drop(self, run: TimerRun) -> None:
         self._runs = [other for other in self._runs if other is not run]

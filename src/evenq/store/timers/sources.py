@@ -7,12 +7,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
 
 DEAD_MIN = 1_024  # ended entries that a heap may have beside the pending ones before it is rebuilt
+
+
+class EndedTimers(set[int]):
+    """Ids of ended timers whose dead entry is still in some run. `watches` are sets that get each id that leaves: a
+    search that read the entry before cannot learn from this set that it is dead.
+    """
+
+    __slots__ = ("watches",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches: list[set[int]] = []
+
+    def forget(self, timer_ids: Collection[int]) -> None:
+        """Removes ids whose dead entry was passed, or left out of a new run."""
+        for watch in self.watches:
+            watch.update(timer_ids)
+        self.difference_update(timer_ids)
 
 
 class Source(ABC):
@@ -25,7 +44,7 @@ class Source(ABC):
         """Timers taken from here since a job began to copy it; None without one."""
 
     @abstractmethod
-    def head(self, ended: set[int]) -> bytes | None:
+    def head(self, ended: EndedTimers) -> bytes | None:
         """Returns the first key in memory that is pending; drops ended ones before it."""
 
     @abstractmethod
@@ -62,7 +81,7 @@ class TimerTable(Source):
             heapify(self._heap)
         return True
 
-    def head(self, ended: set[int]) -> bytes | None:  # noqa: ARG002  # entries that ended are gone from `live`
+    def head(self, ended: EndedTimers) -> bytes | None:  # noqa: ARG002  # entries that ended are gone from `live`
         heap, live = self._heap, self.live
         while heap:
             key = heap[0]
@@ -80,7 +99,7 @@ class TimerTable(Source):
         return key
 
     def due_head(self) -> bytes | None:
-        return self.head(set())
+        return self.head(EndedTimers())
 
 
 class TimerRun(Source):
@@ -103,7 +122,7 @@ class TimerRun(Source):
         """Entries that are not used up, ended ones included."""
         return self.file.count - self.used
 
-    def head(self, ended: set[int]) -> bytes | None:
+    def head(self, ended: EndedTimers) -> bytes | None:
         ahead = self.ahead
         while ahead:
             key = ahead[0]
@@ -112,7 +131,7 @@ class TimerRun(Source):
             timer_id = id_of(key)
             if timer_id not in ended:
                 return key
-            ended.discard(timer_id)
+            ended.forget((timer_id,))
             self.pop()
         return None
 
