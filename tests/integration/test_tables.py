@@ -162,7 +162,7 @@ def test_a_full_disk_shows_no_half_file_and_the_next_run_continues(cluster: Loca
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 
-    words = ("table", "export", "full", "--to", tmp_path, *FAST, "--tail")
+    words = ("table", "export", "full", "--to", tmp_path, *FAST, "--tail", "--settle", "1ms")
     process = start(*words, endpoint=cluster.endpoint, preexec_fn=limit)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
