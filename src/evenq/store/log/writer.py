@@ -9,7 +9,7 @@ gathers to be worth it. So a small group that needs no sync is written on the lo
 fast. There it only continues the newest log file. The thread writes everything else: the end of a file, a group that
 found the disk full (again, at the same place), and all groups while the flush thread works or after slow writes. So the
 loop waits for no sync, and writes take a tenth of its time at most, after a budget of 20 ms: one that takes 2 s sends
-the groups of the next 18 s to the thread (decision 147). One group is in work at a time, wherever it is written, so the
+the groups of the next 18 s to the thread (decision 146). One group is in work at a time, wherever it is written, so the
 log has one order.
 """
 
