@@ -15,7 +15,7 @@ import pytest
 import evenq
 import evenq.aio
 from evenq.client.faces import AsyncFace, SdkClient, SyncFace
-from evenq.client.transaction import AsyncTransaction, Transaction
+from evenq.client.transaction import AsyncConsumerTransaction, AsyncTransaction, ConsumerTransaction, Transaction
 from evenq.client.wiring import ClientContext
 from evenq.errors import Unsupported
 from evenq.runtime.clock import SystemClock
@@ -31,9 +31,14 @@ CLIENTS = (
 )
 AT_ONCE = {("SimpleConsumer", "start"), ("LiteSimpleConsumer", "start")}
 """Only the asyncio ones are started: a constructor can wait in a thread, not in a loop."""
-APART = {("Producer", "end_with_process"), ("SimpleConsumer", "messages"), ("Producer", "answer_with")}
-"""The first one is called when the process ends, and the loop of an asyncio client before it. The others return an
-iterator and a listener of their own face."""
+APART = {
+    ("Producer", "end_with_process"),
+    ("Producer", "answer_with"),
+    ("SimpleConsumer", "messages"),
+    ("SimpleConsumer", "transaction"),
+}
+"""The first one is called when the process ends, and the loop of an asyncio client before it. The others return a
+listener, an iterator and a transaction of their own face."""
 RETURNS = {
     ("Producer", "send_async"): ("Future[SendResult]", "asyncio.Future[SendResult]"),
     ("Producer", "begin_transaction"): ("Transaction", "AsyncTransaction"),
@@ -42,11 +47,13 @@ RETURNS = {
         "Callable[[list[ReceivedMessage]], Coroutine[Any, Any, object]]",
     ),
     ("SimpleConsumer", "messages"): ("MessageIterator", "AsyncMessageIterator"),
+    ("SimpleConsumer", "transaction"): ("ConsumerTransaction", "AsyncConsumerTransaction"),
 }
 """Results of another type, each of its own face."""
 PAIRS = [
     *(pytest.param(getattr(evenq, name), getattr(evenq.aio, name), id=name) for name in CLIENTS),
     pytest.param(Transaction, AsyncTransaction, id="Transaction"),
+    pytest.param(ConsumerTransaction, AsyncConsumerTransaction, id="ConsumerTransaction"),
 ]
 
 
@@ -93,7 +100,7 @@ def test_each_public_method_has_its_sibling_with_the_same_parameters_and_a_docst
             assert one is other, f"{where} waits for nothing: it is written once, for both faces"
 
 
-@pytest.mark.parametrize(("sync", "with_await"), PAIRS[:-1])
+@pytest.mark.parametrize(("sync", "with_await"), PAIRS[: len(CLIENTS)])
 def test_help_shows_the_constructor_with_types_and_text(sync: type, with_await: type) -> None:
     for kind in (sync, with_await):
         signature = inspect.signature(kind)
