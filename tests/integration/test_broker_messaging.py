@@ -476,7 +476,8 @@ async def test_overlapping_receives_lose_nothing_and_repeat_nothing(talk: Talk, 
 async def test_ordered_groups_get_a_message_group_one_by_one(talk: Talk, app: BrokerApp) -> None:  # 21, 42
     await app.broker.catalog.create_group("fifo", ordered=True)
     await talk.send(message(0, lane="a"))
-    await begun(talk, group="fifo")
+    (first,) = await talk.receive(group="fifo")  # RB-46: a young queue is read whole
+    assert (await talk.ack(handle_of(first), group="fifo")).status.code == OK
     await talk.send(*(message(number, lane="ab"[number % 2], body=str(number).encode()) for number in range(1, 9)))
     order: dict[str, list[bytes]] = {"a": [], "b": []}
     while sum(map(len, order.values())) < 8:

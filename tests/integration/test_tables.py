@@ -299,7 +299,7 @@ def test_messages_that_retention_deleted_first_are_an_error_until_they_are_accep
 ) -> None:
     filler = b"." * 2_000
     send(cluster.endpoint, "gone", 100, queues=1)
-    export(cluster.endpoint, "gone", tmp_path, *FAST)
+    export(cluster.endpoint, "gone", tmp_path, *FAST, "--no-report")  # otherwise retention waits
 
     def low() -> int:
         send(cluster.endpoint, "gone", 200, queues=1, body=filler)
@@ -359,7 +359,7 @@ def test_the_exporter_needs_the_right_to_consume_the_topic(cluster: LocalCluster
     assert "evenq auth check" in run("orders", user="shop", code=4)
     assert "evenq auth check" in run("calls", user="lake", code=4)
     assert not list(tmp_path.rglob("*.parquet"))
-    until(lambda: "left   0" in run("orders", user="lake"), "everything", seconds=60)
+    until(lambda: "left      0" in run("orders", user="lake"), "everything", seconds=60)
     assert len(rows(tmp_path / "t", "orders")) == 100
 
 
