@@ -293,6 +293,7 @@ def test_a_broker_that_is_killed_while_it_is_followed(cluster: LocalCluster, tmp
 SHORT = {"STORE__RETENTION_MS": "1000", "STORE__RETENTION_HOUR": "-1", "STORE__SEGMENT_BYTES": str(1 << 20)}
 
 
+@pytest.mark.slow
 @pytest.mark.cluster(rebalancer=False, broker_settings=SHORT)
 def test_messages_that_retention_deleted_first_are_an_error_until_they_are_accepted(
     cluster: LocalCluster, tmp_path: Path
