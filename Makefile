@@ -116,8 +116,8 @@ compat: dev ## test with others | the official Python, Node.js, Java, Rust and G
 grpcio-front: dev ## test | TLS, the SDK and the official Python SDK against servers with front=grpcio and without the compiled accelerator
 	EVENQ_TEST_FRONT=grpcio EVENQ_NATIVE=off $(PYTEST) -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
 
-short-chaos: dev ## test | two kills, 100 kills of the store, and small live changes, as in CI
-	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
+short-chaos: dev ## test | two kills, 40 kills of the store, and small live changes, as in CI
+	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=40 $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
 
 helm: dev ## test with others | render and validate the chart
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"

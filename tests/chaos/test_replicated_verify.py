@@ -21,7 +21,7 @@ ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "3"))
 KILL_SECONDS = int(os.environ.get("EVENQ_TEST_KILL_SECONDS", "8"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 SECONDS = (ROUNDS + 1) * KILL_SECONDS
-pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 3 * SECONDS)]
 
 
 def test_leaders_and_copies_come_and_go_and_every_promise_is_kept(tmp_path: Path) -> None:

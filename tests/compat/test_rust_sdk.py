@@ -31,7 +31,7 @@ LOG_LINES_MAX = 2_000
 """What one of these clients may log about an outage of some seconds, ten sends a second among them. A Rust client that
 spins writes that in a quarter second.
 """
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_SECONDS + 300)]
 
 
 @pytest.fixture(scope="session")

@@ -286,6 +286,7 @@ def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int
     assert SECONDS < FULL_SECONDS or stops.keys() == set(Ended), f"a minute has all kinds of stops, not only {stops}"
 
 
+@pytest.mark.slow
 def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster, list[Reader]], tmp_path: Path) -> None:
     cluster, readers = crew
     history = tmp_path / "sender.history.jsonl"

@@ -228,7 +228,8 @@ class OffsetResets:
         record = self._ledger.journal.confirmed()  # the record of the present offset may not be safe yet
         if self._ledger.progress.commit(*queue_key, move.after, allow_backward=True):
             record = self._ledger.journal.record(Committed(*queue_key, move.after, reset=True))
-            log.warning(
+            log.log(
+                logging.WARNING if move.before >= 0 else logging.INFO,  # a first offset, as of a table, skips nothing
                 "group %s: an operator moved queue %s from offset %d to %d",
                 group.name,
                 queue,
