@@ -116,8 +116,7 @@ class MessageStore(LeaderSide, BackupSide):
         self._reads = QueueReads(disk, self._reader, self._queues, self._state.stats, threads=options.read_threads)
         self._timers = self._made_timers(recovery)
         self._firing: TimerService | None = None
-        self._snapshotter.timers = self._timers
-        self._appender.on_timers = self._timers.apply
+        self._snapshotter.timers, self._appender.on_timers = self._timers, self._timers.apply
         self._flusher.log_start = recovery.log_start
         self._cleaner = self._made_cleaner(topic_retention_ms, tables)
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
