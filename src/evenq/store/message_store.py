@@ -1,9 +1,9 @@
 """The store's interface for its owner: append, read, snapshot, close. Called from one asyncio loop thread only.
 
 Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests)
-all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the only writer of the log),
-`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (recovery and periodic work),
-`LeaderSide` (for the leader of several copies), `BackupSide`.
+all of it runs inline on the loop, and so do small writes to a fast disk. The parts: `Appender` (places and groups),
+`Writer` (the only writer of the log), `Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files),
+`opening` (recovery and periodic work), `LeaderSide` (for the leader of several copies), `BackupSide`.
 """
 
 from __future__ import annotations
@@ -108,18 +108,20 @@ class MessageStore(LeaderSide, BackupSide):
             sync_each=options.flush is FlushMode.SYNC,
             threaded=disk.blocks,
             done=self._appender.complete,
+            clock=clock,
+            disk_is_busy=lambda: flush_jobs.running > 0,
             written=self._appender.written if replicated else None,
         )
         self._snapshotter = self._made_snapshotter(recovery, snapshot_of)
         self._reads = QueueReads(disk, self._reader, self._queues, self._state.stats, threads=options.read_threads)
         self._timers = self._made_timers(recovery)
         self._firing: TimerService | None = None
-        self._snapshotter.timers = self._timers
-        self._appender.on_timers = self._timers.apply
+        self._snapshotter.timers, self._appender.on_timers = self._timers, self._timers.apply
         self._flusher.log_start = recovery.log_start
         self._cleaner = self._made_cleaner(topic_retention_ms, tables)
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
-        self._appender.submit = self._writer.submit
+        self._appender.submit, self._appender.writes_here = self._writer.submit, self._writer.writes_here
+        self._appender.write_here = self._writer.write_here
         self._appender.on_growth = self._flusher.grown
         self._state.stats.recovered_records = recovery.records
         self._state.stats.recovered_cut_bytes = recovery.cut_bytes

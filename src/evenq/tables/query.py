@@ -58,19 +58,28 @@ def view_of_files(target: TableTarget, topic: str) -> QueriedTopic:
     return QueriedTopic(topic=topic, paths=_paths(queues), tail=arrow_schema(COLUMNS).empty_table())
 
 
-async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader) -> QueriedTopic:
-    """Returns the view of a topic with the messages that only brokers have. Raises TableGap if retention deleted some
-    that are in no file, BadRequest for a tail of more than TAIL_BYTES_MAX.
-    """
-    import pyarrow as pa
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTopic:
+    """Files and tails of one topic at one moment: each committed offset is in exactly one of them."""
 
+    paths: Sequence[str]
+    """Files, relative to the target."""
+    tails: Sequence[tuple[QueueExtent, int]]
+    """Live queues, and the offset from which on only the broker has their messages."""
+    silent: Sequence[str]
+    """As in QueriedTopic."""
+
+
+async def planned(target: TableTarget, topic: str, reader: HistoryReader) -> PlannedTopic:
+    """Returns what has to be read for all messages of a topic. Raises TableGap if retention deleted some that are in no
+    file.
+    """
     files = queues_of(target, topic)  # before the ends of the queues: later messages are in the tail
     extents = await reader.queues(topic)
     uids = {extent.uid.partition("-")[0] for extent in extents}
     current = newest_content(target, files, next(iter(uids), ""))
     ends = {(one.queue.uid, one.queue.queue): one.end for one in current}
-    batches: list[pa.RecordBatch] = []
-    size = 0
+    tails: list[tuple[QueueExtent, int]] = []
     for extent in extents:
         start = ends.get((extent.uid, extent.queue), extent.low)
         if start < extent.low:
@@ -79,6 +88,22 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
                 f"retention deleted them. `evenq table verify {topic} --to {target.url}` shows what is missing; "
                 "--no-tail reads the table alone"
             )
+        tails.append((extent, start))
+    live = {extent.queue.broker_name for extent in extents}
+    silent = sorted({one.queue.broker_name for one in current} - live)
+    return PlannedTopic(paths=_paths(current), tails=tails, silent=silent)
+
+
+async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader) -> QueriedTopic:
+    """Returns the view of a topic with the messages that only brokers have. Raises TableGap as `planned`, BadRequest
+    for a tail of more than TAIL_BYTES_MAX.
+    """
+    import pyarrow as pa
+
+    plan = await planned(target, topic, reader)
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for extent, start in plan.tails:
         async for batch in _tail(reader, extent, start):
             size += batch.nbytes
             if size > TAIL_BYTES_MAX:
@@ -87,13 +112,8 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
                     f"export {topic} --to {target.url}` first, or read the table alone with --no-tail"
                 )
             batches.append(batch)
-    live = {extent.queue.broker_name for extent in extents}
-    return QueriedTopic(
-        topic=topic,
-        paths=_paths(current),
-        tail=pa.Table.from_batches(batches, schema=arrow_schema(COLUMNS)),
-        silent=sorted({one.queue.broker_name for one in current} - live),
-    )
+    tail = pa.Table.from_batches(batches, schema=arrow_schema(COLUMNS))
+    return QueriedTopic(topic=topic, paths=plan.paths, tail=tail, silent=plan.silent)
 
 
 async def _tail(reader: HistoryReader, extent: QueueExtent, start: int) -> AsyncGenerator[pa.RecordBatch, None]:

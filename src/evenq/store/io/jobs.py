@@ -18,11 +18,18 @@ class Jobs:
 
     def __init__(self, *, threads: int, name: str, threaded: bool) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name) if threaded else None
+        self.running = 0
+        """Jobs that wait for a thread or run on one."""
 
     async def run(self, job: Callable[[], T]) -> T:
         if self._pool is None:
             return job()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, job)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        self.running += 1
+        try:
+            return await future
+        finally:
+            self.running -= 1
 
     def close(self) -> None:
         """Waits for running jobs and ends the threads."""

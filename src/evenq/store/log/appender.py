@@ -2,7 +2,8 @@
 
 On the loop thread only. Between `append` and the writer's report a record has a place (`Packer`) but is not consumable.
 If the disk was full, the places are taken back; any other failure poisons the store. While the writer has one group,
-the next one gathers.
+the next one gathers. A small group is written on the loop if the writer permits that, at the end of the turn that made
+it: it does not gather for longer, because no thread is woken for it.
 
 In a log with copies (`LogState.replicated`) written groups wait, in order, until `commit` says that every in-sync copy
 has them; only then follows what otherwise follows the writer's report. The writer continues in the meantime. The
@@ -68,6 +69,9 @@ class Appender:
         self._monotonic_ms = clock.monotonic_ms
         self._loop = asyncio.get_running_loop()
         self.submit: Callable[[WriteBatch], None] = lambda _: None
+        self.writes_here: Callable[[WriteBatch], bool] = lambda _: False
+        self.write_here: Callable[[WriteBatch], None] = lambda _: None
+        """The writer's: `submit` reports in a later step, `write_here` usually before it returns."""
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each batch that was written or became safe; the flusher's."""
         self.on_dispatched: OnDispatched | None = None
@@ -201,16 +205,20 @@ class Appender:
         if self._gather_turns or self._replicated:
             self._gather_until_ms = self._monotonic_ms() + GATHER_MS
 
-    def _kick(self) -> None:
+    def _kick(self, *, may_write: bool = True) -> None:
         batch = self._packer.batch
         if self._replicated and batch is not None and self._is_being_taken(batch):
             self._turns += 1
             self._loop.call_soon(self._kick)
             return
+        due = batch is not None and self._busy is None and self._state.failure is None
+        here = due and may_write and batch is not None and self.writes_here(batch)
         if (
             self._turns < self._gather_turns
             and self._busy is None
             and batch is not None
+            # With copies a group is a message to each of them, so it gathers wherever it is written.
+            and (not here or self._replicated)
             and batch.bytes < GATHER_BYTES
             and self._monotonic_ms() < self._gather_until_ms
         ):
@@ -218,11 +226,14 @@ class Appender:
             self._loop.call_soon(self._kick)
             return
         self._kick_due = False
-        if batch is not None and self._busy is None and self._state.failure is None:
+        if due and batch is not None:
             self._busy = self._packer.take()
             self._announced = 0
             passing("append.handing_over")
-            self.submit(batch)
+            if here:
+                self.write_here(batch)
+            else:
+                self.submit(batch)
             passing("append.handed_over")
 
     def _is_being_taken(self, batch: WriteBatch) -> bool:
@@ -295,10 +306,12 @@ class Appender:
             self._finish(groups.popleft())
 
     def _go_on(self) -> None:
-        """Passes what has gathered to the writer."""
+        """Passes what has gathered to the writer's thread: written here, its senders would be answered before those of
+        the group that is being completed.
+        """
         self._begin_to_gather()
         self._kick_due = True
-        self._kick()
+        self._kick(may_write=False)
 
     def _finish(self, batch: WriteBatch) -> None:
         """Makes the messages of a safe batch consumable and answers its senders."""

@@ -25,8 +25,9 @@ Invariants:
 - The name of a file is durable before any of its bytes can be acknowledged.
 - A `spare` of an earlier process is removed and never used.
 
-Threads of a store: `write` on the writer thread, `sync` on the writer or the flush thread, `prepare` and `close_sealed`
-on the flush thread. In a `LogCopy` all of them are on its one thread.
+Threads of a store: `write` on the writer thread, `write_more` on the loop while that thread has no group, `sync` on the
+writer or the flush thread, `prepare` and `close_sealed` on the flush thread. In a `LogCopy` all of them are on its one
+thread.
 
 References: CL-1 to CL-5, D1, D9; decision records 3, 12, 14 and 27; Rebello et al., "Can Applications Recover from
 fsync Failures?", USENIX ATC 2020.
@@ -37,7 +38,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from typing import Final
+from typing import Final, NoReturn
 
 from evenq.errors import StoreFull
 from evenq.runtime.failpoints import passing
@@ -145,16 +146,35 @@ class CommitLog:
         except SyncFailed:
             raise
         except OSError as error:
-            # Case: an unknown error, such as EIO. If the folder was moved away, the error says so.
             if error.errno not in FULL:
-                if lost := self._disk.lost():
-                    raise OSError(error.errno, f"{lost}: {error}") from error
-                raise
+                self._raise_unknown(error)
             # Case: full. The undo is durable, because senders get a definite failure: a record that a crash brought
             # back would be delivered (D1).
             self._undo(runs)
             # Senders read this text, so it names no folder.
             raise StoreFull(f"{shortage(error)}; sends resume by themselves") from error
+
+    def write_more(self, runs: list[LogRun]) -> bool:
+        """Writes a group on the loop if that is one write to the open file. False: `write` must be called for it, since
+        a file ends or begins, or the disk is full. Then some of its bytes may be there, which `write` writes again or
+        undoes: an undo syncs. Raises OSError as `write` does.
+        """
+        file, run = self._file, runs[0]
+        if len(runs) > 1 or run.seals or run.start != self._start or file is None:
+            return False
+        try:
+            file.pwrite(run.parts, run.position)
+        except OSError as error:
+            if error.errno in FULL:
+                return False
+            self._raise_unknown(error)
+        return True
+
+    def _raise_unknown(self, error: OSError) -> NoReturn:
+        """Raises an error such as EIO. If the folder was moved away, the error says so."""
+        if lost := self._disk.lost():
+            raise OSError(error.errno, f"{lost}: {error}") from error
+        raise error
 
     def sync(self) -> None:
         """Calls fdatasync on the newest file; earlier ones are synced. Never called again after an error."""

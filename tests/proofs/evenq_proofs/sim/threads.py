@@ -18,17 +18,20 @@ from evenq.store.io import jobs
 from evenq.store.log.writer import WriteBatch, Writer
 from evenq_proofs.sim.loop import VirtualLoop
 
+QUICK_MS = 1.0
+"""A write that would take less than this may be done on the loop."""
+
 
 class ThreadedLoop(VirtualLoop):
     """`busy_ms` says how long the next job takes."""
 
     def __init__(self, busy_ms: Callable[[], float]) -> None:
         super().__init__()
-        self._busy_ms = busy_ms
+        self.busy_ms = busy_ms
 
     def later(self, done: Callable[..., Any], *args: Any) -> None:
         """Call it when a job that begins now has had its time, as the process that runs now."""
-        self.call_later(self._busy_ms() / 1000, self.call_soon, done, *args)
+        self.call_later(self.busy_ms() / 1000, self.call_soon, done, *args)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """Of a pool, or of the loop's own threads, which are never all busy."""
@@ -98,6 +101,11 @@ class VirtualWriter(Writer):
         assert threaded, "the disk blocks"
         self._next: Callable[[], None] | None = None
         """What is left to do with the group that is under way."""
+
+    def writes_here(self, batch: WriteBatch) -> bool:
+        """Of small groups those whose write would be quick, so that a run has both kinds in turn."""
+        assert isinstance(self._loop, ThreadedLoop)
+        return super().writes_here(batch) and self._loop.busy_ms() < QUICK_MS
 
     def submit(self, batch: WriteBatch) -> None:
         self._later(lambda: self._begin(batch))

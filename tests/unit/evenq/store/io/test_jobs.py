@@ -26,3 +26,16 @@ async def test_threaded_jobs_run_elsewhere_in_order_and_errors_come_back():
     with pytest.raises(ZeroDivisionError):
         await jobs.run(lambda: 1 // 0)
     jobs.close()
+
+
+async def test_jobs_count_as_running_from_the_call_to_their_end():
+    jobs, may_end = Jobs(threads=1, name="mine", threaded=True), threading.Event()
+    tasks = [asyncio.ensure_future(jobs.run(lambda: may_end.wait(60))) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert jobs.running == 2
+    may_end.set()
+    await asyncio.gather(*tasks)
+    with pytest.raises(ZeroDivisionError):
+        await jobs.run(lambda: 1 // 0)
+    assert jobs.running == 0
+    jobs.close()

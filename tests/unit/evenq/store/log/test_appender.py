@@ -1,7 +1,11 @@
 """Places are given in call order and taken back when nothing was written."""
 
 import asyncio
+import errno
+import random
+import threading
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +115,7 @@ async def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(
     """Under a crowd a turn is milliseconds, and a sender that is alone would wait for sixteen of them."""
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
     appender, handed_over = opened.store._appender, []
+    appender.writes_here = lambda _: False
     submit, appender.submit = appender.submit, lambda batch: handed_over.append(batch) or submit(batch)
     try:
         future, passed = opened.store.append([message()]), 0
@@ -122,3 +127,134 @@ async def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(
         await future
     finally:
         await opened.store.close()
+
+
+async def test_a_lone_send_with_asynchronous_flush_takes_one_turn_and_wakes_no_thread(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
+    store, loop = opened.store, asyncio.get_running_loop()
+    hops, wake_ups = [], loop.call_soon_threadsafe
+    try:
+        await store.append([message(b"the file exists after this")])
+        loop.call_soon_threadsafe = lambda *of, **more: hops.append(of) or wake_ups(*of, **more)
+        store._appender.submit = hops.append
+        for number in range(3):
+            sent = store.append([message(b"%d" % number)])
+            await asyncio.sleep(0)
+            assert sent.done()
+        assert hops == []
+    finally:
+        loop.call_soon_threadsafe = wake_ups
+        await store.close()
+    assert (await contents_of(open_store, tmp_path))[1:] == [b"0", b"1", b"2"]
+
+
+async def contents_of(open_store, where):
+    """Messages of a closed store's queue, read by a new one."""
+    opened = await open_store(where, flush=FlushMode.ASYNC)
+    try:
+        return await opened.contents()
+    finally:
+        await opened.store.close()
+
+
+async def test_order_holds_when_groups_go_to_the_loop_and_the_thread_by_turns(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
+    store, chance, here = opened.store, random.Random(5), []
+    writes_here = store._appender.writes_here
+
+    def by_chance(batch):
+        if not writes_here(batch) or random.Random(batch.start).random() < 0.5:
+            return False
+        here.append(batch)
+        return True
+
+    store._appender.writes_here = by_chance
+    answered, sent, futures = [], [], []
+    for number in range(400):
+        head = b"%d" % number
+        sent.append(head)
+        future = store.append([message(head)])
+        future.add_done_callback(lambda _, head=head: answered.append(head))
+        futures.append(future)
+        for _ in range(chance.choice([0, 0, 1, 3, 30])):
+            await asyncio.sleep(0)
+        if chance.random() < 0.5:
+            await asyncio.wait([future])
+    await asyncio.gather(*futures)
+    try:
+        assert answered == sent
+        assert [end for groups in opened.dispatched for _, _, end in groups] == sorted(
+            end for groups in opened.dispatched for _, _, end in groups
+        )
+        assert await opened.contents() == sent
+        assert 0 < len(here) < store.stats.batches
+    finally:
+        await store.close()
+    assert await contents_of(open_store, tmp_path) == sent
+
+
+async def test_a_group_behind_one_that_is_answered_is_answered_after_it(open_store, message, tmp_path):
+    """A message may be appended while a group is completed; written then and there, it would be answered first."""
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
+    store, answered = opened.store, []
+    appender, submit = store._appender, store._appender.submit
+    writes_here, appender.writes_here = appender.writes_here, lambda _: False
+    second = None
+
+    def submitted(batch):
+        nonlocal second
+        submit(batch)
+        appender.writes_here = writes_here
+        if second is None:
+            second = store.append([message(b"second")])
+            second.add_done_callback(lambda _: answered.append("second"))
+
+    appender.submit = submitted
+    try:
+        first = store.append([message(b"first")])
+        first.add_done_callback(lambda _: answered.append("first"))
+        await first
+        await second
+        await asyncio.sleep(0)
+        assert answered == ["first", "second"]
+        ends = [end for groups in opened.dispatched for _, _, end in groups]
+        assert ends == sorted(ends)
+    finally:
+        await store.close()
+
+
+async def test_a_failed_write_on_the_loop_stops_the_store_as_one_on_the_thread(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
+    store, failures = opened.store, []
+    store.on_failure = failures.append
+    await store.append([message()])
+
+    def broken(*_):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    store._log._file = SimpleNamespace(pwrite=broken, sync=lambda: None, close=store._log._file.close)
+    with pytest.raises(StorePoisoned, match="the disk is broken"):
+        await store.append([message()])
+    assert len(failures) == 1
+    await store.close()
+
+
+async def test_a_group_goes_to_the_thread_while_the_flush_thread_works(open_store, message, tmp_path):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
+    store, may_end, submitted = opened.store, threading.Event(), []
+    submit = store._appender.submit
+    store._appender.submit = lambda batch: submitted.append(batch) or submit(batch)
+    try:
+        await store.append([message()])
+        submitted.clear()
+        working = asyncio.ensure_future(store._flush_jobs.run(lambda: may_end.wait(60)))
+        await asyncio.sleep(0)
+        await store.append([message()])
+        assert len(submitted) == 1
+        may_end.set()
+        await working
+        await store.append([message()])
+        assert len(submitted) == 1
+    finally:
+        may_end.set()
+        await store.close()

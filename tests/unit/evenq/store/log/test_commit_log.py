@@ -135,3 +135,48 @@ def test_a_group_that_is_undone_does_not_lose_its_file_to_the_spare():
     with pytest.raises(StoreFull):
         commit_log.write([run(0, 4, b"x", seals=True), run(SIZE, 0, bytes(200))])
     assert (content(disk, 0), disk.list("commitlog")) == (b"kept", [f"{0:020d}"])
+
+
+# -- on the loop -----------------------------------------------------------------------------------------------------
+
+
+def test_only_a_write_that_continues_the_open_file_is_done_on_the_loop():
+    disk = MemoryDisk()
+    commit_log = CommitLog(disk, SIZE, 0)
+    assert not commit_log.write_more([run(0, 0, b"begins the file")])
+    assert disk.list("commitlog") == []
+    commit_log.write([run(0, 0, b"ab")])
+    assert commit_log.write_more([run(0, 2, b"c", b"d")])
+    assert not commit_log.write_more([run(0, 4, b"e", seals=True)])
+    assert not commit_log.write_more([run(0, 4, b"e"), run(SIZE, 0, b"f")])
+    assert not commit_log.write_more([run(SIZE, 0, b"f")])
+    assert content(disk, 0) == b"abcd"
+    assert commit_log.fsyncs == 0
+
+
+def test_what_found_the_disk_full_on_the_loop_is_undone_or_written_by_the_thread():
+    disk = MemoryDisk(SIZE)
+    commit_log = CommitLog(disk, SIZE, 0)
+    commit_log.write([run(0, 0, b"kept")])
+    group = [run(0, 4, bytes(SIZE))]
+    assert not commit_log.write_more(group)
+    assert commit_log.fsyncs == 0, "an undo is durable, so it may take long"
+    with pytest.raises(StoreFull):
+        commit_log.write(group)
+    assert content(disk, 0) == b"kept"
+    assert not commit_log.write_more(group)
+    disk.bytes_max = 2 * SIZE
+    commit_log.write(group)
+    assert content(disk, 0) == b"kept" + bytes(SIZE)
+
+
+def test_any_other_error_on_the_loop_is_final(monkeypatch):
+    commit_log = CommitLog(MemoryDisk(), SIZE, 0)
+    commit_log.write([run(0, 0, b"kept")])
+
+    def fails(*_):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(MemoryFile, "pwrite", fails)
+    with pytest.raises(OSError, match="broken"):
+        commit_log.write_more([run(0, 4, b"x")])

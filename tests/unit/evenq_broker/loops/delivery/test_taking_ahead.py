@@ -317,7 +317,7 @@ async def test_what_a_full_disk_did_not_keep_was_never_delivered_and_the_next_me
         log.write = real  # type: ignore[method-assign]
         raise StoreFull("the disk is full")
 
-    log.write = full  # type: ignore[method-assign]
+    log.write, log.write_more = full, lambda _: False  # type: ignore[method-assign]  # as a full disk
     send = sending(stage, "x")
     frames = await stage.during(receive)
     assert bodies(frames) == []

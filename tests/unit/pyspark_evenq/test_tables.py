@@ -1,0 +1,94 @@
+"""Planning a DataFrame of files and tail: the ranges that the source gets. `tests/spark` reads with a real Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pyspark_evenq import tables as module
+
+from evenq.errors import ConnectionFailed, SettingsError
+from evenq.tables.folder import FolderTables
+from tests.unit.evenq.tables.fake_log import FakeLog, FakeReader
+from tests.unit.evenq.tables.test_exporting import export
+
+
+class Session:
+    """Records the calls of a SparkSession's reader, and is its own reader and frame."""
+
+    columns: tuple[str, ...] = ("body",)
+
+    def __init__(self) -> None:
+        self.read = self
+        self.given: dict[str, str] = {}
+        self.files: list[str] = []
+
+    def options(self, **values: str) -> Session:
+        self.given |= values
+        return self
+
+    def option(self, name: str, value: str) -> Session:
+        self.given[name] = value
+        return self
+
+    def parquet(self, *paths: str) -> Session:
+        self.files += paths
+        return self
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_: self
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+    made = FakeLog()
+
+    class Source(FakeReader):
+        def __init__(self, **_: Any) -> None:
+            super().__init__(made)
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("evenq.client.topic_source.TopicSource", Source)
+    return made
+
+
+def test_the_source_gets_what_is_behind_the_files(log: FakeLog, tmp_path: Path) -> None:
+    log.add(150)
+    export(log, FolderTables(tmp_path))
+    log.add(30)
+    session = Session()
+    module.read_table(session, "orders", to=str(tmp_path), endpoint="h:1", readFrom="any")
+    assert json.loads(session.given["startingOffsets"]) == {"orders": {"broker-a": {"0": 150}}}
+    assert json.loads(session.given["endingOffsets"]) == {"orders": {"broker-a": {"0": 180}}}
+    assert (session.given["subscribe"], session.given["endpoints"], session.given["readFrom"]) == (
+        "orders",
+        "h:1",
+        "any",
+    )
+    assert [Path(path).name for path in session.files] == [
+        "00000000000000000000-00000000000000000100.parquet",
+        "00000000000000000100-00000000000000000150.parquet",
+    ]
+
+
+def test_a_broker_with_files_that_is_away_is_an_error_unless_that_is_accepted(log: FakeLog, tmp_path: Path) -> None:
+    log.add(150)
+    export(log, FolderTables(tmp_path))
+    log.broker = "broker-b"
+    with pytest.raises(ConnectionFailed, match="files of broker-a, which does not serve the topic now"):
+        module.read_table(Session(), "orders", to=str(tmp_path), endpoint="h:1")
+    session = Session()
+    module.read_table(session, "orders", to=str(tmp_path), endpoint="h:1", failOnUnavailable="false")
+    assert len(session.files) == 2
+
+
+def test_options_that_the_table_sets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="read_table sets startingOffsets itself"):
+        module.read_table(Session(), "orders", to=str(tmp_path), endpoint="h:1", startingOffsets="earliest")
