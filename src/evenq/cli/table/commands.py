@@ -99,10 +99,13 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
     listing = Listing(key="failures", columns=columns, rows=failures, title="Stopped queues", empty="")
     print_page(Page(facts=facts, listings=[listing]), options.output)
     if turn.left and not options.output.for_programs:
-        complain(
-            f"{turn.left:,} messages are in the log only: their files are still open. They are written after "
-            "their window (--close-after); --tail writes them now."
+        why = (
+            "they are younger than --settle. Run it again to write them."
+            if options.tail
+            else "their files are still open. They are written after their window (--close-after); --tail writes them "
+            "now."
         )
+        complain(f"{turn.left:,} messages are in the log only: {why}")
     if turn.unreported is not None:
         complain(f"retention does not wait for this table: {_unreported(options.topic, turn.unreported)}")
     if turn.failures:

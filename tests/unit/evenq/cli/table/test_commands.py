@@ -73,6 +73,9 @@ def test_messages_of_an_open_window_are_counted_and_the_way_to_write_them_is_nam
     assert (code, "left      10" in out, "--tail" in err) == (0, True, True)
     code, out, err, _ = run(f"table export orders --tail --to {tmp_path}")
     assert (code, "left      0" in out) == (0, True)
+    log.add(3, at_ms=SystemClock().now_ms())
+    code, out, err, _ = run(f"table export orders --tail --settle 1h --to {tmp_path}")
+    assert (code, "left      3" in out, "younger than --settle" in err) == (0, True, True)
 
 
 def test_an_export_that_may_not_report_its_ends_names_the_grant(run: Any, tmp_path: Path, log: FakeLog) -> None:
