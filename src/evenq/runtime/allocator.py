@@ -15,7 +15,7 @@ KEPT_BYTES = 32 << 20
 """Unused memory that an arena may keep at its end."""
 MAPPED_BYTES = 8 << 20
 """Size from which an allocation has its own pages, which are returned to the system immediately."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -32,3 +32,15 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def use_one_arena() -> None:
+    """Lets all threads of this process allocate from one arena: what one thread freed serves the others.
+
+    For programs whose threads take turns with large blocks, such as an export: each arena may keep its own. Does
+    nothing with a limit in the environment, or without glibc.
+    """
+    if "MALLOC_ARENA_MAX" in os.environ or "GLIBC_TUNABLES" in os.environ:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)

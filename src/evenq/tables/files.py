@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUP_ROWS: Final = 65_536
-GROUP_BYTES: Final = 24 << 20
+GROUP_BYTES: Final = 12 << 20
 """Bounds of a row group, which is held in memory until it is written."""
 MARK, LAST_MS, WRITER = b"evenq.mark", b"evenq.last_store_ms", b"evenq.version"
 NULLABLE: Final = frozenset({"tag", "messageGroup", "bornTimestamp"})

@@ -24,6 +24,7 @@ from evenq.errors import (
     TopicNotFound,
 )
 from evenq.model.names import table_group
+from evenq.runtime.allocator import use_one_arena
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
 from evenq.serving.program.logs import errors_only, setup_logs
@@ -53,6 +54,7 @@ def topic_error(error: Error, topic: str) -> Error:
 
 
 def export(options: argparse.Namespace) -> None:
+    use_one_arena()
     asyncio.run(_export(options))
 
 
@@ -121,6 +123,7 @@ def _unreported(topic: str, error: Error) -> str:
 
 
 def follow(options: argparse.Namespace) -> None:
+    use_one_arena()
     setup_logs("INFO", program="table")
     try:
         with errors_only("evenq.client"):  # outages are logged here, once

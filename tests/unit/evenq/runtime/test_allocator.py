@@ -67,3 +67,34 @@ def test_it_is_asked_for_once(monkeypatch):
     allocator.keep_freed_memory()
     allocator.keep_freed_memory()
     assert len(asked) == 1
+
+
+ARENAS = """
+import threading
+from evenq.runtime.allocator import use_one_arena
+
+use_one_arena()
+begin = threading.Barrier(4)
+
+def allocate():
+    begin.wait()
+    kept = [bytes(5_000) for _ in range(2_000)]
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+import ctypes
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.parametrize(("chosen", "one"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_all_threads_share_an_arena_unless_the_environment_decides(chosen, one):
+    environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name and "GLIBC" not in name}
+    shown = subprocess.run(
+        [sys.executable, "-c", ARENAS], env=environment | chosen, capture_output=True, text=True, check=True
+    ).stderr
+    assert (shown.count("Arena ") == 1) is one
