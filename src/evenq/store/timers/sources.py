@@ -34,6 +34,9 @@ class EndedTimers(set[int]):
         self.difference_update(timer_ids)
 
 
+_NOTHING_ENDED = EndedTimers()
+
+
 class Source(ABC):
     """A source of keys, with a first one."""
 
@@ -99,7 +102,7 @@ class TimerTable(Source):
         return key
 
     def due_head(self) -> bytes | None:
-        return self.head(EndedTimers())
+        return self.head(_NOTHING_ENDED)
 
 
 class TimerRun(Source):
