@@ -233,6 +233,7 @@ async def test_simple_consumers_are_not_bound_to_the_queue_they_name(cluster: Lo
         assert (await simple.receive(place, poll_ms=50_000, push=False))[1] == [b"in queue 3"]
 
 
+@pytest.mark.slow
 async def test_a_client_whose_streams_broke_loses_its_queues_within_the_grace(cluster: LocalCluster) -> None:
     async with a_stage(cluster, "dead-sdks") as stage:
         one, two = await stage.join("one"), await stage.join("two")

@@ -78,6 +78,7 @@ def topics(cluster: LocalCluster) -> set[str]:
         return {one.topic for one in admin.list_topics()}
 
 
+@pytest.mark.slow
 def test_a_context_brings_a_command_to_its_cluster_and_its_namespace(cluster: LocalCluster, shell: Shell) -> None:
     shell("context", "add", "here", "--endpoint", cluster.endpoint, "--namespace", "team")
     shell("context", "add", "nowhere", "--endpoint", "127.0.0.1:9", "--use")

@@ -263,6 +263,7 @@ def start_worker(folder: Path, cluster: LocalCluster, seconds: float) -> subproc
     )
 
 
+@pytest.mark.slow
 def test_the_messages_of_a_killed_process_go_to_another_and_a_signal_lets_the_handler_end(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -275,6 +275,7 @@ def test_240_slow_readers_cannot_fill_the_memory(tmp_path: Path) -> None:
             attacker.end()  # raises nothing and waits for nothing: every one of them was ended
 
 
+@pytest.mark.slow
 def test_what_is_never_complete_is_ended(tmp_path: Path) -> None:
     bounds = {"preface_ms": 1_000, "request_ms": 1_000, "keepalive_ms": 1_000, "keepalive_timeout_ms": 1_000}
     with served(tmp_path, **bounds) as (port, _), Good(port).calling("what is never complete"):

@@ -71,6 +71,7 @@ def start(cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str, str]
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_message_of_a_killed_process_is_the_next_ones_and_acknowledged_ones_are_not(
     cluster: LocalCluster, start: Callable[[str, str], subprocess.Popen[str]]
 ) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from itertools import count
 
+import pytest
 from evenq_proofs.v2_requests import v2_message
 
 import evenq
@@ -50,6 +51,7 @@ class Sender:
         raise AssertionError(f"message {number} of {self._group} was not stored within {LIMIT_S} s")
 
 
+@pytest.mark.slow
 async def test_message_groups_keep_their_broker_and_their_order_while_it_restarts() -> None:
     with LocalCluster(brokers=2, rebalancer=False) as cluster:
         with evenq.Admin(endpoint=cluster.endpoint) as admin:

@@ -72,6 +72,7 @@ def stored(cluster: LocalCluster) -> list[tuple[object, ...]]:
     return read
 
 
+@pytest.mark.slow
 def test_messages_read_back_are_equal_with_and_without_the_accelerator(both: tuple[LocalCluster, LocalCluster]) -> None:
     native, plain = both
     first = stored(native)

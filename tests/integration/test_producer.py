@@ -237,6 +237,7 @@ async def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster:
     await net.close()
 
 
+@pytest.mark.slow
 async def test_a_bomb_is_refused_by_its_unpacked_size(cluster: LocalCluster) -> None:
     net = GrpcNet()
     bomb = message("checks", "bomb", zlib.compress(bytes(64 << 20)), body_encoding=v2.GZIP)

@@ -77,6 +77,7 @@ def refusal_of(producer: evenq.Producer) -> str:
     return reason
 
 
+@pytest.mark.slow
 @pytest.mark.spec("HA-2", "HA-6")
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
     """D1, D11: kill -9 of two leaders in turn under load; the third copy has it all, and each comes back in sync. No send
@@ -119,6 +120,7 @@ def test_a_producer_that_starts_while_nobody_leads_sends_once_another_copy_does(
         assert leader_of(cluster) is not leader
 
 
+@pytest.mark.slow
 def test_folders_of_groups_and_of_single_brokers_are_told_apart(tmp_path: Path) -> None:
     """A log of one broker has epoch 1, as the first epoch of a group has: their bytes must never be taken for equal."""
     small = {"STORE__SEGMENT_BYTES": "1048576"}
@@ -305,6 +307,7 @@ def test_a_broker_with_an_empty_disk_copies_all_and_may_lead(tmp_path: Path, mod
         assert set(acknowledged) | {"after the wipe"} <= set(read_all(cluster, len(acknowledged) + 1))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_replaced_while_nothing_is_sent_leaves_the_group_at_rest(tmp_path: Path) -> None:
     """The lost disk has confirmed all that there is: it must not come back in turns with the new one."""
     with group(tmp_path) as cluster:

@@ -90,6 +90,7 @@ def test_every_message_is_in_one_file_with_all_its_fields(cluster: LocalCluster,
     assert (listed["topic"], listed["queues"], listed["rows"]) == ("orders", 2, 530)
 
 
+@pytest.mark.slow
 def test_a_repeat_and_a_second_exporter_write_the_same_names(cluster: LocalCluster, tmp_path: Path) -> None:
     send(cluster.endpoint, "twice", 350, queues=3)
     words = ("table", "follow", "twice", "--to", tmp_path, *FAST, "--every", "100ms")
@@ -139,6 +140,7 @@ def test_a_wrong_name_leaves_no_folder(cluster: LocalCluster, tmp_path: Path) ->
     assert "evenq table export" in run_evenq("table", "verify", "--to", tmp_path / "t", "--offline", code=3)
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_created_again_gets_its_own_folder_and_the_old_files_stay(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_topic_that_is_created_again_gets_its_own_folder_and_the_old_files_sta
     assert evenq_json("table", "verify", "again", "--to", tmp_path, endpoint=cluster.endpoint)["clean"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_shows_no_half_file_and_the_next_run_continues(cluster: LocalCluster, tmp_path: Path) -> None:
     send(cluster.endpoint, "full", 300, queues=1, body=os.urandom(2_000))
 
@@ -264,6 +267,7 @@ def test_an_exporter_that_is_killed_at_any_moment_loses_and_repeats_nothing(
     assert verified["rows"] >= len(sender.acknowledged)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster(rebalancer=False)
 def test_a_broker_that_is_killed_while_it_is_followed(cluster: LocalCluster, tmp_path: Path) -> None:
     """One line when the failure begins, one when it ends; each message once."""

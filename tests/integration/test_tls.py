@@ -326,6 +326,7 @@ def test_the_sdk_finds_endpoint_and_tls_in_the_environment(
         evenq.Producer(endpoint="evenq://127.0.0.1:1,evenqs://127.0.0.1:2")
 
 
+@pytest.mark.slow
 def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
     with FreePorts() as ports:
         port = ports.take()

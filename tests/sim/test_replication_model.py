@@ -52,6 +52,7 @@ def test_leaders_that_hand_over_or_go_on_after_all_break_no_invariant_and_heal()
     assert sum(walk.resumed for walk in walks) > WALKS // 8
 
 
+@pytest.mark.slow
 def test_leaders_that_hand_over_because_their_disks_are_full_break_no_invariant_and_heal() -> None:
     walks = [FullDisks(seed, Rules()) for seed in range(WALKS)]
     played(walks, healed=WALKS // 16)
@@ -87,6 +88,7 @@ def test_unclean_elections_lose_what_their_copy_lacks_and_nothing_else_and_the_g
     assert all(one.healed_rounds for one in outcomes if one.seed % 4 == 0)
 
 
+@pytest.mark.slow
 def test_starts_that_cannot_read_the_record_follow_whom_they_remember_and_break_no_invariant() -> None:
     """R23: judged besides, that none of them proposes a record before it has read it."""
     walks = [Remembering(seed, Rules()) for seed in range(2 * WALKS)]

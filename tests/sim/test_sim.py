@@ -112,6 +112,7 @@ def test_seeds_from_there_on_meet_every_scene_and_every_step_of_it() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_found(plant: str) -> None:
     for seed in FOUND_BY[plant]:

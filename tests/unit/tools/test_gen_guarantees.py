@@ -45,6 +45,7 @@ def test_a_guarantee_that_nothing_proves_is_refused(guarantee: dict[str, Any], p
         page(**guarantee)
 
 
+@pytest.mark.slow
 def test_an_edited_page_is_noticed_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def test_comment_in_a_contract_changes_nothing(copy: list[str], tmp_path: Path) 
     assert gen_protos.main([*copy, "--check"]) == 0
 
 
+@pytest.mark.slow
 def test_edited_missing_and_left_over_stubs_are_noticed_and_mended(copy: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "stubs" / "apache" / "rocketmq" / "v2"
     for what in ("edited", "missing", "left over"):

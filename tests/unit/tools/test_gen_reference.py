@@ -27,6 +27,7 @@ def test_the_callers_environment_does_not_show(monkeypatch: pytest.MonkeyPatch) 
     assert gen_reference.render() == plain
 
 
+@pytest.mark.slow
 def test_edited_missing_and_left_over_pages_are_noticed_and_mended(copy: Path) -> None:
     for name, text in (("cli.md", "mine"), ("errors.md", None), ("gone.md", "old")):
         if text is None:

@@ -276,6 +276,7 @@ async def test_a_lost_synced_record_is_corruption_not_a_torn_tail(open_store, me
         await open_store(image)
 
 
+@pytest.mark.slow
 async def test_every_flipped_byte_after_a_clean_stop_is_found(open_store, message):
     disk = FaultDisk()
     opened = await open_store(disk)

@@ -95,7 +95,7 @@ async def test_more_time_for_a_simple_consumer_is_no_failure_and_a_lapse_is_one(
 
 
 async def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_unread(stage: Any) -> None:
-    retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(60_000,))
+    retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(10_000,))
     broker = await filled(stage, 1, retry=retry)
     back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
     back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
@@ -105,7 +105,7 @@ async def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_un
     shown = admin_pb2.DescribeGroupRequest(group="g")
     answer = await stage.call("/evenq.v1.Admin/DescribeGroup", shown, admin_pb2.DescribeGroupResponse)
     assert (answer.troubles.retries_waiting, answer.troubles.given_back) == (1, 1)
-    await stage.during(stage.clock.sleep_ms(61_000))
+    await stage.during(stage.clock.sleep_ms(11_000))
     assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
     topic = broker.catalog.topics.get("%RETRY%g")
     assert broker.ledger.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"

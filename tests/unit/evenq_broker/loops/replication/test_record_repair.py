@@ -99,6 +99,7 @@ async def a_group(log: MadeLog = LOG) -> AsyncIterator[Group]:
         await group.close()
 
 
+@pytest.mark.slow
 async def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() -> None:
     async with a_group() as group:
         for place in range(LOG.end):

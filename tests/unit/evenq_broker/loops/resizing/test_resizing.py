@@ -164,7 +164,7 @@ async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any
     later = service_pb2.SendMessageRequest()
     later.messages.add(body=b"x").topic.name = "later"
     later.messages[0].system_properties.message_id = "id"
-    later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
+    later.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 10
     await stage.ask("SendMessage", later, service_pb2.SendMessageResponse)
     await stage.during(drain(broker.kernel, on=True))
     assert broker.cluster.own.now().topics["t"].permission is Permission.READ
@@ -175,7 +175,7 @@ async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any
     await read(stage, 0, 3)
     await stage.until(
         lambda: left_here(broker.kernel, membership=broker.membership, lite=broker.lite).delayed == 0,
-        limit_ms=90_000,
+        limit_ms=30_000,
     )
     left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
     assert left.empty

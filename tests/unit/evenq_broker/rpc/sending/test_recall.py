@@ -98,14 +98,14 @@ async def test_a_recall_that_names_nothing_of_ours_is_a_bad_request(stage: Any, 
 async def test_delayed_messages_survive_a_restart_and_their_handles_too(stage: Any, tmp_path: Path) -> None:
     store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
     broker = await begun(stage, store=store)
-    entries = (await send(stage, 600_000, 600_000)).entries
+    entries = (await send(stage, 60_000, 60_000)).entries
     await stage.during(broker.close())
     again = await stage.broker(store=store)
     assert again.ledger.store.timers.stats.pending == 2
     assert (await recall(stage, entries[0].recall_handle)).status.code == OK
-    await stage.clock.advance(500_000)  # the restart took time, too
+    await stage.clock.advance(50_000)  # the restart took time, too
     assert again.ledger.store.timers.stats.fired == 0
-    await stage.clock.advance(100_000)
+    await stage.clock.advance(10_000)
     await stage.until(lambda: again.ledger.store.timers.stats.fired == 1)
     assert [message.system_properties.message_id for message in await receive(stage)] == ["id1"]
 
