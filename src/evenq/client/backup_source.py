@@ -24,7 +24,7 @@ class BackupSource(AsyncFace, AdminClient):
         """Yields one broker's snapshot and log; see `rpc.backup.fetch_backup`."""
         from evenq.client.rpc.backup import fetch_backup
 
-        return fetch_backup(self._calls, wish)
+        return fetch_backup(self._calls, wish, clock=self.clock)
 
     async def close(self) -> None:
         await self._context.let_go(self._calls.net)

@@ -5,16 +5,17 @@ Used by `evenq.tables`. It reads without a group; an exporter reports the ends o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
 from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.wiring import ClientContext, new_client_id
-from evenq.errors import Error, InternalError, RequestTimeout
+from evenq.errors import Error, InternalError
 from evenq.model import NO_GENERATION, QueueOffset
 from evenq.runtime.clock import Clock
+from evenq.runtime.net import frames_within
 
 if TYPE_CHECKING:
     from evenq.client.rpc.scanning import ScanCalls
@@ -59,24 +60,13 @@ class TopicSource(AsyncFace, SdkClient):
         compares checksums, so the broker does not. A queue with another uid is refused with PreconditionFailed.
         """
         frames = self._calls.scan(extent.address, extent.queue, start, end, uid=extent.uid, verifies=verifies)
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(STALL_MS / 1000):
-                        data = await anext(frames, None)
-                except TimeoutError as error:
-                    raise RequestTimeout(
-                        f"broker {extent.queue.broker_name} sent nothing of {extent.queue} for {STALL_MS} ms"
-                    ) from error
-                if data is None:
-                    return
+        sent = f"broker {extent.queue.broker_name} sent"
+        silence = f"{sent} nothing of {extent.queue}"
+        async with aclosing(frames_within(frames, stall_ms=STALL_MS, silence=silence, clock=self.clock)) as blocks:
+            async for data in blocks:
                 if not data:
-                    raise InternalError(f"broker {extent.queue.broker_name} sent an empty block of {extent.queue}")
+                    raise InternalError(f"{sent} an empty block of {extent.queue}")
                 yield data
-        finally:
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
 
     async def report(self, group: str, ends: Sequence[tuple[QueueExtent, int]]) -> None:
         """Commits offsets for a group that has no members. Tries all brokers, then raises the last error."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Protocol, cast
 
-from evenq.runtime.net import Net
+from evenq.runtime.net import Net, close_frames
 
 
 class Duplex(Protocol):
@@ -77,9 +77,7 @@ class StreamedDuplex:
         finally:
             if self._request is not None:
                 self._request.cancel()
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+            await close_frames(frames)
 
     async def _requests(self) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()

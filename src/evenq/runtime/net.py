@@ -7,8 +7,13 @@ checks the status inside each response.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
+
+from evenq.errors import RequestTimeout
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import done_within
 
 
 class Net(Protocol):
@@ -56,3 +61,37 @@ class BlockingCalls(Protocol):
     def close(self) -> None:
         """Closes all connections."""
         ...
+
+
+async def close_frames(frames: AsyncIterator[object]) -> None:
+    """Closes the iterator of a stream, if it can be closed: generators can, other iterators may not."""
+    close = getattr(frames, "aclose", None)
+    if close is not None:
+        await close()
+
+
+async def frames_within(
+    frames: AsyncIterator[bytes], *, stall_ms: int, silence: str, clock: Clock
+) -> AsyncGenerator[bytes, None]:
+    """Yields the frames of a stream, and closes it. Raises RequestTimeout with the text `silence` after `stall_ms`
+    without a frame.
+    """
+    try:
+        while True:
+            step = asyncio.ensure_future(_next(frames))
+            try:
+                if not await done_within(step, stall_ms, clock=clock):
+                    raise RequestTimeout(f"{silence} for {stall_ms} ms")
+            finally:
+                step.cancel()
+                await asyncio.wait({step})  # the stream can be closed only while no read of it is running
+            frame = step.result()
+            if frame is None:
+                return
+            yield frame
+    finally:
+        await close_frames(frames)
+
+
+async def _next(frames: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(frames, None)

@@ -43,6 +43,20 @@ def _log_mistake(task: asyncio.Future[Any]) -> None:
         log.error("%s failed after its caller was cancelled", name, exc_info=error)
 
 
+async def done_within(future: asyncio.Future[Any], timeout_ms: float, *, clock: Clock) -> bool:
+    """Waits for the future; after `timeout_ms` cancels it and returns False."""
+    if future.done():
+        return True
+    sleeper = spawn(clock.sleep_ms(timeout_ms), name="a limit")
+    try:
+        await asyncio.wait({future, sleeper}, return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
+    finally:
+        sleeper.cancel()
+        if not future.done():
+            future.cancel()
+
+
 async def forever(name: str, once: Callable[[], Awaitable[None]], *, clock: Clock, rng: random.Random) -> None:
     """Runs `once` repeatedly; after an `Error`, logs one line and waits longer each time.
 

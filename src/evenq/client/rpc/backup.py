@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.client.rpc.calls import Calls
 from evenq.client.rpc.views import view
-from evenq.errors import InternalError, RequestTimeout
+from evenq.errors import InternalError
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import frames_within
 from evenq.wire.stubs.evenq.v1 import backup_pb2 as pb
 
 METHOD: Final = "/evenq.v1.Backup/Fetch"
@@ -17,7 +19,9 @@ STALL_MS: Final = 120_000
 """Longest silence: a snapshot of a large broker takes time, and a low rate pauses between pieces."""
 
 
-async def fetch_backup(calls: Calls, wish: BackupWish) -> AsyncGenerator[BackupHead | BackupPart, None]:
+async def fetch_backup(
+    calls: Calls, wish: BackupWish, *, clock: Clock
+) -> AsyncGenerator[BackupHead | BackupPart, None]:
     """Yields the head, then the parts. Raises the broker's error, ConnectionFailed, RequestTimeout."""
     request = pb.FetchBackupRequest(
         cluster=wish.cluster,
@@ -29,24 +33,12 @@ async def fetch_backup(calls: Calls, wish: BackupWish) -> AsyncGenerator[BackupH
         end=wish.end,
     )
     frames = calls.stream(f"#{wish.broker_name}", METHOD, request.SerializeToString(), timeout_ms=None)
+    silence = f"broker {wish.broker_name} sent no part of its backup"
     headed = False
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(STALL_MS / 1000):
-                    data = await anext(frames, None)
-            except TimeoutError as error:
-                raise RequestTimeout(
-                    f"broker {wish.broker_name} sent no part of its backup for {STALL_MS} ms"
-                ) from error
-            if data is None:
-                return
+    async with aclosing(frames_within(frames, stall_ms=STALL_MS, silence=silence, clock=clock)) as pieces:
+        async for data in pieces:
             piece = pb.BackupPiece.FromString(data)
             if piece.HasField("head") is headed:
                 raise InternalError(f"broker {wish.broker_name} sends a backup whose head is not its first piece")
             headed = True
             yield view(BackupHead, piece.head) if piece.HasField("head") else BackupPart(piece.snapshot, piece.log)
-    finally:
-        close = getattr(frames, "aclose", None)
-        if close is not None:
-            await close()

@@ -12,7 +12,7 @@ from evenq.client.core.lite.events import LiteAction, LiteConnected, LiteEnded, 
 from evenq.client.rpc.receiving import RpcSimpleCalls
 from evenq.client.rpc.transport import V2
 from evenq.model import ReceivedMessage
-from evenq.runtime.net import Net
+from evenq.runtime.net import Net, close_frames
 from evenq.runtime.version import __version__
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
@@ -69,9 +69,7 @@ class RpcLiteCalls(RpcSimpleCalls):
                     opened = True
                     yield LiteConnected()
         finally:
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+            await close_frames(frames)
 
     async def bury(self, address: str, group: str, message: ReceivedMessage) -> None:
         """Moves a message to the dead-letter topic."""

@@ -19,7 +19,7 @@ from evenq.model.session_events import (
     QueueWanted,
     SettingsChanged,
 )
-from evenq.runtime.net import Net
+from evenq.runtime.net import Net, close_frames
 from evenq.runtime.version import __version__
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
@@ -44,9 +44,7 @@ class RpcConsumerCalls(Calls):
                 if event is not None:
                     yield event
         finally:
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+            await close_frames(frames)
 
     async def _encoded(self, requests: AsyncIterator[Join | Leave | None]) -> AsyncIterator[bytes]:
         async for request in requests:

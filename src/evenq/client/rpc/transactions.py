@@ -10,6 +10,7 @@ from evenq.client.rpc.messages import decode
 from evenq.client.rpc.transport import V2
 from evenq.errors import BadRequest, InternalError
 from evenq.model import MessageQueue, TransactionResolution
+from evenq.runtime.net import close_frames
 from evenq.runtime.version import __version__
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
@@ -64,9 +65,7 @@ class RpcTransactionCalls(Calls):
                     half = HalfMessage(message.topic, message.message_id, recovery.transaction_id, address)
                     yield Check(half, message)
         finally:
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+            await close_frames(frames)
 
     async def _settings(self, tellings: AsyncIterator[Iterable[str]]) -> AsyncIterator[bytes]:
         async for topics in tellings:

@@ -40,6 +40,7 @@ from typing import Any, cast
 
 from evenq.errors import Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
+from evenq.runtime.net import close_frames
 from evenq.serving.auth.calls import CALLS
 from evenq.serving.auth.names import Named, Names
 from evenq.serving.auth.users import User, UserResource, Users
@@ -481,9 +482,7 @@ class Guard:
             finally:
                 self._open.pop(task, None)
                 self._revoked.pop(task, None)
-                close = getattr(frames, "aclose", None)
-                if close is not None:
-                    await close()
+                await close_frames(frames)
 
         return checked
 

@@ -23,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from evenq.errors import BadRequest
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from evenq.runtime.net import close_frames
 from evenq.serving.fields import write_bytes
 from evenq.serving.rpc import Bidi, CallKind, Frames, PlainReader, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import DecodeError
@@ -219,9 +220,7 @@ class _Resolver:
                     else:
                         yield _renamed(each_of(frame)[0], topic)
             finally:
-                close = getattr(response, "aclose", None)
-                if close is not None:
-                    await close()
+                await close_frames(response)
 
         return frames
 
@@ -238,9 +237,7 @@ class _Resolver:
                 async for frame in responses:
                     yield self._named_for(each_of(frame)[0], names) if names.namespace else frame
             finally:
-                close = getattr(responses, "aclose", None)
-                if close is not None:
-                    await close()
+                await close_frames(responses)
 
         return frames
 

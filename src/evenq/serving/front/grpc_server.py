@@ -21,6 +21,7 @@ import grpc.aio
 
 from evenq import errors
 from evenq.runtime.clock import Clock
+from evenq.runtime.net import close_frames
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import bind, port_in_use
 from evenq.serving.failures import grpc_status, has_status, known_error, overload
@@ -251,9 +252,7 @@ async def _pump(frames: AsyncIterator[Frames], write: Callable[[bytes], Awaitabl
                 await write(one)
     except BaseException:
         # A cancelled write leaves the generator where it yielded: its cleanup must not wait for the collector.
-        close = getattr(frames, "aclose", None)
-        if close is not None:
-            await close()
+        await close_frames(frames)
         raise
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from evenq.runtime.net import close_frames
 from evenq.serving.http2.addresses import Address
 from evenq.serving.http2.backpressure import Backpressure
 from evenq.serving.http2.deadlines import Deadlines
@@ -333,9 +334,7 @@ class Call(EagerTask):
                     await self._wait_for_room()
         except BaseException:
             # A cancelled write leaves the generator where it yielded: its cleanup must not wait for the collector.
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+            await close_frames(frames)
             raise
 
     def _write(self, message: bytes, more: bytes = b"") -> bool:

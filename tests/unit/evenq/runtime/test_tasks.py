@@ -13,7 +13,7 @@ import pytest
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import FakeClock
-from evenq.runtime.tasks import forever, let_threads_run, outlasting, spawn
+from evenq.runtime.tasks import done_within, forever, let_threads_run, outlasting, spawn
 
 
 async def test_each_failure_waits_longer_and_a_success_starts_over():
@@ -140,3 +140,12 @@ def test_a_thread_that_waits_gets_the_interpreter(nobody_is_made_to_stop: None) 
         rests += 1
         assert rests < 100_000, "it never runs"
     thread.join()
+
+
+async def test_what_is_not_done_within_the_limit_is_cancelled() -> None:
+    clock = FakeClock()
+    never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(done_within(never, 50, clock=clock))
+    await clock.advance(50)
+    assert await waiting is False
+    assert never.cancelled()

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from evenq.errors import ConnectionFailed, Error
 from evenq.model import Generation
 from evenq.runtime.backoff import Backoff
+from evenq.runtime.net import close_frames
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.assignment.leader_search import LeaderSearch
 from evenq_broker.core.assignment.local import Answer
@@ -157,9 +158,7 @@ class RebalancerLink:
         finally:
             # gRPC may still request reports from the generator: the number marks its stream as ended.
             self._turn += 1
-            close = getattr(stream, "aclose", None)  # generators have it, plain iterators do not
-            if close is not None:
-                await close()
+            await close_frames(stream)
         raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
 
     def _leader_found(self, leader: str) -> None:

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 
 from evenq.errors import NotFound, RequestTimeout, TooManyRequests
+from evenq.runtime.tasks import done_within
 from evenq_broker.core.clients.client_table import ClientTable
 from evenq_broker.loops.clients.streams import Streams, TelemetryStream
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.telemetry import TelemetryCommand, nonce_of
 from evenq_broker.runtime import Runtime
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import done_within
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER, split_addresses
 from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 from evenq_broker.loops.cluster.known_brokers import BrokerMemory, OwnView
 from evenq_broker.loops.cluster.peers import Peers
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.state.signals import Signal, done_within
+from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.cluster import (
     RouteNews,
     heartbeat,

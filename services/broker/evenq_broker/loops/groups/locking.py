@@ -16,6 +16,7 @@ from itertools import starmap
 
 from evenq.errors import ConnectionFailed, PreconditionFailed
 from evenq.model import NO_GENERATION, Generation, MessageQueue
+from evenq.runtime.tasks import done_within
 from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import Grant
 from evenq_broker.core.groups.membership import GroupTables
@@ -24,7 +25,7 @@ from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress import counting as deliveries
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.state.signals import Signal, done_within
+from evenq_broker.loops.state.signals import Signal
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ import logging
 from evenq.allocation import by_name
 from evenq.errors import BadRequest, Error
 from evenq.model import StartFrom
+from evenq.runtime.tasks import done_within
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unconfirmed_changes import UnconfirmedChanges
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.peers import PeerSettings, ask_settings, page_of, settings_page
 
 log = logging.getLogger(__name__)

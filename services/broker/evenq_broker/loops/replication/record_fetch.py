@@ -10,8 +10,7 @@ from contextlib import aclosing
 
 from evenq.errors import BadRequest
 from evenq.runtime.clock import Clock
-from evenq.runtime.net import Net
-from evenq_broker.loops.replication.snapshot_fetch import peer_stream
+from evenq.runtime.net import Net, frames_within
 from evenq_broker.loops.wire.records import WantedRecords, ask_records, data_of
 from evenq_broker.loops.wire.replication import LinkOpening
 
@@ -26,10 +25,9 @@ async def fetch_records(net: Net, address: str, who: LinkOpening, wanted: Wanted
     committed), TooManyRequests, ConnectionFailed, RequestTimeout.
     """
     size, parts, came = wanted.end - wanted.start, [], 0
-    messages = peer_stream(
-        net, address, METHOD, ask_records(who, wanted), stall_ms=STALL_MS, of="the records", clock=clock
-    )
-    async with aclosing(messages):
+    silence = f"{address} sent nothing of the records"
+    frames = net.stream(address, METHOD, ask_records(who, wanted), timeout_ms=None)
+    async with aclosing(frames_within(frames, stall_ms=STALL_MS, silence=silence, clock=clock)) as messages:
         async for message in messages:
             data = data_of(message)
             came += len(data)

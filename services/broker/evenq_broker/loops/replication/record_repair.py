@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from evenq.errors import BadRequest, Error, HaNotAvailable, NotFound, StoreCorrupted, StorePoisoned
 from evenq.runtime.clock import Clock
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import done_within, spawn
 from evenq.store.copies import epoch_file
 from evenq.store.copies.copy_repair import end_of_file, rewrite_unopened
 from evenq.store.io.disk import Disk
@@ -33,7 +33,6 @@ from evenq.store.log.log_damage import DamagedPart, LogScan
 from evenq.store.log.record import HEADER_BYTES
 from evenq.store.log.segment import path_of, segment_of
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import RECORDS_BYTES_MAX
 

@@ -8,17 +8,15 @@ The owner of a replica calls it; `rpc.replication` is the other side.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from crc32c import crc32c
 
-from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed
 from evenq.runtime.clock import Clock
-from evenq.runtime.net import Net
+from evenq.runtime.net import Net, frames_within
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSink, listing_fault
-from evenq_broker.loops.state.signals import done_within
 from evenq_broker.loops.wire.records import ReceivedPiece, ask_snapshot, piece_of
 from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, LinkOpening, MalformedMessage
 
@@ -91,8 +89,9 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: 
 
 async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[ReceivedPiece, None]:
     """Yields the decoded stream. Raises SnapshotRefused."""
-    messages = peer_stream(net, address, METHOD, request, stall_ms=STALL_MS, of="its snapshot", clock=clock)
-    async with aclosing(messages):
+    silence = f"{address} sent nothing of its snapshot"
+    frames = net.stream(address, METHOD, request, timeout_ms=None)
+    async with aclosing(frames_within(frames, stall_ms=STALL_MS, silence=silence, clock=clock)) as messages:
         async for message in messages:
             yield _decoded(message, address)
 
@@ -102,31 +101,3 @@ def _decoded(data: bytes, address: str) -> ReceivedPiece:
         return piece_of(data)
     except MalformedMessage as error:
         raise SnapshotRefused(f"{address} sends {error.message}") from error
-
-
-async def peer_stream(
-    net: Net, address: str, method: str, request: bytes, *, stall_ms: int, of: str, clock: Clock
-) -> AsyncGenerator[bytes, None]:
-    """Yields its encoded messages. Raises errors of the call, and RequestTimeout after `stall_ms` of silence."""
-    messages = net.stream(address, method, request, timeout_ms=None)
-    try:
-        while True:
-            step = asyncio.ensure_future(_next(messages))
-            try:
-                if not await done_within(step, stall_ms, clock=clock):
-                    raise RequestTimeout(f"{address} sent nothing of {of} for {stall_ms} ms")
-            finally:
-                step.cancel()
-                await asyncio.wait({step})  # the stream can be closed only while no read of it is running
-            message = step.result()
-            if message is None:
-                return
-            yield message
-    finally:
-        close = getattr(messages, "aclose", None)
-        if close is not None:
-            await close()
-
-
-async def _next(messages: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(messages, None)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evenq.errors import Error, StoreCorrupted
 from evenq.model import MessageType
 from evenq.model.names import is_system_topic
-from evenq.runtime.tasks import outlasting, spawn
+from evenq.runtime.tasks import done_within, outlasting, spawn
 from evenq.store import Append, Kept, RecordBlock, StoredTimer, TimerAppend
 from evenq.store.log.record import HEADER_BYTES
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
@@ -29,7 +29,6 @@ from evenq_broker.core.state.keys import message_id_of
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.state.signals import done_within
 
 if TYPE_CHECKING:
     from evenq.model import TopicConfig

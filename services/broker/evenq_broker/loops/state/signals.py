@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any
 
 from evenq.runtime.clock import Clock
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import done_within
 
 
 class Signal:
@@ -38,20 +37,6 @@ class Signal:
             return True
         await done_within(asyncio.ensure_future(event.wait()), timeout_ms, clock=clock)
         return self.count > seen
-
-
-async def done_within(future: asyncio.Future[Any], timeout_ms: float, *, clock: Clock) -> bool:
-    """Waits for the future; after `timeout_ms` cancels it and returns False."""
-    if future.done():
-        return True
-    sleeper = spawn(clock.sleep_ms(timeout_ms), name="a limit")
-    try:
-        await asyncio.wait({future, sleeper}, return_when=asyncio.FIRST_COMPLETED)
-        return future.done()
-    finally:
-        sleeper.cancel()
-        if not future.done():
-            future.cancel()
 
 
 class Changes:

@@ -30,6 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from evenq.errors import ConnectionFailed, Error, TooManyRequests
+from evenq.runtime.net import close_frames
 from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.addresses import BROKER_HEADER
@@ -132,9 +133,7 @@ class _Director:
             except Error as error:
                 raise (refused or [error])[0] from error
             finally:
-                close = getattr(frames, "aclose", None)
-                if close is not None:
-                    await close()
+                await close_frames(frames)
 
     @contextmanager
     def _one_more(self, name: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenq_broker.loops.state.signals import Changes, Signal, done_within
+from evenq_broker.loops.state.signals import Changes, Signal
 
 from evenq.runtime.clock import FakeClock
 
@@ -31,15 +31,6 @@ async def test_without_a_change_the_limit_ends_the_wait() -> None:
     assert not waiting.done()
     await clock.advance(1)
     assert await waiting is False
-
-
-async def test_what_is_not_done_within_the_limit_is_cancelled() -> None:
-    clock = FakeClock()
-    never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(done_within(never, 50, clock=clock))
-    await clock.advance(50)
-    assert await waiting is False
-    assert never.cancelled()
 
 
 def test_listeners_hear_of_facts_in_the_order_they_came_in() -> None:
