@@ -120,9 +120,7 @@ class MessageStore(LeaderSide, BackupSide):
         self._flusher.log_start = recovery.log_start
         self._cleaner = self._made_cleaner(topic_retention_ms, tables)
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
-        self._appender.submit, self._appender.writes_here = self._writer.submit, self._writer.writes_here
-        self._appender.write_here = self._writer.write_here
-        self._appender.on_growth = self._flusher.grown
+        self._appender.writer, self._appender.on_growth = self._writer, self._flusher.grown
         self._state.stats.recovered_records = recovery.records
         self._state.stats.recovered_cut_bytes = recovery.cut_bytes
         self.opened_ms = recovery.last_message_ms

@@ -32,7 +32,7 @@ from evenq.store.log.options import FlushMode, StoreOptions
 from evenq.store.log.packer import Packer
 from evenq.store.log.recent_groups import RecentGroups
 from evenq.store.log.record import HEADER_BYTES
-from evenq.store.log.writer import WriteBatch
+from evenq.store.log.writer import WriteBatch, Writer
 
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
 GATHER_MS = 5  # nor does one that has waited for this long: under load a turn takes milliseconds (decision 57)
@@ -68,10 +68,10 @@ class Appender:
         self._now_ms = clock.now_ms
         self._monotonic_ms = clock.monotonic_ms
         self._loop = asyncio.get_running_loop()
-        self.submit: Callable[[WriteBatch], None] = lambda _: None
-        self.writes_here: Callable[[WriteBatch], bool] = lambda _: False
-        self.write_here: Callable[[WriteBatch], None] = lambda _: None
-        """The writer's: `submit` reports in a later step, `write_here` usually before it returns."""
+        self.writer: Writer
+        """Set by the owner, because the writer reports to `complete`: `submit` does that in a later step, `write_here`
+        usually before it returns.
+        """
         self.on_growth: Callable[[], None] = lambda: None
         """Called after each batch that was written or became safe; the flusher's."""
         self.on_dispatched: OnDispatched | None = None
@@ -212,7 +212,7 @@ class Appender:
             self._loop.call_soon(self._kick)
             return
         due = batch is not None and self._busy is None and self._state.failure is None
-        here = due and may_write and batch is not None and self.writes_here(batch)
+        here = due and may_write and batch is not None and self.writer.writes_here(batch)
         if (
             self._turns < self._gather_turns
             and self._busy is None
@@ -231,9 +231,9 @@ class Appender:
             self._announced = 0
             passing("append.handing_over")
             if here:
-                self.write_here(batch)
+                self.writer.write_here(batch)
             else:
-                self.submit(batch)
+                self.writer.submit(batch)
             passing("append.handed_over")
 
     def _is_being_taken(self, batch: WriteBatch) -> bool:

@@ -183,7 +183,7 @@ async def test_appends_of_one_turn_share_one_write_and_one_sync(open_store, mess
 
 async def test_in_async_mode_appends_of_neighbouring_turns_share_one_write_of_the_thread(open_store, message, tmp_path):
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
-    opened.store._appender.writes_here = lambda _: False
+    opened.store._appender.writer.writes_here = lambda _: False
     before = opened.store.stats.batches
     futures = []
     for _ in range(8):
@@ -383,10 +383,10 @@ async def test_a_block_that_finds_the_disk_full_was_never_there(open_store, mess
         system_bytes=[0, 0],
     )  # fmt: skip
     appender, taken = store._appender, asyncio.get_running_loop().create_future()
-    submit, appender.submit = appender.submit, taken.set_result
+    submit, appender.writer.submit = appender.writer.submit, taken.set_result
     refused = store.append((), state=b"s", blocks=[block])
     batch = await taken
-    appender.submit = submit
+    appender.writer.submit = submit
     appender.complete(batch, StoreFull("the disk was full"))
     store._state.set_full(None)
     with pytest.raises(StoreFull, match="the disk was full"):

@@ -73,11 +73,11 @@ async def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store
 async def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once(open_store, message):
     async with a_store(open_store) as store:
         appender, taken = store._appender, asyncio.get_running_loop().create_future()
-        submit, appender.submit = appender.submit, taken.set_result
+        submit, appender.writer.submit = appender.writer.submit, taken.set_result
         refused = store.append([message()])
         settled = asyncio.ensure_future(appender.settled())
         batch = await taken
-        appender.submit = submit
+        appender.writer.submit = submit
         appender.complete(batch, StoreFull("the disk was full"))
         store._state.set_full(None)
         for waiting in (settled, refused):
@@ -115,8 +115,8 @@ async def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(
     """Under a crowd a turn is milliseconds, and a sender that is alone would wait for sixteen of them."""
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
     appender, handed_over = opened.store._appender, []
-    appender.writes_here = lambda _: False
-    submit, appender.submit = appender.submit, lambda batch: handed_over.append(batch) or submit(batch)
+    appender.writer.writes_here = lambda _: False
+    submit, appender.writer.submit = appender.writer.submit, lambda batch: handed_over.append(batch) or submit(batch)
     try:
         future, passed = opened.store.append([message()]), 0
         while not handed_over:
@@ -136,7 +136,7 @@ async def test_a_lone_send_with_asynchronous_flush_takes_one_turn_and_wakes_no_t
     try:
         await store.append([message(b"the file exists after this")])
         loop.call_soon_threadsafe = lambda *of, **more: hops.append(of) or wake_ups(*of, **more)
-        store._appender.submit = hops.append
+        store._appender.writer.submit = hops.append
         for number in range(3):
             sent = store.append([message(b"%d" % number)])
             await asyncio.sleep(0)
@@ -160,7 +160,7 @@ async def contents_of(open_store, where):
 async def test_order_holds_when_groups_go_to_the_loop_and_the_thread_by_turns(open_store, message, tmp_path):
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
     store, chance, here = opened.store, random.Random(5), []
-    writes_here = store._appender.writes_here
+    writes_here = store._appender.writer.writes_here
 
     def by_chance(batch):
         if not writes_here(batch) or random.Random(batch.start).random() < 0.5:
@@ -168,7 +168,7 @@ async def test_order_holds_when_groups_go_to_the_loop_and_the_thread_by_turns(op
         here.append(batch)
         return True
 
-    store._appender.writes_here = by_chance
+    store._appender.writer.writes_here = by_chance
     answered, sent, futures = [], [], []
     for number in range(400):
         head = b"%d" % number
@@ -197,19 +197,19 @@ async def test_a_group_behind_one_that_is_answered_is_answered_after_it(open_sto
     """A message may be appended while a group is completed; written then and there, it would be answered first."""
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
     store, answered = opened.store, []
-    appender, submit = store._appender, store._appender.submit
-    writes_here, appender.writes_here = appender.writes_here, lambda _: False
+    appender, submit = store._appender, store._appender.writer.submit
+    writes_here, appender.writer.writes_here = appender.writer.writes_here, lambda _: False
     second = None
 
     def submitted(batch):
         nonlocal second
         submit(batch)
-        appender.writes_here = writes_here
+        appender.writer.writes_here = writes_here
         if second is None:
             second = store.append([message(b"second")])
             second.add_done_callback(lambda _: answered.append("second"))
 
-    appender.submit = submitted
+    appender.writer.submit = submitted
     try:
         first = store.append([message(b"first")])
         first.add_done_callback(lambda _: answered.append("first"))
@@ -242,8 +242,8 @@ async def test_a_failed_write_on_the_loop_stops_the_store_as_one_on_the_thread(o
 async def test_a_group_goes_to_the_thread_while_the_flush_thread_works(open_store, message, tmp_path):
     opened = await open_store(tmp_path, flush=FlushMode.ASYNC, segment_bytes=1 << 20)
     store, may_end, submitted = opened.store, threading.Event(), []
-    submit = store._appender.submit
-    store._appender.submit = lambda batch: submitted.append(batch) or submit(batch)
+    submit = store._appender.writer.submit
+    store._appender.writer.submit = lambda batch: submitted.append(batch) or submit(batch)
     try:
         await store.append([message()])
         submitted.clear()
