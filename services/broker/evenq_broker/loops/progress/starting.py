@@ -30,6 +30,7 @@ from evenq_broker.core.delivery.progress import READY
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Op
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.cluster import begun_question, begun_since
@@ -52,6 +53,27 @@ def is_young(ledger: Ledger, topic_id: int, queue_id: int) -> bool:
     return ledger.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
 
 
+def reads_all(
+    catalog: Catalog,
+    group: GroupConfig,
+    topic: TopicConfig,
+    policy: StartPolicy = AS_CONFIGURED,
+    *,
+    membership: GroupTables,
+) -> bool:
+    """True if the group begins at the first message. Dead letters are always read from the first one."""
+    start_from = policy.start_from or group.start_from
+    if start_from == StartFrom.FIRST or (start_from == StartFrom.TIMESTAMP and policy.timestamp_ms <= 0):
+        return True
+    if topic.name.startswith((DLQ_PREFIX, RETRY_PREFIX)) or catalog.awaits(group, topic.name):
+        return True
+    # A member that subscribed before the topic existed: all its messages came after the member.
+    made_ms = catalog.made_ms.get(topic.name)
+    return made_ms is not None and any(
+        member.joined_ms <= made_ms and member.reads(topic.name) for member in membership.members.members(group.name)
+    )
+
+
 class GroupStarts:
     """The starts of all groups at one broker."""
 
@@ -69,7 +91,7 @@ class GroupStarts:
         """
         known = self._known(group, topic)
         offsets: Mapping[int, int] = {}
-        if not any(known) and not self._reads_all(group, topic, policy):
+        if not any(known) and not reads_all(self._catalog, group, topic, policy, membership=self._membership):
             offsets = await self._by_policy(group, topic, policy)
             if not self._exist(group, topic):
                 return
@@ -104,7 +126,7 @@ class GroupStarts:
             queue = ledger.progress.queue(group.group_id, topic.topic_id, queue_id)
             low, high = ledger.store.queue_range(topic.topic_id, queue_id)
             if queue is None:
-                if high > low and self._reads_all(group, topic, AS_CONFIGURED):
+                if high > low and reads_all(self._catalog, group, topic, membership=self._membership):
                     return True
                 continue
             if max(queue.next, low) < high and not queue.reading and ledger.progress.room(queue) > 0:
@@ -135,23 +157,6 @@ class GroupStarts:
             if op is not None:
                 ops.append(op)
         return self._ledger.journal.record(*ops)
-
-    def _reads_all(self, group: GroupConfig, topic: TopicConfig, policy: StartPolicy) -> bool:
-        """True for a start at the first message. Dead letters are always read from the first one."""
-        start_from = policy.start_from or group.start_from
-        if start_from == StartFrom.FIRST or (start_from == StartFrom.TIMESTAMP and policy.timestamp_ms <= 0):
-            return True
-        if topic.name.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-            return True
-        return self._waited(group, topic) or self._catalog.awaits(group, topic.name)
-
-    def _waited(self, group: GroupConfig, topic: TopicConfig) -> bool:
-        """True if a member subscribed to the topic before it existed: all its messages came after the member."""
-        made_ms = self._catalog.made_ms.get(topic.name)
-        members = self._membership.members
-        return made_ms is not None and any(
-            member.joined_ms <= made_ms and member.reads(topic.name) for member in members.members(group.name)
-        )
 
     async def _by_policy(self, group: GroupConfig, topic: TopicConfig, policy: StartPolicy) -> dict[int, int]:
         store, topic_id = self._ledger.store, topic.topic_id

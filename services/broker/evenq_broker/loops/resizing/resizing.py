@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evenq.errors import BadRequest, IllegalTopic, TopicNotFound
-from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
+from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, TopicConfig
 from evenq.model.names import DLQ_PREFIX, is_system_topic
 from evenq_broker.core.cluster.unfinished import Hidden, Left, Unfinished
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import DrainPut, TopicPut
 from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.progress.starting import reads_all
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
@@ -115,7 +116,8 @@ def unfinished(
 
 
 def _hidden(kernel: Kernel, topic: TopicConfig, queue_ids: Sequence[int], *, membership: GroupTables) -> Hidden:
-    groups = _readers(kernel.catalog, topic, kernel.ledger.progress.groups_of(topic.topic_id), membership=membership)
+    begun = kernel.ledger.progress.groups_of(topic.topic_id)
+    groups = _readers(kernel.catalog, topic, begun, membership=membership, beginning=True)
     stored = sum(_size(kernel.ledger, topic, queue_id) for queue_id in queue_ids)
     left = tuple(unfinished(kernel, topic, queue_ids, groups, membership=membership))
     return Hidden(left, 0 if groups else stored, stored)
@@ -142,7 +144,8 @@ def left_here(kernel: Kernel, *, membership: GroupTables, lite: Lites) -> Left:
     for queue in kernel.ledger.progress.queues():
         begun.setdefault(queue.topic_id, set()).add(queue.group_id)
     for topic in kernel.catalog.topics.all():
-        groups = _readers(kernel.catalog, topic, sorted(begun.get(topic.topic_id, ())), membership=membership)
+        ids = begun.get(topic.topic_id, ())
+        groups = _readers(kernel.catalog, topic, ids, membership=membership, beginning=True)
         stored = sum(_size(kernel.ledger, topic, queue_id) for queue_id in range(topic.queues_ever))
         if topic.name.startswith(DLQ_PREFIX):
             dead_letters += stored
@@ -164,12 +167,21 @@ def _unfinished_lite(
             yield Unfinished(queue, group.name, lag, inflight)
 
 
-def _readers(catalog: Catalog, topic: TopicConfig, ids: Iterable[int], *, membership: GroupTables) -> list[GroupConfig]:
+def _readers(
+    catalog: Catalog, topic: TopicConfig, ids: Iterable[int], *, membership: GroupTables, beginning: bool = False
+) -> list[GroupConfig]:
+    """Returns the groups that read the topic here: those of `ids`, those that read a deleted topic of this name, and
+    those with members that will begin at the first message. `beginning`: those with members in any case. They are
+    about to begin, and where is not known here: a group that has begun at another broker misses nothing since then.
+    """
+    ids = {*ids, *catalog.awaiting(topic.name)}
     readers = {group.name: group for one in ids if (group := catalog.groups.by_id(one)) is not None}
     for name in membership.members.groups():
         group = catalog.groups.get(name)
-        if group is not None and group.start_from is StartFrom.FIRST and membership.members.readers(name, topic.name):
-            readers.setdefault(name, group)
+        if group is None or name in readers or not membership.members.readers(name, topic.name):
+            continue
+        if beginning or reads_all(catalog, group, topic, membership=membership):
+            readers[name] = group
     return [readers[name] for name in sorted(readers)]
 
 

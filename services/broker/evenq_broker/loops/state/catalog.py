@@ -235,6 +235,10 @@ class Catalog:
         """True if the group read a topic of this name that was deleted HERE."""
         return (group.group_id, topic) in self._awaited
 
+    def awaiting(self, topic: str) -> list[int]:
+        """Returns the ids of such groups."""
+        return [group_id for group_id, name in self._awaited if name == topic]
+
     def default_queues(self, message_type: MessageType) -> int:
         """Returns the queues per broker of a topic of this type that is made without a number."""
         if message_type is MessageType.LITE:
