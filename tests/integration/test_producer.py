@@ -5,7 +5,6 @@ test each, and what our own SDK adds: packed bodies, requests and replies.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import zlib
 from collections.abc import Coroutine, Sequence
 from pathlib import Path

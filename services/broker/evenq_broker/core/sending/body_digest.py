@@ -100,7 +100,7 @@ def body_of(head: bytes) -> bytes:
 
 
 def for_node(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """Returns the messages as a client of Node.js accepts them: MD5 behind a CRC32. In protobuf the later field wins."""
+    """Returns the messages as a client of Node.js accepts them: MD5 behind a CRC32, because the later field wins."""
     return [_with_md5(message) if CRC32_HEAD in message.system else message for message in messages]
 
 

@@ -290,9 +290,7 @@ class PlainSends:
         mark = b"%08X" % (crc := crc32(data[body:end]))
         digest = md5_field(data[body:end]) if crc < self._crc_min else CRC32_HEAD + mark
         head = left_out + data[start:head_end] + data[body_field:end]
-        send.entries.append(
-            Append(0, queue_id, tag, born_ms, head, data[system_at:body_field] + digest + self._end)
-        )
+        send.entries.append(Append(0, queue_id, tag, born_ms, head, data[system_at:body_field] + digest + self._end))
         send.message_ids.append(message_id)
         send.keys.append(message_id + mark)
         return _learned(data, start, head_end, system_at, usual, body_field, born_ms) if learn else _NO_SHAPE
