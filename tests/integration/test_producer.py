@@ -216,7 +216,7 @@ async def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_succ
 
 @pytest.mark.parametrize("method", ["zlib", "lz4", "zstd"])
 async def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster: LocalCluster, method: str) -> None:
-    topic, body = f"packed-{method}", b"all work and no play " * 2_000
+    topic, body = f"packed-{method}", b"all work and no play " * 2_001
     options = evenq.ProducerOptions(compression=method)
     with evenq.Producer(endpoint=cluster.endpoint, options=options) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
