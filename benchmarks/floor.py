@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
+import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -49,8 +49,7 @@ def received_message(body_bytes: int) -> bytes:
     message = definition_pb2.Message(topic=definition_pb2.Resource(name="bench"), body=body)
     system = message.system_properties
     system.message_id, system.receipt_handle = MESSAGE_ID, HANDLE
-    system.body_digest.type = definition_pb2.MD5
-    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.type, system.body_digest.checksum = definition_pb2.CRC32, f"{zlib.crc32(body):08X}"
     system.body_encoding, system.message_type = definition_pb2.IDENTITY, definition_pb2.NORMAL
     system.born_host, system.store_host = "localhost", "127.0.0.1:8081"
     system.queue_id, system.queue_offset, system.delivery_attempt = 1, 1_000_000, 1

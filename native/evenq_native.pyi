@@ -7,7 +7,7 @@ __version__: str  # of evenq, to which it belongs
 @final
 class PlainReader:
     # `append` makes an entry for the store of (0, queue id, tag hash, born ms, head, system). `tag_hash_of` returns 0
-    # for a tag that no message may have. Raises ValueError for an unknown digest or too many digits.
+    # for a tag that no message may have. `crc32_head` and `md5_head` stand in front of the digits of a digest.
     def __new__(
         cls,
         *,
@@ -19,14 +19,16 @@ class PlainReader:
         properties_bytes_max: int,
         keys_max: int,
         reserved_properties: Sequence[str],
-        digest: str,
-        digest_head: bytes,
+        crc32_head: bytes,
+        md5_head: bytes,
         system_end: bytes,
-        key_digits: int,
     ) -> PlainReader: ...
 
-    # Returns topic, entries, message ids and keys of a SendMessageRequest; None: it is not plain.
-    def read(self, request: bytes) -> tuple[str, list[Any], list[bytes], list[bytes]] | None: ...
+    # Returns topic, entries, message ids and keys of a SendMessageRequest; None: it is not plain. The digest of a body
+    # whose CRC32 is below `crc_min` is MD5.
+    def read(self, request: bytes, crc_min: int) -> tuple[str, list[Any], list[bytes], list[bytes]] | None: ...
 
     # Returns topic, queue id, entries, message ids and keys of a PublishRequest; None: it is not plain.
-    def read_block(self, request: bytes) -> tuple[str, int, list[Any], list[bytes], list[bytes]] | None: ...
+    def read_block(
+        self, request: bytes, crc_min: int
+    ) -> tuple[str, int, list[Any], list[bytes], list[bytes]] | None: ...

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.clock import SystemClock
+from evenq.serving.rpc import RpcContext
 from evenq.store import Append
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import staging_pb2
@@ -44,6 +45,7 @@ GOAL_US = 10.0
 TOPIC = "written"
 HEAD_BYTES, SYSTEM_BYTES = 1_080, 145  # of one such row as a message
 FILLING = "abcdefghijklmnopqrstuvwxyz012345" * 32
+CONTEXT = RpcContext("", [], "127.0.0.1:1", None)
 PHASES = ("staged", "published", "floor")
 
 
@@ -87,7 +89,8 @@ class Rounds:
             self._queries += 1
             query, token = f"query-{self._queries}", random.randbytes(16)
             await self._calls.begin(
-                staging_pb2.BeginRequest(query_id=query, topics=[TOPIC], coordinator="bench").SerializeToString(), None
+                staging_pb2.BeginRequest(query_id=query, topics=[TOPIC], coordinator="bench").SerializeToString(),
+                CONTEXT,
             )
             requests = [
                 staging_pb2.StageRequest(
@@ -124,7 +127,7 @@ class Rounds:
 
         async def writer() -> None:
             for request in left:
-                response = staging_pb2.StageResponse.FromString(await self._calls.stage(request, None))
+                response = staging_pb2.StageResponse.FromString(await self._calls.stage(request, CONTEXT))
                 assert response.status.code == 20_000, response.status
 
         async with asyncio.TaskGroup() as group:
@@ -132,7 +135,7 @@ class Rounds:
                 group.create_task(writer())
 
     async def _decide(self, request: bytes) -> None:
-        await self._calls.decide(request, None)
+        await self._calls.decide(request, CONTEXT)
         broker = self._app.broker
         store = broker.ledger.store
         while len(broker.staging.table) or store.stats.waiting:  # a busy disk: the answer waits 20 s at most

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
@@ -50,10 +49,9 @@ impl Texts for PythonTexts<'_, '_> {
 #[pyclass(frozen, module = "evenq_native")]
 struct PlainReader {
     limits: Limits,
-    digest: BodyDigest,
-    digest_head: Vec<u8>,
+    crc32_head: Vec<u8>,
+    md5_head: Vec<u8>,
     system_end: Vec<u8>,
-    key_digits: usize,
     broker_name: String,
     tag_hash_of: Py<PyAny>,
     append: Py<PyAny>,
@@ -66,7 +64,7 @@ impl PlainReader {
     #[new]
     #[pyo3(signature = (
         *, append, tag_hash_of, broker_name, body_bytes_max, properties_max, properties_bytes_max, keys_max,
-        reserved_properties, digest, digest_head, system_end, key_digits,
+        reserved_properties, crc32_head, md5_head, system_end,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a constructor")]
     fn new(
@@ -78,43 +76,43 @@ impl PlainReader {
         properties_bytes_max: usize,
         keys_max: usize,
         reserved_properties: Vec<String>,
-        digest: &str,
-        digest_head: Vec<u8>,
+        crc32_head: Vec<u8>,
+        md5_head: Vec<u8>,
         system_end: Vec<u8>,
-        key_digits: usize,
-    ) -> PyResult<Self> {
-        let Some(body_digest) = BodyDigest::named(digest) else {
-            return Err(PyValueError::new_err(format!("digest is {digest:?}; this module has MD5")));
-        };
-        if key_digits > body_digest.digits() {
-            return Err(PyValueError::new_err(format!(
-                "key_digits is {key_digits}; {digest} has {} digits",
-                body_digest.digits()
-            )));
-        }
+    ) -> Self {
         let reserved: HashSet<Vec<u8>> = reserved_properties.into_iter().map(String::into_bytes).collect();
         let limits = Limits { body_bytes_max, properties_max, properties_bytes_max, keys_max, reserved };
-        Ok(Self { limits, digest: body_digest, digest_head, system_end, key_digits, broker_name, tag_hash_of, append })
+        Self { limits, crc32_head, md5_head, system_end, broker_name, tag_hash_of, append }
     }
 
     /// Reads a SendMessageRequest. Returns the topic, entries for the store, message ids and keys of the window of
-    /// duplicates, or None if it is not plain.
-    fn read<'py>(&self, py: Python<'py>, request: &Bound<'py, PyBytes>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    /// duplicates, or None if it is not plain. The digest of a body whose CRC32 is below `crc_min` is MD5.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyBytes>,
+        crc_min: u64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let data = request.as_bytes();
         let Some(send) = self.parsed(py, |texts| read_send(data, &self.limits, texts))? else {
             return Ok(None);
         };
-        let (entries, ids, keys) = self.columns(py, data.len(), &send.messages, b"")?;
+        let (entries, ids, keys) = self.columns(py, data.len(), crc_min, &send.messages, b"")?;
         Ok(Some((send.topic, entries, ids, keys).into_pyobject(py)?))
     }
 
     /// Reads a PublishRequest. Returns topic, queue (-1: any), entries, message ids and keys, or None likewise.
-    fn read_block<'py>(&self, py: Python<'py>, request: &Bound<'py, PyBytes>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    fn read_block<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyBytes>,
+        crc_min: u64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let data = request.as_bytes();
         let Some(block) = self.parsed(py, |texts| read_block(data, &self.broker_name, &self.limits, texts))? else {
             return Ok(None);
         };
-        let (entries, ids, keys) = self.columns(py, data.len(), &block.messages, &block.left_out)?;
+        let (entries, ids, keys) = self.columns(py, data.len(), crc_min, &block.messages, &block.left_out)?;
         Ok(Some((block.topic, block.queue_id, entries, ids, keys).into_pyobject(py)?))
     }
 }
@@ -136,20 +134,24 @@ impl PlainReader {
         &self,
         py: Python<'py>,
         request_bytes: usize,
+        crc_min: u64,
         messages: &[Message<'_>],
         left_out: &[u8],
     ) -> PyResult<Columns<'py>> {
-        let all = || messages.iter().map(|message| self.digest.of(message.body)).collect::<Vec<_>>();
+        let all = || messages.iter().map(|message| BodyDigest::of(message.body, crc_min)).collect::<Vec<_>>();
         let digests = if request_bytes < DETACHED_BYTES { all() } else { py.detach(all) };
         let (entries, ids, keys) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
         let append = self.append.bind(py);
         for (message, digest) in messages.iter().zip(&digests) {
             let head = joined(py, &[left_out, message.head, message.body_field])?;
-            let digits = &digest[..self.digest.digits()];
-            let system = joined(py, &[message.system, &self.digest_head, digits, &self.system_end])?;
+            let (digest_head, digits) = match &digest.md5 {
+                Some(md5) => (&self.md5_head, md5.as_slice()),
+                None => (&self.crc32_head, digest.mark.as_slice()),
+            };
+            let system = joined(py, &[message.system, digest_head, digits, &self.system_end])?;
             entries.append(append.call1((0, message.queue_id, message.tag_hash, message.born_ms, head, system))?)?;
             ids.append(PyBytes::new(py, message.id))?;
-            keys.append(joined(py, &[message.id, &digest[..self.key_digits]])?)?;
+            keys.append(joined(py, &[message.id, &digest.mark])?)?;
         }
         Ok((entries, ids, keys))
     }

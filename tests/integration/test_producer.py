@@ -5,7 +5,6 @@ test each, and what our own SDK adds: packed bodies, requests and replies.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import zlib
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -217,7 +216,7 @@ async def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_succ
 
 @pytest.mark.parametrize("method", ["zlib", "lz4", "zstd"])
 async def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster: LocalCluster, method: str) -> None:
-    topic, body = f"packed-{method}", b"all work and no play " * 2_000
+    topic, body = f"packed-{method}", b"all work and no play " * 2_001
     options = evenq.ProducerOptions(compression=method)
     with evenq.Producer(endpoint=cluster.endpoint, options=options) as producer:
         producer.send(evenq.Message(topic=topic, body=body))
@@ -232,8 +231,7 @@ async def test_packed_bodies_reach_consumers_of_both_kinds_as_they_were(cluster:
     [found] = await receive(net, cluster.endpoint, topic, f"{topic}-v2")
     assert found.body == body
     assert found.system_properties.body_encoding == v2.IDENTITY
-    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    assert found.system_properties.body_digest.checksum == digest
+    assert found.system_properties.body_digest.checksum == f"{zlib.crc32(body):X}"
     await net.close()
 
 

@@ -10,7 +10,7 @@ import json
 import subprocess
 import zlib
 from collections.abc import Iterator
-from hashlib import sha256
+from hashlib import md5, sha256
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,9 @@ class Opened:
         self.stage.during, self.stage.until = self.stage.clock.during, self.stage.clock.until
         self.stage.net._clock = self.stage.clock
 
-    async def open(self) -> None:
+    async def open(self, **settings: Any) -> None:
         store = StoreSettings(path=self.folder, disk_free_min_bytes=0, disk_used_max_ratio=1, retention_ms=0)
-        self.broker = await self.stage.broker(self.name, store=store, session_timeout_ms=60_000)
+        self.broker = await self.stage.broker(self.name, store=store, session_timeout_ms=60_000, **settings)
 
     async def close(self) -> None:
         await self.stage.during(self.broker.close())
@@ -307,6 +307,31 @@ async def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: st
         await opened.open()  # once more, with what today's program has written beside it
         assert await opened.ids("orders", 4) == before
         assert len(await opened.ids("later", 2)) == 1 + len(opened.told["timers"])
+    finally:
+        await opened.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_digests_of_a_release_are_delivered_and_its_messages_are_in_the_window_of_duplicates(
+    version: str, tmp_path: Path
+) -> None:
+    """Both releases stored MD5 (decision 151)."""
+    opened = Opened(version, tmp_path)
+    await opened.open(duplicates_window_ms=3_600_000)
+    try:
+        topic = opened.broker.catalog.topics.get("orders")
+        assert topic is not None
+        for message in [one for queue_id in range(4) for one in await opened.pulled("orders", queue_id)]:
+            system = message.system_properties
+            digest = v2.Digest(type=v2.MD5, checksum=md5(message.body, usedforsecurity=False).hexdigest().upper())
+            assert system.body_digest == digest
+            request = s.SendMessageRequest(messages=[v2.Message(topic=message.topic, body=message.body)])
+            again = request.messages[0].system_properties
+            again.message_id, again.born_timestamp.seconds = system.message_id, system.born_timestamp.seconds
+            again.body_encoding, again.message_type = v2.IDENTITY, v2.NORMAL
+            answer = await opened.ask("SendMessage", request, s.SendMessageResponse)
+            assert answer.entries[0].offset == system.queue_offset
+        assert opened.broker.runtime.stats.topic(topic.topic_id).duplicates == len(opened.stored(topic="orders"))
     finally:
         await opened.close()
 

@@ -72,6 +72,8 @@ class Leadership:
     """Lite subscriptions of clients, as the previous leader knew them."""
     lite_changed: Callable[[], None] = lambda: None
     """Called after each change of lite subscriptions."""
+    copies_read_crc32: Callable[[], bool] = lambda: True
+    """Returns True if each copy of the group accepts messages with a CRC32 (`core.sending.body_digest`)."""
 
 
 ONE_COPY = Leadership()

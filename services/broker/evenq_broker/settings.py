@@ -212,6 +212,13 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         "these groups fail, which keeps their order. Afterwards other brokers store them, and messages that the "
         "unreachable broker still holds are delivered late. 0 = immediately.",
     )
+    body_digest: Literal["crc32", "md5"] = Field(
+        default="crc32",
+        description="Digest that the broker stores with a message and delivers if the sender gave none. crc32 = CRC32, "
+        "but MD5 for one body in 16, whose CRC32 starts with a zero, which official SDKs write in different ways; "
+        "clients of Node.js receive MD5. md5 = MD5 alone, for other clients that cannot compare a CRC32, and before a "
+        "downgrade to 0.2; costs more CPU.",
+    )
     duplicates_window_ms: int = Field(
         default=60_000,
         ge=0,

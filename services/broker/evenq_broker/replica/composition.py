@@ -124,6 +124,7 @@ class CopyParts:
                 followers=lambda: _readable_copies(settings, self.addresses),
                 lite_sets=self.lite_sets.newest(),
                 lite_changed=self.lite_sets.changed,
+                copies_read_crc32=self.links.incoming.all_read_crc32,
             ),
             before_listening=self.forwarding.stop_listening,
             after_listening=self.forwarding.open,

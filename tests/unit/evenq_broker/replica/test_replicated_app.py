@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.broker import Broker
 from evenq_broker.loops.replication import record_repair, replica_driver
+from evenq_broker.loops.replication.outgoing_link import OutgoingLink
+from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.replica import client_access
 from evenq_broker.replica.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
-from evenq_proofs.v2_requests import receive_frames
+from evenq_proofs.v2_requests import receive_frames, receive_request, v2_message
 from evenq_proofs.waiting import until_async
 from pydantic import ValidationError
 
@@ -361,6 +363,47 @@ async def test_a_copy_that_starts_beside_its_leader_is_not_ready_before_it_is_in
         await back.start()
         await asyncio.wait_for(looking, 60)
         assert not early
+
+
+@pytest.mark.timeout(300)
+async def test_a_leader_stores_crc32_once_each_copy_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decision 151: a copy of 0.2, which may lead next, sends no such field in its links."""
+    link = PeerLinks._link
+
+    def older(self: PeerLinks, peer: int, address: str) -> OutgoingLink:
+        made = link(self, peer, address)
+        if self.own_id == 2:
+            made._opening = replace(made._opening, reads_crc32=False)
+        return made
+
+    monkeypatch.setattr(PeerLinks, "_link", older)
+    async with three_copies(tmp_path) as group:
+        address = f"{group.leader.settings.host}:{group.port}"
+        assert await _digests(group.net, address, "older") == {definition_pb2.MD5}
+        monkeypatch.setattr(PeerLinks, "_link", link)
+        await group.apps[2].close()
+        group.apps[2] = group.made(2)
+        await group.apps[2].start()
+        await until_async(lambda: in_sync(group.apps))
+        address = f"{group.leader.settings.host}:{group.port}"
+        assert await _digests(group.net, address, "newer") == {definition_pb2.CRC32, definition_pb2.MD5}
+
+
+async def _digests(net: GrpcNet, address: str, topic: str) -> set[int]:
+    """Sends some messages; returns the types of their digests as they are delivered."""
+    await answered(net, address)
+    request = service_pb2.SendMessageRequest(messages=[v2_message(topic, f"id{one}", b"%d" % one) for one in range(64)])
+    answer = await net.unary(address, V2 + "SendMessage", request.SerializeToString(), timeout_ms=10_000)
+    assert service_pb2.SendMessageResponse.FromString(answer).status.code == 20000
+    found: dict[bytes, int] = {}
+    while len(found) < 64:
+        request_of = receive_request(
+            "readers", topic, queue=-1, poll_ms=500, invisible_ms=60_000, tags="*", batch_size=32
+        )
+        for frame in await receive_frames(net, address, request_of, metadata={"x-mq-client-id": "c"}):
+            if frame.HasField("message"):
+                found[frame.message.body] = frame.message.system_properties.body_digest.type
+    return set(found.values())
 
 
 @pytest.mark.timeout(300)

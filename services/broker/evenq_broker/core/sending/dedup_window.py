@@ -2,7 +2,7 @@
 
 Pure. One dict in the order of arrival. An entry is the object that is being stored, then the answer for it, or None
 after a failure. Entries leave by age, in steps of `tick`, or when there are too many, the oldest first. A key has
-topic, message id and the first digits of the body's digest, so that an id used twice by mistake loses nothing.
+topic, message id and the CRC32 of the body, so that an id used twice by mistake loses nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from itertools import islice
 
 Key = bytes
-"""Message id, first digits of the body's digest, topic id: one string of bytes, cheap for the garbage collector."""
+"""Message id, CRC32 of the body in hexadecimal, topic id: one string of bytes, cheap for the garbage collector."""
 Answer = int | bytes
 """Place of the message (`pack_place`), or the encoded answer for a message that is in no queue yet."""
 
@@ -20,8 +20,9 @@ _TOPIC_BYTES = 4
 _SWEEP_SHARE = 64  # share of the entries that is forgotten when there are too many
 
 
-def key_of(message_id: bytes, digest: bytes, topic_id: int) -> Key:
-    return message_id + digest + topic_id.to_bytes(_TOPIC_BYTES, "big")
+def key_of(message_id: bytes, mark: bytes, topic_id: int) -> Key:
+    """`mark`: see `core.sending.body_digest`."""
+    return message_id + mark + topic_id.to_bytes(_TOPIC_BYTES, "big")
 
 
 def topic_of(key: Key) -> int:

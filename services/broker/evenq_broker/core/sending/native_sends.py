@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from evenq.store import Append
+from evenq_broker.core.sending.body_digest import CRC32_HEAD, MD5_HEAD
 from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSend, PlainSends, known_tag
 from evenq_broker.core.sending.validation import (
-    DIGEST_HEAD,
-    DIGITS_USED,
     KEYS_MAX,
     NORMAL_END,
     RESERVED_PROPERTIES,
@@ -44,14 +43,13 @@ class NativeSends(PlainSends):
             properties_bytes_max=limits.properties_bytes_max,
             keys_max=KEYS_MAX,
             reserved_properties=sorted(RESERVED_PROPERTIES),
-            digest="MD5",
-            digest_head=DIGEST_HEAD,
+            crc32_head=CRC32_HEAD,
+            md5_head=MD5_HEAD,
             system_end=NORMAL_END + limits.store_host_field,
-            key_digits=DIGITS_USED,
         )
 
     def _read(self, data: bytes) -> PlainSend | None:
-        columns = self._native.read(data)
+        columns = self._native.read(data, self._crc_min)
         if columns is None:
             return None
         topic, entries, message_ids, keys = columns
@@ -60,7 +58,7 @@ class NativeSends(PlainSends):
         return send
 
     def _read_block(self, data: bytes) -> PlainBlock | None:
-        columns = self._native.read_block(data)
+        columns = self._native.read_block(data, self._crc_min)
         if columns is None:
             return None
         topic, queue_id, entries, message_ids, keys = columns

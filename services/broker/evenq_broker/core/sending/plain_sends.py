@@ -14,23 +14,15 @@ through the front, before guard and handler; pure.
 from __future__ import annotations
 
 import re
-from binascii import hexlify
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import md5
+from zlib import crc32
 
 from evenq.store import Append
 from evenq.wire.convert import NANOS_MAX
 from evenq_broker.core.delivery.tags import tag_hash
-from evenq_broker.core.sending.validation import (
-    DIGEST_HEAD,
-    DIGITS_USED,
-    KEYS_MAX,
-    NORMAL_END,
-    RESERVED_PROPERTIES,
-    MessageLimits,
-    is_tag,
-)
+from evenq_broker.core.sending.body_digest import CRC32_HEAD, EIGHT_DIGITS, md5_field
+from evenq_broker.core.sending.validation import KEYS_MAX, NORMAL_END, RESERVED_PROPERTIES, MessageLimits, is_tag
 
 _MESSAGES, _TOPIC, _PROPERTY, _SYSTEM, _BODY = 0x0A, 0x0A, 0x12, 0x1A, 0x22
 """First byte of a field: `messages` of the request; `topic`, `user_properties`, `system_properties`, `body` of each."""
@@ -55,6 +47,7 @@ _ONE_MORE = bytes(0 < byte <= _SHORT_MAX for byte in range(256))
 _UNLIKE_MAX = 4
 """When this many more messages differ from the previous one than equal it, no more are compared."""
 _SYSTEM_BYTES_MAX = 8 << 10
+_NO_CRC = 1 << 32  # more than each CRC32
 _REMEMBERED, _REMEMBERED_BYTES = 4_096, 1_024
 
 
@@ -112,11 +105,14 @@ class PlainSends:
         self._here = ("", broker_name)
         self._body_bytes_max = limits.body_bytes_max
         self._end = NORMAL_END + limits.store_host_field
+        self._crc_min = EIGHT_DIGITS
+        """A lower CRC32 is not stored, but MD5 (`core.sending.body_digest`). Set for each request."""
         # Producers repeat their properties (decision 44); bounded, because an attacker does not.
         self._known_properties = lru_cache(_REMEMBERED)(self._are_properties)
 
     def read(self, request: bytes) -> PlainSend | None:
         """Returns the messages of a SendMessageRequest, ready for the store; None: the full path must decide."""
+        self._crc_min = _NO_CRC if self._limits.only_md5() else EIGHT_DIGITS
         try:
             return self._read(request)
         except (IndexError, ValueError):  # it ends too early, or a text is not UTF-8
@@ -124,6 +120,7 @@ class PlainSends:
 
     def read_block(self, request: bytes) -> PlainBlock | None:
         """Does the same for a PublishRequest to a queue of this broker."""
+        self._crc_min = _NO_CRC if self._limits.only_md5() else EIGHT_DIGITS
         try:
             return self._read_block(request)
         except (IndexError, ValueError):
@@ -160,7 +157,7 @@ class PlainSends:
         A message that differs from the one before it only in id, time and body is compared with that and not read
         again.
         """
-        end, body_bytes_max, system_end = len(data), self._body_bytes_max, self._end
+        end, body_bytes_max, system_end, crc_min = len(data), self._body_bytes_max, self._end, self._crc_min
         add, add_id, add_key = send.entries.append, send.message_ids.append, send.keys.append
         learning, unlike, shape, first, moment, tail, tag_number, queue_id = True, 0, _NO_SHAPE, b"", b"", b"", 0, 0
         id_at, id_behind, nanos_at, nanos_behind, body_at, head_bytes, system_at = shape.places
@@ -198,12 +195,13 @@ class PlainSends:
                                 size, body = _length(data, body_field + 1)
                         if body + size != at or not 0 < size <= body_bytes_max:
                             return False
-                        digest = hexlify(md5(data[body:at], usedforsecurity=False).digest()).upper()
+                        mark = b"%08X" % (crc := crc32(data[body:at]))
+                        digest = md5_field(data[body:at]) if crc < crc_min else CRC32_HEAD + mark
                         head = left_out + data[start : start + head_bytes] + data[body_field:at]
-                        system = data[start + system_at : body_field] + DIGEST_HEAD + digest + system_end
+                        system = data[start + system_at : body_field] + digest + system_end
                         add(Append(0, queue_id, tag_number, shape.born_ms, head, system))
                         add_id(message_id)
-                        add_key(message_id + digest[:DIGITS_USED])
+                        add_key(message_id + mark)
                         continue
             if not data.startswith(topic, start):
                 return False
@@ -289,12 +287,12 @@ class PlainSends:
         if queue_id < 0:
             return None
 
-        digest = hexlify(md5(data[body:end], usedforsecurity=False).digest()).upper()
-        system = b"".join((data[system_at:body_field], DIGEST_HEAD, digest, self._end))
+        mark = b"%08X" % (crc := crc32(data[body:end]))
+        digest = md5_field(data[body:end]) if crc < self._crc_min else CRC32_HEAD + mark
         head = left_out + data[start:head_end] + data[body_field:end]
-        send.entries.append(Append(0, queue_id, tag, born_ms, head, system))
+        send.entries.append(Append(0, queue_id, tag, born_ms, head, data[system_at:body_field] + digest + self._end))
         send.message_ids.append(message_id)
-        send.keys.append(message_id + digest[:DIGITS_USED])
+        send.keys.append(message_id + mark)
         return _learned(data, start, head_end, system_at, usual, body_field, born_ms) if learn else _NO_SHAPE
 
     def _are_properties(self, data: bytes) -> bool:

@@ -1,16 +1,15 @@
 """Checks of a sent message, and its two parts, ready for the log. Limits and codes: wire contract 3.7.
 
 SendMessage and Publish share them. The message is parsed once, here, and continues as bytes. Fields that belong to a
-delivery are removed. The digest is computed over the body as it will be delivered, and the type follows from the
-fields.
+delivery are removed. The digest is that of the body as it will be delivered (`core.sending.body_digest`), and the type
+follows from the fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import md5, sha1
-from zlib import crc32
 
 from evenq import errors
 from evenq.model import MIXED_KINDS, MessageType, TopicConfig
@@ -20,7 +19,8 @@ from evenq.wire.convert import SecondsAndNanos, duration_ms_of, requested_ms_of,
 from evenq.wire.packing import unpack
 from evenq_broker.core.delivery.tags import tag_hash
 from evenq_broker.core.lite.lite_topics import lite_problem
-from evenq_broker.core.sending.sent_message import BodyDigest, SentMessage, SentProperties
+from evenq_broker.core.sending.body_digest import digest_field, field_of_sent
+from evenq_broker.core.sending.sent_message import SentMessage, SentProperties
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 
@@ -64,11 +64,6 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY = 1
-# MD5, which all SDKs check and none sends. Computed for each message, because the broker vouches only for what it has
-# compared with the body itself (decisions 44, 46).
-DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
-_MD5_DIGITS = 32
-DIGITS_USED = 8  # they distinguish two bodies with one message id
 _ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
 NORMAL_END = _ENCODING_AND_TYPE[_NORMAL]
 """Bytes behind the digest of a plain message, in front of the store's host."""
@@ -85,17 +80,13 @@ class MessageLimits:
     first_check_ms: int = 6_000
     lite_topic_size_max: int = 64
     store_host: str = ""  # `host:port` of this broker, sent to consumers
+    only_md5: Callable[[], bool] = lambda: False
+    """Returns True if no other digest may be stored now: by the settings, or for a copy of an older version."""
 
     @cached_property
     def store_host_field(self) -> bytes:
         """`store_host` (10) of system properties, encoded."""
         return text_field(10, self.store_host) if self.store_host else b""
-
-    @cached_property
-    def digest(self) -> slice:
-        """Position of the digest's first digits in system properties that `checked` has just made."""
-        end = len(NORMAL_END) + len(self.store_host_field)
-        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + DIGITS_USED)
 
 
 def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, now_ms: int) -> Append | TimerAppend:
@@ -133,9 +124,9 @@ def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, 
             "use fewer or shorter keys"
         )
     message.ClearField("system_properties")
-    # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
-    # message_type 6, store_host 10.
-    encoded += DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
+    # Later fields win over what the client wrote: body_digest 4, body_encoding 5 = IDENTITY, message_type 6,
+    # store_host 10.
+    encoded += digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
     head = message.SerializeToString()
     if due_ms > now_ms:
         timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
@@ -169,12 +160,6 @@ def checked_in_block(message: SentMessage, topic: TopicConfig, limits: MessageLi
             "a block holds no delayed and no transaction messages; send them with SendMessage"
         )
     return entry
-
-
-def digest_of(system: bytes) -> bytes:
-    """Returns the first digits of the body's digest in stored system properties."""
-    at = system.rfind(DIGEST_HEAD) + len(DIGEST_HEAD)
-    return system[at : at + DIGITS_USED]
 
 
 def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
@@ -243,6 +228,7 @@ def _check_id(message_id: str) -> None:
 
 
 def _check_body(message: SentMessage, system: SentProperties, limits: MessageLimits) -> bytes:
+    """Checks and unpacks the body; returns its digest as a field."""
     body = message.body
     packed = system.body_encoding > _IDENTITY
     if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
@@ -253,29 +239,9 @@ def _check_body(message: SentMessage, system: SentProperties, limits: MessageLim
         raise errors.BodyTooLarge(
             f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
         )
-    digest = md5(body, usedforsecurity=False).hexdigest().upper()
     if system.HasField("body_digest") and not packed:
-        _check_digest(system.body_digest, body, digest)
-    return digest.encode()
-
-
-def _check_digest(sent: BodyDigest, body: bytes, md5_digest: str) -> None:
-    """Compares the digest. SDKs write a CRC32 in hexadecimal, some with leading zeros. Unknown types are ignored."""
-    match sent.type:
-        case _ if not sent.checksum:
-            return
-        case 1:
-            name, own, given = "CRC32", f"{crc32(body):08X}", sent.checksum.upper().rjust(8, "0")
-        case 2:
-            name, own, given = "MD5", md5_digest, sent.checksum.upper()
-        case 3:
-            name, own, given = "SHA1", sha1(body, usedforsecurity=False).hexdigest().upper(), sent.checksum.upper()
-        case _:
-            return
-    if given != own:
-        raise errors.MessageCorrupted(
-            f"the body's {name} is {own}, the message says {sent.checksum[:64]!r}; it was damaged on its way"
-        )
+        return field_of_sent(system.body_digest, body, only_md5=limits.only_md5())
+    return digest_field(body, only_md5=limits.only_md5())
 
 
 def _check_properties(message: SentMessage, limits: MessageLimits) -> None:

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from hashlib import md5
 from itertools import repeat
 from operator import add
+from zlib import crc32
 
 from evenq.errors import BadRequest, StoreCorrupted
 from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq.wire.convert import set_ms
+from evenq_broker.core.sending.body_digest import CRC32_DIGITS, CRC32_HEAD, EIGHT_DIGITS, md5_field
 from evenq_broker.core.sending.sent_message import EmptyMessage, SentMessage
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.staging.row_columns import ROWS_MAX, Rows, rows_of
@@ -55,11 +56,9 @@ _VERSION = 1
 _HEAD = struct.Struct(">B16sII")
 _ROW = struct.Struct(">qIIiqq")
 _ROW_PACK = _ROW.pack
-_MD5_DIGITS = 32
 _ID_NUMBER_DIGITS = 12  # the last ones of an id
 _ID_NUMBER_MAX = (1 << 4 * _ID_NUMBER_DIGITS) - 1
 _ENCODING = b"\x28\x01\x30"  # body_encoding 5 = IDENTITY; the tag of message_type 6
-_DIGEST = b"\x22\x24\x08\x02\x12\x20"  # body_digest 4 {type 1 = MD5, checksum 2}
 _NORMAL, _FIFO = b"\x01", b"\x02"
 _GROUP_TAG = b"\x8a\x01"  # message_group 17
 _PLAIN = {MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED}
@@ -192,19 +191,23 @@ class _Maker:
 
     def _shares(self, group_fields: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
         """Returns the system properties of each row behind tag and keys, and their sizes."""
-        same, middle, width = self._same_for_all()
+        same, middle, width, others = self._same_for_all()
         starts = range(0, len(same), width)
-        if not self._rows.groups:
-            return [same[start : start + width] for start in starts], [width] * self._rows.count
         last = width - len(self._ends[0])
         normal, ordered = self._ends
-        shares = [
-            b"".join((same[start : start + middle], group, same[start + middle : start + last], ordered))
-            if group
-            else same[start : start + last] + normal
-            for start, group in zip(starts, group_fields, strict=True)
-        ]
-        return shares, list(map(len, shares))
+        if self._rows.groups:
+            shares = [
+                b"".join((same[start : start + middle], group, same[start + middle : start + last], ordered))
+                if group
+                else same[start : start + last] + normal
+                for start, group in zip(starts, group_fields, strict=True)
+            ]
+        else:
+            shares = [same[start : start + width] for start in starts]
+        for at, digest in others.items():
+            group = group_fields[at]
+            shares[at] = same[starts[at] : starts[at] + middle] + group + digest + (ordered if group else normal)
+        return shares, list(map(len, shares)) if others or self._rows.groups else [width] * self._rows.count
 
     def rows(self) -> bytes:
         """Returns the same, made row by row, for blocks with unusual rows."""
@@ -212,7 +215,7 @@ class _Maker:
         no_texts = [b""] * rows.count
         tags, groups = rows.tags or no_texts, rows.groups or no_texts
         keys, properties = rows.key_fields or no_texts, rows.property_fields or no_texts
-        same, middle, width = self._same_for_all()
+        same, middle, width, others = self._same_for_all()
         size_max = self._limits.body_bytes_max if rows.plain_texts else 0
         unusual = rows.due_ms or rows.priorities
         parts: list[bytes] = []
@@ -228,35 +231,38 @@ class _Maker:
                 queue_id = rows.queue_ids[at]
             before = b"\x22" + varint(size)
             start = at * width
-            if group:
-                cut = start + middle
-                rest = same[cut : start + width - len(self._ends[0])]
-                system = b"".join((tag_field, keys[at], same[start:cut], group_field, rest, self._ends[1]))
-            else:
-                system = tag_field + keys[at] + same[start : start + width]
+            cut = start + middle
+            digest = others.get(at) or same[cut : start + width - len(self._ends[0])]
+            end = self._ends[bool(group)]
+            system = b"".join((tag_field, keys[at], same[start:cut], group_field, digest, end))
             parts += (name, properties[at], before, body, system)
             head_size = len(name) + len(properties[at]) + len(before) + size
             lines.append(_ROW_PACK(tag_hash, head_size, len(system), queue_id, 0, born_ms))
         return b"".join((*lines, *parts))
 
-    def _same_for_all(self) -> tuple[bytes, int, int]:
+    def _same_for_all(self) -> tuple[bytes, int, int, dict[int, bytes]]:
         """Returns the system properties that all rows have in the same length: id, born time, digest and the rest. Made
         by columns: digits that differ are put into copies of one row. Also returns the place of a row's message group,
-        and the length of one row.
+        the length of one row, and the digests of rows that have no CRC32 (`core.sending.body_digest`).
         """
         rows = self._rows
         before = b"\x1a\x22" + self._id.encode()
         middle = len(before) + _ID_NUMBER_DIGITS + len(self._born)
-        row = before + bytes(_ID_NUMBER_DIGITS) + self._born + _DIGEST + bytes(_MD5_DIGITS) + self._ends[0]
+        row = before + bytes(_ID_NUMBER_DIGITS) + self._born + CRC32_HEAD + bytes(CRC32_DIGITS) + self._ends[0]
         width, first = len(row), rows.first_row & _ID_NUMBER_MAX
         filled = bytearray(row * rows.count)
         numbers = _digits(struct.pack(f">{rows.count}Q", *range(first, first + rows.count)))
-        digests = _digits(b"".join([md5(body, usedforsecurity=False).digest() for body in rows.bodies]))
+        crcs = list(map(crc32, rows.bodies))
+        crc_min = 1 << 32 if self._limits.only_md5() else EIGHT_DIGITS
+        others = {}
+        if min(crcs) < crc_min:
+            others = {at: md5_field(rows.bodies[at]) for at, crc in enumerate(crcs) if crc < crc_min}
+        digests = _digits(struct.pack(f">{rows.count}I", *crcs))
         for at in range(_ID_NUMBER_DIGITS):
             filled[len(before) + at :: width] = numbers[16 - _ID_NUMBER_DIGITS + at :: 16]
-        for at in range(_MD5_DIGITS):
-            filled[middle + len(_DIGEST) + at :: width] = digests[at::_MD5_DIGITS]
-        return bytes(filled), middle, width
+        for at in range(CRC32_DIGITS):
+            filled[middle + len(CRC32_HEAD) + at :: width] = digests[at::CRC32_DIGITS]
+        return bytes(filled), middle, width, others
 
     def _is_unusual(self, at: int) -> bool:
         rows = self._rows

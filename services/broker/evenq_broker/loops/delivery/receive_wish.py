@@ -35,6 +35,7 @@ class ReceiveWish:
         "group",
         "invisible_ms",
         "message_filter",
+        "node",
         "official",
         "ordered",
         "queues",
@@ -56,6 +57,8 @@ class ReceiveWish:
         self.frame_bytes_max = 0
         """Largest encoded message that the client's SDK receives, bytes; 0 = no limit."""
         self.invisible_ms = None if client_id else invisible_ms
+        self.node = False
+        """Whether the client is that of Node.js, which compares no CRC32 (`core.sending.body_digest`)."""
         self.official = True
         """Whether a group that has never read the topic begins as those of official SDKs do (RB-46)."""
         self.queues: Sequence[int] | None = None

@@ -18,6 +18,7 @@ from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFil
 from evenq_broker.core.delivery.message_groups import admit, rebuild
 from evenq_broker.core.delivery.progress import READY, QueueProgress
 from evenq_broker.core.polls.poll_table import ANY
+from evenq_broker.core.sending.body_digest import for_node
 from evenq_broker.core.state.frames import delivery_frame, delivery_frames
 from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
@@ -67,20 +68,21 @@ class MessageTaker:
         client_id: str,
         until_ms: int = 0,
         frame_bytes_max: int = 0,
+        node: bool = False,
         official: bool = True,
     ) -> Batch | None:
         """Returns up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for
         `invisible_ms`; None: nothing. Messages that a filter leaves out are passed over in turns with other receives.
         The search behind them lasts until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least. A
         message over `frame_bytes_max` (0 = no limit) becomes a dead letter: its client would request it for ever.
-        `official`: the client is not of this project (RB-46).
+        `node`: the client is that of Node.js. `official`: it is not of this project (RB-46).
 
         With copies, a receive with time until `until_ms` also takes messages that are not committed yet. It returns
         them once the record of their delivery, which lies behind them in the log, is committed. If that takes longer,
         they are given back.
         """
         wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
-        wish.queues, wish.frame_bytes_max, wish.official = queues, frame_bytes_max, official
+        wish.queues, wish.frame_bytes_max, wish.node, wish.official = queues, frame_bytes_max, node, official
         wish.ahead = (
             self._runtime.leadership.attach is not None and queues is None and until_ms > self._runtime.now_ms()
         )
@@ -440,7 +442,8 @@ class MessageTaker:
         handles = self._ledger.handles.encoded_all(
             queue.group_id, queue.topic_id, queue.queue_id, offsets, number, wish.deadline_ms
         )
-        frames, size = delivery_frames(messages, handles, 1, wish.invisible_ms)
+        sent = for_node(messages) if wish.node else messages
+        frames, size = delivery_frames(sent, handles, 1, wish.invisible_ms)
         if wish.frame_bytes_max and max(map(len, frames), default=0) > wish.frame_bytes_max:
             frames = [
                 frame
@@ -464,7 +467,8 @@ class MessageTaker:
         handle = self._ledger.handles.encoded(
             queue.group_id, queue.topic_id, queue.queue_id, message.queue_offset, number, wish.deadline_ms
         )
-        frame, size = delivery_frame(message, handle, attempt, wish.invisible_ms)
+        sent = for_node((message,))[0] if wish.node else message
+        frame, size = delivery_frame(sent, handle, attempt, wish.invisible_ms)
         if self._is_too_large(queue, message.queue_offset, frame, wish):
             return
         batch.frames.append(frame)

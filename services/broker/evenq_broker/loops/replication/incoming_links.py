@@ -109,6 +109,8 @@ class IncomingLinks:
         self._members = frozenset(members) - {own_id}
         self._clock, self._rng, self._on_opened = clock, rng, on_opened
         self._links: dict[int, IncomingLink] = {}
+        self._read_crc32: set[int] = set()
+        """Broker ids whose newest link said so; also while they are away."""
         self._unopened: list[IncomingLink] = []
         self._faults: dict[int, _Fault] = {}
         self._closed = ""
@@ -123,6 +125,7 @@ class IncomingLinks:
             self._links[sender].close(self._why_stranger(sender))
         for sender in self._faults.keys() - self._members:
             del self._faults[sender]
+        self._read_crc32 &= self._members
 
     @property
     def members(self) -> frozenset[int]:
@@ -133,6 +136,10 @@ class IncomingLinks:
     def senders(self) -> set[int]:
         """Broker ids with an open link here."""
         return set(self._links)
+
+    def all_read_crc32(self) -> bool:
+        """Returns True if each other copy accepts messages with a CRC32; False for one that has not connected yet."""
+        return self._members <= self._read_crc32
 
     def arrived(self, peer: str) -> IncomingLink:
         """Registers a call; its opening will identify the caller. Raises LinkRefused."""
@@ -163,6 +170,9 @@ class IncomingLinks:
             )
             self._watch_twins(sender, older, link)
         self._links[sender] = link
+        self._read_crc32.discard(sender)  # its process may have another version than the one before
+        if opening.reads_crc32:
+            self._read_crc32.add(sender)
         link.open(sender)
         self._on_opened(sender)
 

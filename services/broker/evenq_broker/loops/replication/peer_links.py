@@ -116,7 +116,8 @@ class PeerLinks:
 
     def _link(self, peer: int, address: str) -> OutgoingLink:
         cluster = self._runtime.settings.cluster
-        return OutgoingLink(self._runtime, LinkOpening(cluster, self.group, self.own_id, peer), address)
+        opening = LinkOpening(cluster, self.group, self.own_id, peer, reads_crc32=True)
+        return OutgoingLink(self._runtime, opening, address)
 
     def _run(self, peer: int) -> None:
         link = self._links[peer]

@@ -22,12 +22,13 @@ from evenq.model.names import is_system_topic
 from evenq.runtime.tasks import done_within, outlasting, spawn
 from evenq.store import Append, Kept, RecordBlock, StoredTimer, TimerAppend
 from evenq.store.log.record import HEADER_BYTES
+from evenq_broker.core.sending.body_digest import mark_of
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
-from evenq_broker.core.sending.validation import DELAYED_MESSAGE, digest_of
+from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.core.state.frames import delayed_entry, half_entry
 from evenq_broker.core.state.keys import message_id_of
 from evenq_broker.core.state.records import encode
-from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of
+from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of, unpack_half
 from evenq_broker.loops.state.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -293,7 +294,8 @@ class Deduplicator:
                         continue  # staged rows have no id: their own numbers identify repeated blocks
                     answer = self._answer_of(timer, message_id)
                     if answer is not None:
-                        self.entries[key_of(message_id, digest_of(timer.system), timer.topic_id)] = answer
+                        head = unpack_half(timer.head)[1] if timer.kind == HALF_MESSAGE else timer.head
+                        self.entries[key_of(message_id, mark_of(head, timer.system), timer.topic_id)] = answer
                         count += 1
         except Error as error:
             log.warning("message ids of delayed and half messages were not restored: %s", error.message)
@@ -318,8 +320,9 @@ class Deduplicator:
         entries, data, at = self.recent.entries, b"".join(block.pieces()), 0
         for offset, size in enumerate(block.sizes, block.first_offset):
             end = at + size
-            system = data[end - _system_length(data, at)[0] : end]
+            middle = end - _system_length(data, at)[0]
+            head, system = data[at + HEADER_BYTES : middle], data[middle:end]
             at = end
             if message_id := message_id_of(system):
-                entries.setdefault(key_of(message_id, digest_of(system), topic_id), pack_place(queue_id, offset))
+                entries.setdefault(key_of(message_id, mark_of(head, system), topic_id), pack_place(queue_id, offset))
         block.give_back()

@@ -54,6 +54,8 @@ class LinkOpening:
     """Broker id."""
     receiver: int
     """Broker id."""
+    reads_crc32: bool = False
+    """Whether the sender, if it leads one day, accepts messages with a CRC32 (`core.sending.body_digest`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ def opening_message(opening: LinkOpening) -> bytes:
     return pb.ReplicationMessage(
         cluster=opening.cluster,
         sender=opening.sender,
-        opening=pb.LinkOpening(broker_name=opening.broker_name, receiver=opening.receiver),
+        opening=pb.LinkOpening(
+            broker_name=opening.broker_name, receiver=opening.receiver, reads_crc32=opening.reads_crc32
+        ),
     ).SerializeToString()
 
 
@@ -255,7 +259,9 @@ class MessageReader:
 
 def _opening_of(message: pb.ReplicationMessage) -> LinkOpening:
     opening = message.opening
-    return LinkOpening(message.cluster, opening.broker_name, message.sender, opening.receiver)
+    return LinkOpening(
+        message.cluster, opening.broker_name, message.sender, opening.receiver, reads_crc32=opening.reads_crc32
+    )
 
 
 def _envelope_of(message: pb.ReplicationMessage, body: Body) -> Envelope:

@@ -19,6 +19,7 @@ from evenq.store import ReadResult
 from evenq.wire.convert import duration_ms_of, requested_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.delivery.filters import TURNS_MIN, MessageFilter
+from evenq_broker.core.sending.body_digest import NODE, for_node
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -57,7 +58,7 @@ class PullHandler:
         until_ms, user = self._until_ms(request, context), caller_of(context)
         result = await self._read_until(request, topic, queue_id, requested_filter, until_ms, user=user)
         yield OK_STATUS if result.messages else _NOTHING
-        for message in result.messages:
+        for message in for_node(result.messages) if context.language == NODE else result.messages:
             extra = extra_fields(queue_id, message.queue_offset, message.store_ms)
             yield field(2, delivered(message, extra=extra))
         yield varint_field(3, result.next_offset)

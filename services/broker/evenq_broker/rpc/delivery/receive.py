@@ -23,6 +23,7 @@ from evenq_broker.core.delivery.attempts import Attempt, Attempts
 from evenq_broker.core.delivery.filters import MessageFilter
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.polls.poll_table import ANY
+from evenq_broker.core.sending.body_digest import NODE
 from evenq_broker.core.state.frames import field, varint
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.clients.connected import ConnectedClients
@@ -41,8 +42,8 @@ from evenq_broker.rpc.cluster.forwarding import MARK, READER, ROLE, caller_of, f
 from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
 
-_FRAME_BYTES_MAX = {"HTTP": 4 << 20, "DOTNET": 4 << 20, "RUST": 4 << 20}
-"""By `x-mq-language` (HTTP is Node.js): the default limit of its gRPC library (wire contract 2.5)."""
+_FRAME_BYTES_MAX = {NODE: 4 << 20, "DOTNET": 4 << 20, "RUST": 4 << 20}
+"""By `x-mq-language`: the default limit of its gRPC library (wire contract 2.5)."""
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _PIECE_BYTES = 128 << 10
@@ -323,6 +324,7 @@ class ReceiveHandler:
                 client_id=receive.client_id if receive.auto_renew else "",
                 until_ms=receive.poll_until_ms,
                 frame_bytes_max=_FRAME_BYTES_MAX.get(context.language, 0),
+                node=context.language == NODE,
                 official=context.headers.get(ROLE) != READER,
             )
             if batch is not None:

@@ -36,6 +36,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.delivery.progress import QueueProgress, SettleStatus
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
+from evenq_broker.core.sending.body_digest import mark_of
 from evenq_broker.core.sending.dedup_window import Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.handles import broker_of
@@ -155,9 +156,8 @@ class TransactHandler:
     def _keys(self, ids: Sequence[str], entries: Sequence[Append]) -> list[Key]:
         if self._once is None:
             return []
-        digest = self._limits.digest
         return [
-            key_of(message_id.encode(), entry.system[digest], entry.topic_id)
+            key_of(message_id.encode(), mark_of(entry.head, entry.system), entry.topic_id)
             for message_id, entry in zip(ids, entries, strict=True)
         ]
 

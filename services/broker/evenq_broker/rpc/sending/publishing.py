@@ -27,6 +27,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+from evenq_broker.core.sending.body_digest import mark_of
 from evenq_broker.core.sending.dedup_window import Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.native_sends import plain_reader
 from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSends
@@ -151,9 +152,9 @@ class PublishHandler:
             entry.queue_id = queue_id
         keys: list[Key] = []
         if self._deduplicator is not None:
-            digest, topic_id = limits.digest, topic.topic_id
+            topic_id = topic.topic_id
             keys = [
-                key_of(name.encode(), entry.system[digest], topic_id)
+                key_of(name.encode(), mark_of(entry.head, entry.system), topic_id)
                 for name, entry in zip(names, entries, strict=True)
             ]
         return await self._stored(keys, entries, topic)

@@ -14,7 +14,7 @@ Idea. Cheap cases first, each falling back to the next one without side effects:
 
 Invariants:
 - OK is sent after the future of the append, so the messages are as safe as the flush mode (and the copies) make them.
-- Within `duplicates_window_ms` a message is stored once: its key (id, digest of the body, topic) is claimed before the
+- Within `duplicates_window_ms` a message is stored once: its key (id, CRC32 of the body, topic) is claimed before the
   append. Then the claim is replaced by the answer, or released by `broken` or `failed`, so that a retry may store.
 - An answer has one entry for each message, in the order of the request, also when all are refused. The status is set at
   both levels: some SDKs read only that of the response, others only those of the entries.
@@ -39,6 +39,7 @@ from evenq.runtime.accelerator import accelerator
 from evenq.serving.rpc import RpcContext
 from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.sending.body_digest import mark_of
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.native_sends import plain_reader
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
@@ -70,6 +71,7 @@ def limits_of(runtime: Runtime) -> MessageLimits:
         first_check_ms=settings.transaction_first_check_ms,
         lite_topic_size_max=settings.lite_topic_size_max,
         store_host=runtime.addresses[0].target if runtime.addresses else "",
+        only_md5=lambda: settings.body_digest == "md5" or not runtime.leadership.copies_read_crc32(),
     )
 
 
@@ -145,7 +147,7 @@ class SendHandler:
                 stored = self.check(messages[0], topic)
                 once, key = self._once, b""
                 if once is not None:  # `key_of`, `claim` and `kept` inlined: each call costs as much as its work
-                    key = message_id + stored.system[self._limits.digest] + stored.topic_id.to_bytes(4, "big")
+                    key = message_id + mark_of(stored.head, stored.system) + stored.topic_id.to_bytes(4, "big")
                     if len(once.entries) >= once.count_max:
                         once.recent.make_room()
                     if once.entries.setdefault(key, stored) is not stored:  # claimed before: a retry
@@ -286,13 +288,12 @@ class SendHandler:
     async def _many_once(
         self, once: Deduplicator, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig
     ) -> list[bytes]:
-        digest = self._limits.digest
         claims: list[Claim] = []
         names: dict[int, bytes] = {}
         for message_id, verdict in zip(ids, verdicts, strict=True):
             if not isinstance(verdict, bytes):
                 names[id(verdict)] = message_id
-                claims.append((key_of(message_id, verdict.system[digest], verdict.topic_id), verdict))
+                claims.append((key_of(message_id, mark_of(verdict.head, verdict.system), verdict.topic_id), verdict))
 
         async def append(new: list[Append | TimerAppend]) -> None:
             await self._append(new)

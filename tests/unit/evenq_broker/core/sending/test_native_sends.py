@@ -6,10 +6,13 @@ of requests: `make plain-sends`.
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 import pytest
+from evenq_broker.core.sending.body_digest import MD5_HEAD
 from evenq_broker.core.sending.native_sends import NativeSends, plain_reader
 from evenq_broker.core.sending.plain_sends import PlainSends, known_tag
 from evenq_broker.core.sending.validation import RESERVED_PROPERTIES, MessageLimits
@@ -184,23 +187,51 @@ def test_an_error_of_a_rule_in_python_is_raised_and_a_request_of_another_type_re
 
     reader = native.PlainReader(**{**arguments(), "tag_hash_of": broken})
     with pytest.raises(RuntimeError, match="the rule failed"):
-        reader.read(request().SerializeToString())
+        reader.read(request().SerializeToString(), 0)
     with pytest.raises(TypeError):
-        reader.read("text")
+        reader.read("text", 0)
+    with pytest.raises(OverflowError):
+        reader.read(b"", -1)
 
 
-def test_a_digest_that_the_module_has_not_is_an_error(native: ModuleType) -> None:
-    with pytest.raises(ValueError, match="this module has MD5"):
-        native.PlainReader(**{**arguments(), "digest": "BLAKE3"})
-    with pytest.raises(ValueError, match="32 digits"):
-        native.PlainReader(**{**arguments(), "key_digits": 33})
+@pytest.mark.parametrize("only_md5", [False, True])
+def test_both_readers_store_the_same_digest_for_each_first_digit_of_a_crc32(
+    native: ModuleType, *, only_md5: bool
+) -> None:
+    bodies: dict[int, bytes] = {}
+    for number in range(1_000):
+        body = b"%d" % number
+        bodies.setdefault(crc32(body) >> 28, body)
+    limits = replace(LIMITS, only_md5=lambda: only_md5)
+    for digit in range(16):
+        asked = request()
+        asked.messages[0].body = bodies[digit]
+        data = asked.SerializeToString()
+        assert same(native, data, limits)
+        read = NativeSends(native, limits).read(data)
+        assert read is not None
+        assert (MD5_HEAD in read.entries[0].system) is (only_md5 or digit == 0)
+
+
+def test_the_setting_counts_from_the_next_request_on(native: ModuleType) -> None:
+    now = [True]
+    limits = replace(LIMITS, only_md5=lambda: now[0])
+    asked = request()
+    asked.messages[0].body = b"123456789"
+    for reader in (PlainSends(limits), NativeSends(native, limits)):
+        for only_md5 in (True, False):
+            now[0] = only_md5
+            read = reader.read(asked.SerializeToString())
+            assert read is not None
+            assert (MD5_HEAD in read.entries[0].system) is only_md5
+            assert read.keys == [b"id0CBF43926"], "the window of duplicates has one key for both"
 
 
 def arguments() -> dict[str, object]:
     return {
         "append": Append, "tag_hash_of": known_tag, "broker_name": "a", "body_bytes_max": 1_000, "properties_max": 1,
-        "properties_bytes_max": 100, "keys_max": 1, "reserved_properties": [], "digest": "MD5", "digest_head": b"",
-        "system_end": b"", "key_digits": 8,
+        "properties_bytes_max": 100, "keys_max": 1, "reserved_properties": [], "crc32_head": b"", "md5_head": b"",
+        "system_end": b"",
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenq_broker.core.sending.body_digest import mark_of
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.staging import rows as staged_rows
 from evenq_broker.core.staging.rows import Passed, build, messages_of, rows_of, token_and_sequence
@@ -25,29 +26,46 @@ MIXED = TopicConfig(name="t", topic_id=3, read_queues=4, write_queues=4, message
 TOKEN = bytes(range(16))
 
 
-def stored(rows: Any, topic: TopicConfig = MIXED, *, now_ms: int = 1_000) -> list[Any]:
+def stored(
+    rows: Any,
+    topic: TopicConfig = MIXED,
+    *,
+    now_ms: int = 1_000,
+    limits: MessageLimits = LIMITS,
+    passed: Passed | None = None,
+) -> list[Any]:
     timer = build(
-        rows_of(rows, LIMITS),
+        rows_of(rows, limits),
         topic,
-        LIMITS,
+        limits,
         token=TOKEN,
         sequence=5,
         now_ms=now_ms,
         empty_message=definition_pb2.Message,
+        passed=passed,
     )
     assert token_and_sequence(timer) == (TOKEN, 5)
     return list(messages_of(timer, topic, queue_id=1, now_ms=now_ms))
 
 
-def test_a_built_row_is_what_a_send_of_it_would_have_stored() -> None:
+@pytest.mark.parametrize("only_md5", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_built_row_is_what_a_send_of_it_would_have_stored(*, grouped: bool, only_md5: bool) -> None:
+    limits = replace(LIMITS, only_md5=lambda: only_md5)
     rng = random.Random(7)
     count = 300
     tags = [rng.choice(["", "a", "b", "ü"]) for _ in range(count)]
     keys = [[f"k{rng.randrange(9)}" for _ in range(rng.randrange(3))] for _ in range(count)]
     properties = [{f"p{at}": "v" * rng.randrange(5) for at in range(rng.randrange(3))} for _ in range(count)]
-    groups = [rng.choice(["", "g", "h"]) for _ in range(count)]
+    groups = [rng.choice(["", "g", "h"]) if grouped else "" for _ in range(count)]
     bodies = ["x" * rng.randrange(1, 400) for _ in range(count)]
-    found = stored(block(bodies, tags=tags, keys=keys, properties=properties, groups=groups, first_row=9))
+    rows = block(bodies, tags=tags, keys=keys, properties=properties, groups=groups, first_row=9)
+    passed = Passed(MIXED)
+    by_row, found = (stored(rows, limits=limits, passed=passed) for _ in range(2))
+    read = definition_pb2.SystemProperties.FromString
+    assert [read(one.system) for one in by_row] == [read(one.system) for one in found]
+    kinds = {definition_pb2.SystemProperties.FromString(one.system).body_digest.type for one in found}
+    assert kinds == ({definition_pb2.MD5} if only_md5 else {definition_pb2.CRC32, definition_pb2.MD5})
     for at, one in enumerate(found):
         message = definition_pb2.Message(body=bodies[at].encode(), user_properties=properties[at])
         message.topic.name = "t"
@@ -59,7 +77,7 @@ def test_a_built_row_is_what_a_send_of_it_would_have_stored() -> None:
         if groups[at]:
             system.message_group = groups[at]
         set_ms(system.born_timestamp, 1_000)
-        wanted = checked(message, MIXED, LIMITS, now_ms=1_000)
+        wanted = checked(message, MIXED, limits, now_ms=1_000)
         assert isinstance(one, Append)
         assert definition_pb2.Message.FromString(one.head) == definition_pb2.Message.FromString(wanted.head)
         assert definition_pb2.SystemProperties.FromString(one.system) == definition_pb2.SystemProperties.FromString(
@@ -67,7 +85,7 @@ def test_a_built_row_is_what_a_send_of_it_would_have_stored() -> None:
         )
         assert (one.tag_hash, one.born_ms) == (wanted.tag_hash, wanted.born_ms)
         assert one.queue_id == (wanted.queue_id if wanted.queue_id >= 0 else 1)
-        assert one.system[LIMITS.digest] == wanted.system[LIMITS.digest]
+        assert mark_of(one.head, one.system) == mark_of(wanted.head, wanted.system)
 
 
 @pytest.mark.parametrize("first_row", [0, (1 << 32) - 2, (1 << 48) - 2])

@@ -174,3 +174,29 @@ def test_the_link_of_a_copy_that_was_removed_ends_with_words_and_its_pause_is_fo
     links.set_members((0, 3))
     links.set_members((0, 2, 3))
     opened(links, replace(OPENING, sender=2))
+
+
+def test_all_copies_read_crc32_once_the_newest_link_of_each_said_so() -> None:
+    links = table(FakeClock())
+    assert not links.all_read_crc32(), "no other copy has connected"
+    new, other = replace(OPENING, reads_crc32=True), replace(OPENING, sender=2, reads_crc32=True)
+    link = opened(links, new)
+    assert not links.all_read_crc32(), "broker 2 is not known"
+    opened(links, other)
+    assert links.all_read_crc32()
+    links.left(link)
+    assert links.all_read_crc32(), "a copy that is away comes back as it was, or says otherwise when it does"
+    opened(links, OPENING)
+    assert not links.all_read_crc32(), "it was replaced by an older version"
+    links.set_members((0, 2))
+    assert links.all_read_crc32(), "it is not a copy any more"
+    links.set_members((0, 1, 2))
+    assert not links.all_read_crc32(), "it counts again when it has connected"
+    opened(links, new)
+    assert links.all_read_crc32()
+
+
+def test_a_copy_that_is_alone_reads_crc32() -> None:
+    links = table(FakeClock())
+    links.set_members((0,))
+    assert links.all_read_crc32()

@@ -3,8 +3,10 @@ the first try is under way, after it failed or was broken off, and after a resta
 
 import asyncio
 import gc
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
@@ -392,6 +394,36 @@ async def test_a_message_of_any_kind_is_known_after_a_restart_with_its_first_ans
     assert await send(stage, sent) == first, "with its offset, its transaction id, its recall handle"
     assert (stored(broker, kind), len(broker.ledger.store.timers.pending)) == records
     assert duplicates(broker, kind) == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", *TYPES])
+@pytest.mark.parametrize(("before", "after"), [("md5", "crc32"), ("crc32", "md5")])
+async def test_the_window_does_not_depend_on_the_digest_that_is_stored(
+    stage: Any, tmp_path: Path, kind: str, before: str, after: str
+) -> None:
+    """Brokers of 0.2 stored MD5: a message that came shortly before an upgrade is known after it."""
+    settings = {"store": {"path": tmp_path}, **WINDOW}
+    broker = await stage.broker(body_digest=before, **settings)
+    await stage.during(broker.catalog.create_topic(kind, queues=4, message_type=TYPES.get(kind, MessageType.NORMAL)))
+    sent = {**of_each_kind(stage.clock.now_ms()), "plain": request("plain", topic="plain")}[kind]
+    sent.messages[0].user_properties["a"] = "v" * 200
+    low = request("low", topic=kind)
+    low.MergeFrom(sent)
+    del low.messages[0]
+    low.messages[0].system_properties.message_id = "low"
+    low.messages[0].body = next(body for body in map(str.encode, map(str, range(99))) if crc32(body) < 1 << 28)
+    firsts = [await send(stage, one) for one in (sent, low)]
+    assert {one.status.code for one in firsts} == {definition_pb2.OK}
+    assert [await send(stage, one) for one in (sent, low)] == firsts
+    records = stored(broker, kind), len(broker.ledger.store.timers.pending)
+    await stage.end(broker)
+    broker = await stage.broker(body_digest=after, **settings)
+    assert [await send(stage, one) for one in (sent, low)] == firsts
+    sent.messages[0].system_properties.body_digest.type = definition_pb2.SHA1
+    sent.messages[0].system_properties.body_digest.checksum = sha1(b"x", usedforsecurity=False).hexdigest()
+    assert await send(stage, sent) == firsts[0]
+    assert (stored(broker, kind), len(broker.ledger.store.timers.pending)) == records
+    assert duplicates(broker, kind) == 3
 
 
 async def decide(stage: Any, name: str, resolution: int) -> Any:

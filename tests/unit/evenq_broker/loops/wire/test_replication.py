@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
-OPENING = LinkOpening("cluster", "broker-a", 1, 0)
+OPENING = LinkOpening("cluster", "broker-a", 1, 0, reads_crc32=True)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(max_size=40)
 ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tuple)

@@ -2,8 +2,11 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
@@ -50,6 +53,56 @@ async def test_the_status_comes_first_and_the_delivery_time_last(stage: Any) -> 
     assert kinds == ["status", "message", "message", "delivery_timestamp"]
     system = frames[1].message.system_properties
     assert (system.delivery_attempt, system.invisible_duration.seconds) == (1, 10)
+
+
+BODIES = [b"%d" % number for number in range(30, 60)]  # the CRC32 of some has seven digits
+
+
+def digests_of(frames: list[Any]) -> dict[bytes, tuple[int, str]]:
+    """Type and text of the digest of each body."""
+    messages = [frame.message for frame in frames if frame.HasField("message")]
+    digests = [one.system_properties.body_digest for one in messages]
+    return {one.body: (digest.type, digest.checksum) for one, digest in zip(messages, digests, strict=True)}
+
+
+def md5_of(body: bytes) -> tuple[int, str]:
+    return definition_pb2.MD5, md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def own_of(body: bytes) -> tuple[int, str]:
+    """As all SDKs but that of Node.js write it."""
+    return (definition_pb2.CRC32, f"{crc32(body):X}") if crc32(body) >= 1 << 28 else md5_of(body)
+
+
+@pytest.mark.parametrize("body_digest", ["crc32", "md5"])
+@pytest.mark.parametrize("language", ["JAVA", "HTTP", "DOTNET", "CPP", ""])
+async def test_each_client_gets_a_digest_that_it_can_compare(stage: Any, language: str, body_digest: str) -> None:
+    broker = await filled(stage, 0, body_digest=body_digest)
+    send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{body!r}", body) for body in BODIES])
+    await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+    expected = {body: md5_of(body) if language == "HTTP" or body_digest == "md5" else own_of(body) for body in BODIES}
+    assert digests_of(await receive(stage, request(batch=64), language=language)) == expected
+    await stage.clock.advance(11_000)
+    again = await receive(stage, request(batch=64), language=language)
+    assert {frame.message.system_properties.delivery_attempt for frame in again if frame.HasField("message")} == {2}
+    assert digests_of(again) == expected, "of a redelivery, too"
+    pull = service_pb2.PullMessageRequest(offset=0, batch_size=64)
+    pull.group.name, pull.message_queue.topic.name = "g", "t"
+    pulled = await stage.frames("PullMessage", pull, service_pb2.PullMessageResponse, language=language)
+    assert digests_of(pulled) == expected
+    assert broker.ledger.store.queue_range(broker.catalog.topics.get("t").topic_id, 0) == (0, len(BODIES))
+
+
+async def test_a_leader_stores_md5_while_a_copy_of_its_group_reads_nothing_else(stage: Any) -> None:
+    broker = await filled(stage, 0)
+    reads = [False]
+    broker.runtime.leadership = replace(broker.runtime.leadership, copies_read_crc32=lambda: reads[0])
+    for number, of in enumerate((md5_of, own_of, md5_of)):
+        reads[0] = of is own_of
+        bodies = [b"%d of %d" % (one, number) for one in range(20)]
+        send = service_pb2.SendMessageRequest(messages=[v2_message("t", f"id{body!r}", body) for body in bodies])
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+        assert digests_of(await receive(stage, request())) == {body: of(body) for body in bodies}
 
 
 async def test_batches_are_cut_at_the_settings_number_and_bytes(stage: Any) -> None:

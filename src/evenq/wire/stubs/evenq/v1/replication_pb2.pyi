@@ -64,14 +64,16 @@ class LinkOpening(_Message):
 
     broker_name: builtins.str
     receiver: builtins.int
+    reads_crc32: builtins.bool
 
     def __init__(
         self,
         *,
         broker_name: builtins.str | None = ...,
         receiver: builtins.int | None = ...,
+        reads_crc32: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "receiver"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "receiver", "reads_crc32"]) -> None: ...
 
 class EpochsRequest(_Message):
     DESCRIPTOR: Descriptor
