@@ -198,7 +198,7 @@ class MemberProgress:
     async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
         """Moves a message to the dead-letter topic, or a delayed copy to the retry topic (RD-5).
 
-        A member whose call timed out calls again, perhaps after a further delivery of its own. The message is then
+        A member whose call timed out calls again; an older SDK delivers the message once more before. It is then
         finished for the group, as the copy takes its place, and the answer is that of the first call. A reset of the
         group forgets that.
         """
