@@ -11,9 +11,6 @@ Attempts: `delivery_attempt` is the number of the message's delivery. A message 
 earlier owner (`PastDeliveries`), is `to_count` before it runs again. A message that may have ended the process in
 which it ran is `careful`: the consumer runs one such message at a time, so that a crash is attributed to it.
 
-Returns: a message whose return to the broker got no answer is `in_doubt`. It comes alone when its pause has ended, one
-at a time of a queue, and its return is repeated in place of a delivery: the broker may deliver it already (CC-6).
-
 Hand-over: `drop` keeps only the messages below the largest offset that a listener ever got. The rest is left to the
 next owner. The kept ones must be finished first, because the next owner starts at `committable` and would repeat
 whatever is done above it.
@@ -291,7 +288,11 @@ class ProcessQueue:
         return message.delivery_attempt > attempts_max and message.queue_offset in self._again
 
     def doubt(self, offset: int, level: int) -> int:
-        """Notes that a return with this delay level got no answer; returns how often that happened."""
+        """Notes that a return with this delay level got no answer; returns how often that happened.
+
+        The broker may deliver the message already (CC-6), so the return is repeated in place of a delivery: the message
+        comes alone when its pause has ended, and of all such messages of the queue one at a time.
+        """
         times = self._returns.get(offset, (level, 0))[1] + 1
         if offset in self._hand:
             self._returns[offset] = level, times
