@@ -10,7 +10,7 @@ fuzz-front: dev ## test | hostile input for the HTTP/2 core: make fuzz-front COU
 sim: dev ## test | simulate the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave; FIRST=2000000 simulates life cycles
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
 
-sim-replicated: dev ## test | simulate three copies with failing disks and links: make sim-replicated SEEDS=2000 FIRST=0, or PLANT=5663
+sim-replicated: dev ## test | simulate three copies with failing disks and links: make sim-replicated SEEDS=2000 FIRST=0, or PLANT=5663; FIRST=10000000 has transactions
 	$(BIN)/python tests/sim/run_replicated.py --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0) $(if $(PLANT),--plant "$(PLANT)")
 
 sim-mutants: dev ## test | check that this simulation finds faults: plants each known fault and breaks each rule in turn, fails if one is not found

@@ -31,6 +31,7 @@ DOCSTRING_LINES_MAX = 16
 DEEP_DOCSTRING_LINES_MAX = 40
 DEEP_MODULES = frozenset(
     {
+        "services/broker/evenq_broker/core/delivery/fence.py",
         "services/broker/evenq_broker/core/delivery/progress.py",
         "services/broker/evenq_broker/core/diagnosis/message_spans.py",
         "services/broker/evenq_broker/core/replication/rules.py",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 import evenq
+from evenq.client.loops.reading.settler import RETURNS_MAX
+from evenq.errors import NotImplementedYet
 
+SEND_BACK = "/evenq.v1.Data/SendBack"
 SLOW = {"commit_interval_ms": 100}
 
 
@@ -167,30 +171,151 @@ async def test_rb_16_rd_2_another_member_may_get_the_retry_and_no_member_misses_
 
 
 @pytest.mark.spec("CC-2")
-async def test_cc_6_what_could_not_be_sent_back_runs_here_again_later(world):
+async def test_cc_6_what_the_broker_refuses_to_take_back_runs_here_again_later(world):
     """CC-2: the timer that resubmits."""
     await world.start()
     await world.create("t")
-    cannot = asyncio.Event()
+
+    async def refused(_request, _context):
+        raise NotImplementedYet("an older broker")
+
+    rpcs = world.net._hosts["a:8081"].rpcs
+    rpcs[SEND_BACK] = replace(rpcs[SEND_BACK], handler=refused)
 
     async def listener(messages):
-        if not cannot.is_set():
-            cannot.set()
-            world.net.stop("a:8081")
-            return False
-        return None
+        return messages[0].delivery_attempt > 1
 
     one = await world.push(listener=listener, options=evenq.PushOptions(retry_first_ms=300))
     await world.ready(one)
-    rpcs = dict(world.net._hosts["a:8081"].rpcs)
     await world.publish("x")
-    await world.until(cannot.is_set)
+    await world.until(lambda: world.saw() == ["x"])
     await world.clock.advance(250)
     assert world.saw() == ["x"]
-    world.net.serve("a:8081", rpcs.values())
     await world.until(lambda: world.saw() == ["x", "x"])
-    assert world.seen[1].queue.topic == "t"
+    assert (world.seen[1].queue.topic, world.seen[1].delivery_attempt) == ("t", 2)
+    assert world.calls("SendBack") == 1
     assert not world.has("%RETRY%g")
+
+
+def lose_answers(world, count, *, outage=False):
+    """The broker stores what is sent back, but the first `count` answers never arrive; `outage`: it stores nothing."""
+    rpcs, lost = world.net._hosts["a:8081"].rpcs, []
+    send_back = rpcs[SEND_BACK].handler
+
+    async def silent(request, context):
+        if len(lost) < count:
+            lost.append(request)
+            if not outage:
+                await send_back(request, context)
+            await asyncio.Event().wait()
+        return await send_back(request, context)
+
+    rpcs[SEND_BACK] = replace(rpcs[SEND_BACK], handler=silent)
+    return lost
+
+
+@pytest.mark.parametrize("outage", [False, True])
+@pytest.mark.parametrize("level", [0, -1])
+async def test_cc_6_a_return_without_an_answer_is_repeated_and_is_one_more_delivery(world, outage, level):
+    """The broker may have stored the copy, so the message does not run here too."""
+    await world.start(delay_levels="1s")
+    await world.create("t")
+    lost = lose_answers(world, 2, outage=outage)
+
+    async def listener(messages):
+        if messages[0].delivery_attempt < 3:
+            return evenq.Retry(messages, delay_level=level)
+        return None
+
+    one = await world.push(listener=listener, options=evenq.PushOptions(retry_first_ms=300, **SLOW))
+    await world.ready(one)
+    await world.publish("x")
+    await world.until(lambda: len(lost) == 2, step_ms=50)
+    await world.clock.advance(60_000)
+    assert [message.delivery_attempt for message in world.seen] == ([1, 2, 3] if level == 0 else [1])
+    assert await world.committed("g") == 1
+    if level:
+        assert await world.bodies("%DLQ%g") == ["x"]
+    else:
+        assert await world.bodies("%RETRY%g") == ["x", "x"]
+
+
+async def test_cc_6_returns_without_an_answer_are_repeated_one_at_a_time_and_hold_up_no_other_message(world):
+    await world.start(delay_levels="1s")
+    await world.create("t")
+    lost = lose_answers(world, 5, outage=True)
+    running, most = 0, 0
+    rpcs = world.net._hosts["a:8081"].rpcs
+    silent = rpcs[SEND_BACK].handler
+
+    async def counted(request, context):
+        nonlocal running, most
+        running += 1
+        most = max(most, running) if len(lost) >= 3 else most
+        try:
+            return await silent(request, context)
+        finally:
+            running -= 1
+
+    rpcs[SEND_BACK] = replace(rpcs[SEND_BACK], handler=counted)
+
+    async def listener(messages):
+        return int(messages[0].body) >= 3 or messages[0].delivery_attempt > 1
+
+    options = evenq.PushOptions(consume_batch=1, retry_first_ms=300)
+    one = await world.push(listener=listener, consume_threads=3, options=options)
+    await world.ready(one)
+    await world.publish(*range(3))
+    await world.until(lambda: len(lost) == 4, step_ms=50)
+    await world.publish(*range(3, 6))
+    await world.until(lambda: {"3", "4", "5"} <= set(world.saw()), step_ms=50)
+    assert len(lost) < 5, "the others did not wait for the returns"
+    await world.until(lambda: len(world.seen) == 9, step_ms=50)
+    await world.clock.advance(60_000)
+    assert Counter(world.saw()) == {"0": 2, "1": 2, "2": 2, "3": 1, "4": 1, "5": 1}
+    assert most == 1
+
+
+async def test_cc_6_the_next_owner_gets_no_message_whose_return_is_stored_without_an_answer(world):
+    await world.start(delay_levels="1s")
+    await world.create("t")
+    lost = lose_answers(world, 1)
+
+    async def listener(messages):
+        return messages[0].delivery_attempt > 1
+
+    options = evenq.PushOptions(consume_batch=1, retry_first_ms=60_000, **SLOW)
+    one = await world.push("one", listener=listener, options=options)
+    await world.ready(one)
+    await world.publish("x", "y")
+    await world.until(lambda: len(lost) == 1, step_ms=50)
+    await world.clock.advance(5_000)
+    await world.during(one.close(), step_ms=50)
+    world.clients.remove(one)
+    await world.push("two", listener=listener, options=options)
+    await world.clock.advance(60_000)
+    assert sorted((message.body, message.delivery_attempt) for message in world.seen) == [
+        (b"x", 1), (b"x", 2), (b"y", 1), (b"y", 2),
+    ]  # fmt: skip
+
+
+async def test_cc_6_after_many_returns_without_an_answer_a_message_runs_here_again(world):
+    """The locks are confirmed all the time, so only this call fails; the queue's progress must not wait for ever."""
+    await world.start()
+    await world.create("t")
+    lost = lose_answers(world, 1_000, outage=True)
+
+    async def listener(messages):
+        return messages[0].delivery_attempt > 1
+
+    one = await world.push(listener=listener, options=evenq.PushOptions(retry_first_ms=10, retry_max_ms=100, **SLOW))
+    await world.ready(one)
+    await world.publish("x")
+    await world.until(lambda: len(world.seen) == 2, step_ms=100)
+    assert len(lost) == RETURNS_MAX + 1
+    assert [message.delivery_attempt for message in world.seen] == [1, 2]
+    await world.clock.advance(1_000)
+    assert await world.committed("g") == 1
 
 
 async def test_cc_10_the_next_owner_of_a_dead_member_starts_at_its_last_commit(world):

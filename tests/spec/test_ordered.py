@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -153,6 +154,35 @@ async def test_oc_16_if_the_dead_letters_cannot_be_reached_the_queue_waits_on(wo
     host.rpcs["/evenq.v1.Data/SendBack"] = send_back
     await world.until(lambda: world.saw()[-1] == "b")
     assert broker.catalog.topics.get("%DLQ%g") is not None
+
+
+async def test_oc_16_a_burial_without_an_answer_is_repeated_and_the_message_runs_no_more(world):
+    """Given up before its last attempt: the broker may have buried it, so it is not delivered here again (CC-6)."""
+    await world.start()
+    await world.create("t")
+    rpcs, lost = world.net._hosts["a:8081"].rpcs, []
+    method = "/evenq.v1.Data/SendBack"
+    send_back = rpcs[method].handler
+
+    async def silent(request, context):
+        answer = await send_back(request, context)
+        if len(lost) < 2:
+            lost.append(request)
+            await asyncio.Event().wait()
+        return answer
+
+    rpcs[method] = replace(rpcs[method], handler=silent)
+
+    async def listener(messages):
+        return evenq.Retry(messages, delay_level=-1) if messages[0].body == b"poison" else None
+
+    one = await world.push(listener=listener, ordered=True, options=evenq.PushOptions(consume_batch=1, **FAST))
+    await world.ready(one)
+    await world.publish("poison", "b")
+    await world.until(lambda: world.saw()[-1:] == ["b"], step_ms=50)
+    assert world.saw() == ["poison", "b"]
+    assert len(lost) == 2
+    assert await world.bodies("%DLQ%g") == ["poison"]
 
 
 async def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_it_is_assigned(world):

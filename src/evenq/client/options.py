@@ -142,7 +142,8 @@ class PushOptions:
     broker's `session_grace_ms`. 0 .. 60,000. OC-8."""
     retry_first_ms: int = 1_000
     """Pause before a failed message that waits in this process is given to the listener again; doubles each time. It
-    waits here with `retry="local"`, or when it could not be returned (CC-6). 1 .. 3,600,000."""
+    waits here with `retry="local"`, or when the broker refuses its return; a return without an answer is repeated after
+    the same pauses (CC-6). 1 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0

@@ -18,6 +18,7 @@ from evenq.runtime.clock import Clock
 from evenq.testing.history import Event, Op, Recorder
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from replicated_sim.repeating import GroupReader, RepeatingSender
+from replicated_sim.transacting import Transacted, TransactingMember, transacting_clients
 
 DELAY_MS_MAX = 4_000
 PACE_MS = 250
@@ -147,7 +148,7 @@ class SimClients:
 
     def __init__(
         self, loop: VirtualLoop, net: SimNet, addresses: list[str], recorder: Recorder, seed: int, *, delays: bool,
-        repeats: bool = False,
+        repeats: bool = False, transacts: bool = False,
     ) -> None:  # fmt: skip
         self.answers = GroupAnswers()
         kind = _SimDelaysAtBroker if delays else _SimAtBroker
@@ -171,6 +172,14 @@ class SimClients:
                 addresses, recorder, random.Random(f"{seed} reader"), self.answers, **edges("reader")
             )
             self._clients += [sender, self._reader]
+        self._transacting: TransactingMember | None = None
+        self.transacted: Transacted | None = None
+        """What came of transactions; None: there are none."""
+        if transacts:
+            self.transacted, more, self._transacting = transacting_clients(
+                seed, addresses, recorder, self.answers, edges
+            )
+            self._clients += more
         self._tasks: list[list[asyncio.Task[None]]] = []
 
     def start(self) -> None:
@@ -196,9 +205,14 @@ class SimClients:
         self.check_all(tasks)
 
     async def drain(self) -> None:
-        """What the reader of message groups has left to read, with the connections that it has. Raises Error."""
+        """What the reader of message groups and the member that transacts have left to read, with the connections that
+        they have. Raises Error.
+        """
         if self._reader is not None:
             await self._reader.drain()
+        if self._transacting is not None:
+            await self._transacting.drain()
+            await self._transacting.read()
 
     @staticmethod
     def check_all(tasks: list[asyncio.Task[None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evenq_broker.core.delivery.fence import is_fenced
 from evenq_broker.loops.state.journal import LOG_TIME_SLACK_MS
 from evenq_proofs.group_faults.clients import acks_of_deposed
 from evenq_proofs.kill_loop.clients import INVISIBLE_MS
@@ -77,6 +78,8 @@ def late_again(world: GroupWorld) -> list[str]:
         for queue in term.broker.ledger.progress.queues():
             for offset, entry in queue.pending.items():
                 left_ms = entry.deadline_ms - now_ms
+                if is_fenced(entry):  # its call ends it
+                    continue
                 if left_ms > INVISIBLE_MS + LOG_TIME_SLACK_MS + TICK_MS and not entry.client_id:
                     found.append(f"late again: queue {queue.queue_id} at {offset} comes in {left_ms} ms at {copy.name}")
         try:

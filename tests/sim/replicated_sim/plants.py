@@ -7,9 +7,11 @@ not find them proves nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from evenq_broker.core.delivery.fence import DeliveryFence
+from evenq_broker.core.delivery.progress import Pending, Progress, QueueProgress, SettleStatus
 from evenq_broker.core.replication.actions import Action
 from evenq_broker.core.replication.copies import Copies
 from evenq_broker.core.replication.election import Election
@@ -23,14 +25,16 @@ from evenq_broker.loops.replication import identity, replica_log
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.state.journal import Journal
+from evenq_broker.rpc.delivery.transact import TransactHandler
 
-from evenq.store import MessageStore
+from evenq.store import Append, MessageStore
 from evenq.store.copies.log_copy import LogCopy
 from evenq.store.io.disk import Disk
 from evenq.store.log import log_damage
 from evenq.store.log.commit_log import CommitLog
 from evenq.store.log.log_damage import LogScan
 from evenq.store.log.segment import path_of, segment_of
+from replicated_sim.scenario import TRANSACTING
 
 Change = tuple[Any, str, Any]
 NO_FLOOR = 1
@@ -195,6 +199,37 @@ def _by_the_record_alone(self: Election, now_ms: int) -> list[Action]:
     return self.stand() if now_ms - self.sign_ms >= quiet_ms else []
 
 
+def _results_alone(self: Journal, messages: Sequence[Append], _: Iterable[bytes]) -> asyncio.Future[None]:
+    """The acks of a transaction are in memory only."""
+    return _APPEND(self, messages, ())
+
+
+def _whoever_had_it(_: Progress, queue: QueueProgress | None, offset: int, __: int, *, now_ms: int) -> SettleStatus:
+    """A handle counts until the message is finished, whether its delivery has ended or not."""
+    del now_ms
+    if queue is None or offset >= queue.next:
+        return SettleStatus.INVALID
+    return SettleStatus.DONE if offset in queue.pending else SettleStatus.ALREADY
+
+
+def _open_to_others(_: DeliveryFence, queue: QueueProgress, offset: int, __: Callable[[], bool]) -> Pending:
+    return queue.pending[offset]
+
+
+def _finished_if_stored(self: DeliveryFence, queue: QueueProgress, offset: int, entry: Pending, *, stored: bool) -> int:
+    if stored and queue.pending.get(offset) is entry:
+        self._finish(queue, offset)
+    return 0
+
+
+def _whether_ended_or_not(*_: Any) -> None:
+    """Each transaction is taken for a first try whose deliveries run."""
+
+
+async def _what_runs(self: TransactHandler, acks: Sequence[Any], keys: Any, entries: Any) -> None:
+    await _STORE(self, [ack for ack in acks if ack.status is SettleStatus.DONE], keys, entries)
+
+
 _CONFIRM = Copies.confirm
 _MAY_STAND = OwnCopy.may_stand
 _PERSISTED = OwnCopy.persisted
@@ -203,6 +238,8 @@ _LOAD = ReplicaIdentity.load
 _RECORD = Journal.record_encoded
 _ATTACH = ReplicaLog._attach
 _BEGIN_TERM = ReplicaLog._begin_term
+_APPEND = Journal.append
+_STORE = TransactHandler._store
 
 _MADE: dict[str, Callable[[], list[Change]]] = {
     "3015": lambda: [(Copies, "confirm", _whatever_was_said)],
@@ -235,6 +272,16 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     "silence": lambda: [(Election, "stand_by", _by_the_record_alone)],
     "a stop": lambda: [(ReplicaLog, "_begin_term", _goes_on)],
     "deadlines": lambda: [(Journal, "ahead_ms", lambda _: 0)],
+    "T acks": lambda: [(Journal, "append", _results_alone)],
+    "T handles": lambda: [
+        (TransactHandler, "_first_try", _whether_ended_or_not),
+        (TransactHandler, "_store", _what_runs),
+    ],
+    "T fence": lambda: [
+        (Progress, "status_of", _whoever_had_it),
+        (DeliveryFence, "begin", _open_to_others),
+        (DeliveryFence, "end", _finished_if_stored),
+    ],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
 
@@ -261,6 +308,9 @@ PLANTS = {
     "silence": "a leader counts as silent while the record cannot be reached",
     "a stop": "a copy that is told to stop while a term of it is cancelled goes on for ever",
     "deadlines": "deadlines of deliveries are kept by the time of the broker and not by the log's",
+    "T acks": "a transaction stores its results, and its acks in memory",
+    "T handles": "a transaction is stored although its deliveries have ended",
+    "T fence": "while a transaction is stored, another one may store results of its messages",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
@@ -270,9 +320,15 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (172,), "R3 synced epoch": (5, 16),
     "R4 cut": (10,), "R5 confirmed": (10, 0), "R8 admission": (79,), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "R12 offsets": (23, 27), "repair": (25, 9), "silence": (2, 0),
-    "a stop": (0, 2), "deadlines": (75, 76), "fsync": (0, 4),
+    "a stop": (0, 2), "deadlines": (75, 76),
+    "T acks": (10_000_000, 10_000_001), "T handles": (10_000_000, 10_000_001), "T fence": (10_000_000, 10_000_001), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
+
+
+def first_seed(plant: str) -> int:
+    """Where the seeds begin that may find it: faults of transactions need those that transact."""
+    return TRANSACTING if plant.startswith("T ") else 0
 
 
 def planted(plant: str) -> list[Change]:

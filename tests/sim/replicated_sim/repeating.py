@@ -32,7 +32,7 @@ OK: Final = 20000
 NOTHING_THERE: Final = (OK, definition_pb2.MESSAGE_NOT_FOUND)
 
 
-class _InTurn(ClientsAtBroker):
+class InTurn(ClientsAtBroker):
     """At one broker after the other."""
 
     def __init__(
@@ -46,7 +46,7 @@ class _InTurn(ClientsAtBroker):
         self._address = self._addresses[self._broker]
 
 
-class RepeatingSender(_InTurn):
+class RepeatingSender(InTurn):
     """Sends one message until a broker says OK, then the next one."""
 
     delays = True
@@ -96,7 +96,7 @@ class RepeatingSender(_InTurn):
         self._recorder.info(number, error="no broker said OK")
 
 
-class GroupReader(_InTurn):
+class GroupReader(InTurn):
     """Receives a few messages of message groups at a time, and acknowledges them."""
 
     def _stories(self) -> list[Any]:

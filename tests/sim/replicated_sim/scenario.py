@@ -27,6 +27,8 @@ CALM_MS = 30_000
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
 RESTARTED = "record, follower restarted"
 """One more, of seeds that would have none: so the others play what they played before."""
+TRANSACTING = 10_000_000
+"""From this seed on consumers transact, beside all else: `transacting`."""
 TARGETS = ("leader", "leader", "follower", "any")
 
 
@@ -81,6 +83,11 @@ class GroupPlan:
     def repeats(self) -> bool:
         """In one seed of four, beside all else: `repeating`."""
         return random.Random(f"group repeats {self.seed}").random() < 0.25
+
+    @property
+    def transacts(self) -> bool:
+        """Consumers transact, beside all else: `transacting`."""
+        return self.seed >= TRANSACTING
 
     def __str__(self) -> str:
         steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)

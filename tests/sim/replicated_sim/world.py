@@ -47,6 +47,7 @@ from replicated_sim.record_place import GroupPlace, SimCoordinator
 from replicated_sim.repeating import LANES, ORDERED_GROUP
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 from replicated_sim.stops import stop_all
+from replicated_sim.transacting import INPUTS, OUTPUTS, TRANSACT_GROUP, TRANSACT_QUEUES
 from replicated_sim.versions import before
 
 COPIES = range(3)
@@ -222,6 +223,8 @@ class GroupWorld:
         if self.plan.repeats:
             await leader.process.spawn(_lanes(term.broker.catalog), name="topic of message groups")
             read[ORDERED_GROUP] = LANES
+        if self.plan.transacts:
+            await leader.process.spawn(_transactions(term.broker.catalog), name="topics of transactions")
         for group, topic in read.items():
             order = "queue" if group == "pull" else "none"
             number = self.recorder.invoke(
@@ -237,6 +240,7 @@ class GroupWorld:
             self.plan.seed,
             delays=not self.plan.clocks_off,
             repeats=self.plan.repeats,
+            transacts=self.plan.transacts,
         )
         clients.start()
         faults = GroupFaults(self)
@@ -266,6 +270,8 @@ class GroupWorld:
                 if leader is not None:
                     await drain(f"{leader.name}:8081", self.net, self.loop, self.recorder)
                     await clients.drain()
+                    if clients.transacted is not None:
+                        self.problems += clients.transacted.problems()
                     self.drained = True
                     return
             except Error as error:
@@ -482,6 +488,12 @@ class GroupWorld:
 async def _lanes(catalog: Catalog) -> None:
     await catalog.create_topic(LANES, queues=2, message_type=MessageType.FIFO)
     await catalog.create_group(ORDERED_GROUP, ordered=True)
+
+
+async def _transactions(catalog: Catalog) -> None:
+    for topic in (INPUTS, OUTPUTS):
+        await catalog.create_topic(topic, queues=TRANSACT_QUEUES)
+    await catalog.create_group(TRANSACT_GROUP)
 
 
 async def _mended(repair: RecordRepair, error: StoreCorrupted) -> None:

@@ -17,8 +17,7 @@ Invariants of each queue (`core.delivery.invariants` recomputes them in tests):
 - `attempt` <= `number`: deliveries that were given back have a number and do not count as attempts.
 - An entry with a client id is also in `Held`, so the end of that client finds it.
 - `running` is the number of messages that clients have, with those that are FINISHING.
-- A FINISHING entry has no timer and no valid handle: the call that stores its ack ends it. A snapshot lacks it, as the
-  state of the broker includes what is being stored; unless that was refused (`begin_finish`).
+- A FINISHING entry has no timer and no valid handle: the call that stores its end ends it (`core.delivery.fence`).
 - A reset raises `first` by `NUMBERS`: no handle from before it names a present delivery.
 - Replaying an operation again changes nothing: each one states a result, and older numbers lose.
 
@@ -37,11 +36,11 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 
 from evenq_broker.core.delivery.deadlines import DeliveryDeadlines
+from evenq_broker.core.delivery.fence import DeliveryFence, is_fenced
 from evenq_broker.core.delivery.held import Held
 from evenq_broker.core.delivery.invariants import check
 from evenq_broker.core.delivery.queue_progress import (
     BLOCKED,
-    FINISHING,
     LITE_QUEUES_FROM,
     NO_END,
     NUMBERS,
@@ -62,10 +61,10 @@ class Progress:
 
     __slots__ = (
         "_deadlines",
-        "_finishing",
         "_held",
         "_queues",
         "_together",
+        "fence",
         "inflight_max",
         "on_commit",
         "on_over",
@@ -85,11 +84,11 @@ class Progress:
         """Called when a delivery ends unfinished; returns when the next one may begin, 0: immediately."""
         self.on_commit: Callable[[int, int, int, int], None] | None = None
         """Called with group, topic, queue and offset at each change by `commit`, for a watcher."""
-        self._finishing: dict[Pending, tuple[int, Callable[[], bool]]] = {}
-        """FINISHING entries: the end of the delivery, and whether the group with the ack was refused."""
         self._held = Held(self._queues)
         """Client -> deliveries; has every entry with a client id."""
         self._deadlines = DeliveryDeadlines(self._queues)  # Timers; has every entry with a deadline above READY
+        self.fence = DeliveryFence(self._deadlines, self.finish)
+        """Has every FINISHING entry."""
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -295,7 +294,9 @@ class Progress:
                 if entry is None or entry.client_id != client_id:  # finished, or with another client by now
                     continue
                 entry.client_id = ""
-                if entry.deadline_ms > deadline_ms:
+                if is_fenced(entry):
+                    self.fence.shorten(entry, deadline_ms)
+                elif entry.deadline_ms > deadline_ms:
                     entry.deadline_ms = deadline_ms
                     ending.append(offset)
             changed += [(queue, offset) for offset in ending]
@@ -353,29 +354,6 @@ class Progress:
             return SettleStatus.ALREADY
         runs = number == entry.number and entry.deadline_ms > now_ms
         return SettleStatus.DONE if runs else SettleStatus.INVALID
-
-    def begin_finish(self, queue: QueueProgress, offset: int, refused: Callable[[], bool]) -> Pending:
-        """Begins to finish a message whose ack is being stored together with other records: until `end_finish` it is
-        neither delivered nor settled by others. `refused`: whether these records are certainly not in the log.
-        """
-        entry = queue.pending[offset]
-        self._finishing[entry] = entry.deadline_ms, refused
-        entry.number += 1  # other handles become invalid
-        entry.deadline_ms = FINISHING
-        return entry
-
-    def end_finish(self, queue: QueueProgress, offset: int, entry: Pending, *, stored: bool) -> int:
-        """Finishes the message if the ack is stored. Otherwise its delivery continues: returns its end, if not 0."""
-        deadline_ms, _ = self._finishing.pop(entry)
-        if queue.pending.get(offset) is not entry:  # an operator or a commit finished it meanwhile
-            return 0
-        if stored:
-            self.finish(queue, offset)
-            return 0
-        entry.number -= 1
-        entry.deadline_ms = deadline_ms
-        self._deadlines.arm(queue, deadline_ms, [offset])
-        return deadline_ms
 
     def finish(self, queue: QueueProgress, offset: int) -> bool:
         """Finishes one message in any state: it is in the dead-letter topic, or gone from the store."""
@@ -490,10 +468,11 @@ class Progress:
             together: dict[tuple[int, str], list[int]] = {}
             for offset, entry in queue.pending.items():
                 deadline_ms = entry.deadline_ms
-                if deadline_ms == FINISHING:
-                    deadline_ms, refused = self._finishing[entry]
-                    if not refused():
+                if is_fenced(entry):
+                    until_ms = self.fence.unfinished_until(entry)
+                    if until_ms is None:
                         continue
+                    deadline_ms = until_ms
                 # Blocked entries are written as ready: `message_groups.rebuild` blocks them again after a start.
                 together.setdefault((max(deadline_ms, READY), entry.client_id), []).append(offset)
             for (deadline_ms, client_id), offsets in together.items():

@@ -18,7 +18,7 @@ UNKNOWN = -1
 NO_END = 1 << 62
 
 FINISHING = NO_END
-"""Deadline of a message whose ack is being stored together with messages (`Progress.begin_finish`)."""
+"""Deadline of a message whose end is being stored (`core.delivery.fence`)."""
 
 NUMBERS = 1_000
 """Step of delivery numbers at a reset: more than a message has attempts."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from evenq.errors import Error
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.names import DLQ_PREFIX
+from evenq.runtime.tasks import outlasting, spawn
 from evenq_broker.core.dead_letters.letter import Death, Reason
-from evenq_broker.core.delivery.progress import Pending, QueueProgress
+from evenq_broker.core.delivery.fence import always, is_fenced
+from evenq_broker.core.delivery.progress import BLOCKED, Pending, QueueProgress
 from evenq_broker.core.state.records import Acked
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
@@ -36,6 +40,8 @@ class DeadLetterMover:
         self._long_polls = long_polls
         self._waiting: dict[tuple[int, int, int, int], tuple[QueueProgress, Reason]] = {}
         self._running = False
+        self._burials: dict[tuple[int, int, int, int], asyncio.Task[None]] = {}
+        """By group, topic, queue and offset: messages that are being moved on request."""
 
     def over(self, queue: QueueProgress, offset: int, entry: Pending) -> int:
         """Returns until when an unfinished message is held back, ms since the epoch; 0 = it is ready now."""
@@ -65,8 +71,35 @@ class DeadLetterMover:
             self._runtime.spawn(self._work(), name="dead letters")
 
     async def bury(self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int) -> None:
-        """Moves one message on request of its consumer, durably. Raises errors of a send."""
-        await to_dead_letters(self._kernel, group, topic, queue, offset, Reason.FORWARDED, long_polls=self._long_polls)
+        """Moves one message on request of its consumer, durably. Raises errors of a send.
+
+        Nothing is moved if another call ends the delivery, such as a transaction (`core.delivery.fence`).
+        """
+        if await self.buried(queue, offset):
+            return
+        position = (queue.group_id, queue.topic_id, queue.queue_id, offset)
+        # Of its own: a letter that is being stored when the caller is gone must finish the message.
+        running = self._burials[position] = spawn(self._bury(group, topic, queue, offset), name="bury a message")
+        running.add_done_callback(lambda _: self._burials.pop(position))
+        await outlasting(running)
+
+    async def buried(self, queue: QueueProgress, offset: int) -> bool:
+        """Waits for the move that a call of the same consumer began; False: there is none."""
+        running = self._burials.get((queue.group_id, queue.topic_id, queue.queue_id, offset))
+        if running is None:
+            return False
+        await outlasting(running)
+        return True
+
+    async def _bury(self, group: GroupConfig, topic: TopicConfig, queue: QueueProgress, offset: int) -> None:
+        entry = queue.pending.get(offset)
+        waits = (queue.group_id, queue.topic_id, queue.queue_id, offset) in self._waiting
+        if entry is None or waits or is_fenced(entry):
+            return
+        async with replaced(self._ledger, queue, offset, entry, long_polls=self._long_polls):
+            await bury(
+                self._kernel, group, topic, queue.queue_id, offset, attempts=entry.attempt, reason=Reason.FORWARDED
+            )
 
     async def _work(self) -> None:
         try:
@@ -104,6 +137,27 @@ class DeadLetterMover:
         if entry is not None:
             self._ledger.progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=now_ms + HOLD_MS)
             self._long_polls.sooner(now_ms + HOLD_MS)
+
+
+@asynccontextmanager
+async def replaced(
+    ledger: Ledger, queue: QueueProgress, offset: int, entry: Pending, *, long_polls: LongPolls
+) -> AsyncIterator[None]:
+    """Fences a message while the body copies it, then finishes it durably: the copy takes its place. After an error it
+    is as before. A reset meanwhile wins.
+    """
+    fence = ledger.progress.fence
+    fenced = entry.deadline_ms != BLOCKED  # otherwise no client has it, and none can get it soon
+    if fenced:
+        fence.begin(queue, offset, always)
+    try:
+        yield
+    finally:
+        deadline_ms = fence.end(queue, offset, entry, stored=False) if fenced else 0
+        if deadline_ms:
+            long_polls.sooner(deadline_ms)
+    if queue.pending.get(offset) is entry:
+        await settle(ledger, queue, offset, long_polls=long_polls)
 
 
 async def to_dead_letters(

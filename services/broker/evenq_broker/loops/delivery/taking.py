@@ -7,7 +7,7 @@ reads the store, writes the journal and encodes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count as count_up
 
 from evenq.errors import GroupNotFound, StoreCorrupted, TopicNotFound
@@ -146,7 +146,8 @@ class MessageTaker:
         )
         try:
             for queue in {id(queue): queue for queue, _, _ in batch.held}.values():
-                await self._same(queue, [offset for one, offset, _ in batch.held if one is queue], wish, batch)
+                numbers = {offset: number for one, offset, number in batch.held if one is queue}
+                await self._same(queue, numbers, wish, batch)
         except BaseException:
             self.give_back(batch)
             raise
@@ -175,9 +176,15 @@ class MessageTaker:
             raise
         return True
 
-    async def _same(self, queue: QueueProgress, offsets: list[int], wish: ReceiveWish, batch: Batch) -> None:
-        stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, offsets)
-        messages = [message for message in stored if message.queue_offset in queue.pending]
+    async def _same(self, queue: QueueProgress, numbers: Mapping[int, int], wish: ReceiveWish, batch: Batch) -> None:
+        stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, list(numbers))
+        # The consumer may have ended the delivery, or begun to, by a handle of the first answer.
+        messages = [
+            message
+            for message in stored
+            if (entry := queue.pending.get(message.queue_offset)) is not None
+            and entry.number == numbers[message.queue_offset]
+        ]
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
         for message in messages:
             entry = queue.pending[message.queue_offset]

@@ -12,6 +12,7 @@ from zlib import crc32
 from evenq.errors import (
     BadRequest,
     PreconditionFailed,
+    TooManyRequests,
 )
 from evenq.model import GroupConfig, MessageQueue, StartFrom, StartPolicy, TopicConfig
 from evenq.runtime.tasks import outlasting, spawn
@@ -20,8 +21,9 @@ from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.dead_letters.letter import Reason
 from evenq_broker.core.delivery.counts import COUNTS_MAX, FINISHED
+from evenq_broker.core.delivery.fence import is_fenced
 from evenq_broker.core.state.records import Committed
-from evenq_broker.loops.dead_letters.mover import bury
+from evenq_broker.loops.dead_letters.mover import bury, replaced
 from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
@@ -198,7 +200,7 @@ class MemberProgress:
     async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
         """Moves a message to the dead-letter topic, or a delayed copy to the retry topic (RD-5).
 
-        A member whose call timed out calls again, perhaps after a further delivery of its own. The message is then
+        A member whose call timed out calls again; an older SDK delivers the message once more before. It is then
         finished for the group, as the copy takes its place, and the answer is that of the first call. A reset of the
         group forgets that.
         """
@@ -225,9 +227,35 @@ class MemberProgress:
         counts, first = ({}, 0) if progress is None else (progress.counts, progress.first)
         if counts.get(request.queue_offset) == FINISHED:
             return request.delay_level < 0 or request.attempts >= group.max_attempts
-        counted_before = counts.get(request.queue_offset, 0)
-        attempts = max(request.attempts, counted_before, await attempts_before(self._ledger, *position))
+        attempts = max(
+            request.attempts, counts.get(request.queue_offset, 0), await attempts_before(self._ledger, *position)
+        )
         over = request.delay_level < 0 or attempts >= group.max_attempts
+        # A simple consumer may have it, since before a member got the queue.
+        entry = None if progress is None else progress.pending.get(request.queue_offset)
+        if progress is None or entry is None:
+            await self._copy(position, request, attempts, over=over)
+        elif is_fenced(entry):
+            raise TooManyRequests("another call is finishing this message, such as a transaction; send it back again")
+        else:
+            async with replaced(self._ledger, progress, request.queue_offset, entry, long_polls=self._long_polls):
+                await self._copy(position, request, attempts, over=over)
+        self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
+        if progress is not None and progress.first == first:  # no reset meanwhile
+            # Not awaited: if this broker dies before the record is durable, a second copy is stored, none is lost.
+            counted(self._ledger, progress, {request.queue_offset: FINISHED}, given_until=0)
+        return over
+
+    async def _copy(
+        self,
+        position: tuple[GroupConfig, TopicConfig, int, int],
+        request: data_pb2.SendBackRequest,
+        attempts: int,
+        *,
+        over: bool,
+    ) -> None:
+        """Stores the dead letter or the delayed copy. Raises IllegalOffset if the message does not exist."""
+        group, topic, queue_id, offset = position
         if over:
             reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK
             done = await bury(self._kernel, *position, attempts=max(0, attempts), reason=reason)
@@ -240,13 +268,8 @@ class MemberProgress:
                 delayed_retries=self._delayed_retries,
             )
         if not done:
-            low, high = self._ledger.store.queue_range(topic.topic_id, queue.queue_id)
-            raise out_of_range(request.queue_offset, low, high)
-        self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
-        if progress is not None and progress.first == first:  # no reset meanwhile
-            # Not awaited: if this broker dies before the record is durable, a second copy is stored, none is lost.
-            counted(self._ledger, progress, {request.queue_offset: FINISHED}, given_until=0)
-        return over
+            low, high = self._ledger.store.queue_range(topic.topic_id, queue_id)
+            raise out_of_range(offset, low, high)
 
 
 def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:

@@ -216,7 +216,8 @@ class Acknowledger:
                 position = (queue, handle.queue_offset)
                 entry = queue.pending.get(handle.queue_offset)
                 if entry is None or entry.number != handle.number:
-                    await self._ledger.journal.still_leads()
+                    if not await self._dead_letter_mover.buried(*position):
+                        await self._ledger.journal.still_leads()
                     return OK_STATUS
             else:
                 match = await self._by_message_id(request)

@@ -5,7 +5,7 @@ and the store writes them as one group: all or none. A delivery can be finished 
 
 - Everything is checked before anything is written. A refused transaction changes nothing.
 - Only the handle of the present delivery counts, while it runs. From the append to its outcome nobody else can settle
-  or receive the message (`Progress.begin_finish`).
+  or receive the message (`core.delivery.fence`).
 - The ids of its messages identify a retry in the deduplication window, which the next start or leader reads back. A
   retry whose ids are forgotten is refused and stores nothing: its messages are finished.
 """
@@ -241,7 +241,7 @@ class TransactHandler:
         def refused() -> bool:
             return stored.done() and not stored.cancelled() and isinstance(stored.exception(), REFUSED)
 
-        held = [(queue, offset, progress.begin_finish(queue, offset, refused)) for queue, offset in queues]
+        held = [(queue, offset, progress.fence.begin(queue, offset, refused)) for queue, offset in queues]
         try:
             await asyncio.shield(stored)
         except BaseException as error:
@@ -250,14 +250,14 @@ class TransactHandler:
             # Otherwise the group may be in the log, and the store accepts nothing any more: the next start knows.
             if refused():
                 for queue, offset, entry in held:
-                    deadline_ms = progress.end_finish(queue, offset, entry, stored=False)
+                    deadline_ms = progress.fence.end(queue, offset, entry, stored=False)
                     if deadline_ms:
                         self._long_polls.sooner(deadline_ms)
             raise
         passing("transact.stored")
         for queue, offset, entry in held:
             full = progress.room(queue) <= 0
-            progress.end_finish(queue, offset, entry, stored=True)
+            progress.fence.end(queue, offset, entry, stored=True)
             if full or queue.ready:  # the ack made space that a parked poll may wait for
                 self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
             self._runtime.stats.group_topic(queue.group_id, queue.topic_id).acks += 1

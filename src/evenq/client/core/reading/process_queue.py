@@ -103,6 +103,7 @@ class ProcessQueue:
         "_presumed",
         "_resume_ms",
         "_retries",
+        "_returns",
         "_running",
         "_waiting",
         "dropped",
@@ -149,6 +150,8 @@ class ProcessQueue:
         self._running: dict[int, int] = {}  # offset to the time it was taken
         self._expired: set[int] = set()  # sent back while a listener still works on them (CC-12)
         self._retries: list[tuple[int, int]] = []  # heap of (due, offset)
+        self._returns: dict[int, tuple[int, int]] = {}
+        """By offset: the delay level of a return without an answer, and how often that was tried."""
         self._past = past
         self._again: set[int] = set()  # held, and delivered before from this queue
         self._presumed: set[int] = set()  # those of `_again` whose delivery is not certain: they run with others
@@ -192,7 +195,7 @@ class ProcessQueue:
             return []
         chunk: list[ReceivedMessage] = []
         retries = self._retries
-        if retries and retries[0][0] <= now_ms and (careful or retries[0][1] not in self._careful):
+        if retries and retries[0][0] <= now_ms and self._may_run(retries[0][1], careful=careful):
             chunk.append(self._hand[heappop(retries)[1]])
         elif careful and self._apart:
             chunk.append(self._apart.popleft())
@@ -201,7 +204,8 @@ class ProcessQueue:
             while waiting and len(chunk) < count:
                 message = waiting[0]
                 # A message that failed before gets a chunk of its own: its failure must not count for neighbours.
-                if message.delivery_attempt > 1 and message.queue_offset not in presumed:
+                again = message.delivery_attempt > 1 and message.queue_offset not in presumed
+                if again or message.queue_offset in self._returns:
                     if not chunk:
                         chunk.append(waiting.popleft())
                     break
@@ -282,6 +286,26 @@ class ProcessQueue:
     def used_up(self, message: ReceivedMessage, *, attempts_max: int) -> bool:
         """True if listeners got the message as often as is allowed."""
         return message.delivery_attempt > attempts_max and message.queue_offset in self._again
+
+    def doubt(self, offset: int, level: int) -> int:
+        """Notes that a return with this delay level got no answer; returns how often that happened.
+
+        The broker may deliver the message already (CC-6), so the return is repeated in place of a delivery: the message
+        comes alone when its pause has ended, and of all such messages of the queue one at a time.
+        """
+        times = self._returns.get(offset, (level, 0))[1] + 1
+        if offset in self._hand:
+            self._returns[offset] = level, times
+        return times
+
+    def in_doubt(self, offset: int) -> int | None:
+        """Returns the delay level of the message's return if that got no answer, otherwise None."""
+        known = self._returns.get(offset)
+        return None if known is None else known[0]
+
+    def believe(self, offset: int) -> None:
+        """Notes that the broker does not have the message back: a listener may get it again."""
+        self._returns.pop(offset, None)
 
     def begun(self, offsets: Iterable[int]) -> None:
         """Notes that deliveries of these offsets are counted at the broker."""
@@ -378,11 +402,20 @@ class ProcessQueue:
             assert not self._apart, "an ordered queue keeps its order"
             assert [m.queue_offset for m in self._waiting] == sorted(waiting)
         assert self._presumed | self._careful <= self._again <= set(self._hand)
+        assert self._returns.keys() <= self._hand.keys()
         assert not self._presumed & self._careful
         assert self._bytes == sum(len(message.body) for message in self._hand.values())
         assert list(self._order) == sorted(self._order)
         if self._hand:
             assert self.committable == min(self._hand), "CC-8"
+
+    def _may_run(self, offset: int, *, careful: bool) -> bool:
+        """False while the message must wait for another one: of all that may end the process, and of all returns of
+        this queue that got no answer, one is taken at a time.
+        """
+        if offset in self._returns and not self._returns.keys().isdisjoint(self._running):
+            return False
+        return careful or offset not in self._careful
 
     def _common_first(self) -> bool:
         return not self._waiting or self._waiting[0].queue_offset not in self._careful
@@ -430,6 +463,7 @@ class ProcessQueue:
 
     def _remove(self, offset: QueueOffset) -> None:
         self._bytes -= len(self._hand.pop(offset).body)
+        self._returns.pop(offset, None)
         if self._again:
             self._again.discard(offset)
             self._presumed.discard(offset)

@@ -6,12 +6,16 @@ it would be delivered for ever.
 
 **Idea.** A failed message is settled by the kind of its consumer:
 
-    concurrent            given back to its broker, which redelivers it through the retry topic to any member;
-                          if that fails, kept and run here again after 1 s (CC-6)
+    concurrent            given back to its broker, which redelivers it through the retry topic to any member
     concurrent, "local"   kept and run here again after 1 s, 2 s, 4 s ... (`retry_first_ms`, `retry_max_ms`)
     ordered               it and all messages behind it wait for `suspend_ms` (OC-15); after the last attempt it is
                           given back for the dead letters (OC-16)
     broadcasting          skipped, because there are no retries
+
+A broker may have stored a return whose answer is lost, so the message does not run here again: it would be delivered
+twice, with two counts. The call is repeated, with pauses of 1 s, 2 s, 4 s ..., while this member owns the queue; the
+broker stores one copy. The message is kept and runs here again (CC-6) only if the broker refused the return, as one
+without that call does, or if `RETURNS_MAX` calls got no answer although the locks are still confirmed.
 
 A delivery that repeats one of the same queue, or is the message's last, is counted at the broker before the call
 (decision 22). So neither a hand-over nor the end of the process gives a message more deliveries than it may have.
@@ -25,8 +29,9 @@ A delivery that repeats one of the same queue, or is the message's last, is coun
   broker. Otherwise the next owner would take them for victims of a crash.
 
 **Example.** A concurrent chunk holds the first deliveries of offsets 10, 11 and 12; the result is a `Retry` of 11.
-10 and 12 are finished. 11 is given back, and 13 can be committed. If giving back fails, 11 stays, only 11 can be
-committed, and 11 runs here again after 1 s as delivery 2, which is counted first.
+10 and 12 are finished. 11 is given back, and 13 can be committed. If the answer is lost, 11 stays, only 11 can be
+committed, and the call is repeated after 1 s. If the broker refuses it, 11 runs here again after 1 s as delivery 2,
+which is counted first.
 
 Called by `loops.listening` after each chunk and by its scan for overdue messages (CC-12).
 """
@@ -36,6 +41,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 
 from evenq.client.core.calls import FINISHED
 from evenq.client.core.reading.outcome import Retry, failures
@@ -54,6 +60,16 @@ Count = Callable[[ProcessQueue, Mapping[int, int]], Awaitable[None]]
 DEAD = -1
 COUNTED_MAX = 1_000
 """Most counts of one call; brokers accept more."""
+RETURNS_MAX = 16
+"""Most calls for one return that get no answer, in 11 minutes; then the message runs here again."""
+
+
+class Returned(Enum):
+    """Outcome of a call that gives a message back."""
+
+    YES = "the broker has it"
+    NO = "the broker refused it, or cannot take it"
+    UNKNOWN = "there is no answer, or another call may succeed"
 
 
 class Settler:
@@ -85,21 +101,39 @@ class Settler:
         deliveries = queue.to_count(chunk, attempts_max=most)
         if not deliveries:
             return True
-        first = chunk[0]
-        # All deliveries are used: to the dead letters without a listener call.
-        if len(chunk) == 1 and queue.used_up(first, attempts_max=most):
-            if await self._sent_back(queue, first, first.delivery_attempt - 1, DEAD):
-                self._finish(queue, first.queue_offset)
-                return False
+        if len(chunk) == 1 and await self._left_to_broker(
+            queue, chunk[0], used_up=queue.used_up(chunk[0], attempts_max=most)
+        ):
+            return False
         # In this order: counted and not finished is the mark of a dead process, so finished messages are reported
         # first.
-        elif await self._report_finished(queue) and await self._counted(queue, deliveries):
+        if await self._report_finished(queue) and await self._counted(queue, deliveries):
             queue.begun(deliveries)
             return True
         delay_ms = self._options.suspend_ms if queue.ordered else self._delay_ms(1)
         queue.put_back(chunk, retry_ms=self._clock.monotonic_ms() + delay_ms)
         self._again(queue, delay_ms)
         return False
+
+    async def _left_to_broker(self, queue: ProcessQueue, message: ReceivedMessage, *, used_up: bool) -> bool:
+        """Gives a message back that had all deliveries, or whose return got no answer. False: a listener gets it."""
+        offset = message.queue_offset
+        level = queue.in_doubt(offset)
+        if level is None and not used_up:
+            return False
+        level = DEAD if level is None else level
+        returned = await self._sent_back(queue, message, message.delivery_attempt - 1, level)
+        if returned is Returned.YES:
+            self._finish(queue, offset)
+            return True
+        times = queue.doubt(offset, level)
+        if not used_up and (returned is Returned.NO or times > RETURNS_MAX):
+            queue.believe(offset)
+            return False
+        delay_ms = self._delay_ms(times)
+        queue.put_back([message], retry_ms=self._clock.monotonic_ms() + delay_ms)
+        self._again(queue, delay_ms)
+        return True
 
     async def settle(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage], result: object) -> None:
         """Settles a chunk by the listener's `result`."""
@@ -140,7 +174,7 @@ class Settler:
         """Sends a message back that a listener has had for too long, then removes it (CC-12)."""
         attempts = message.delivery_attempt
         level = DEAD if attempts >= self._max_attempts() else 0
-        if await self._sent_back(queue, message, attempts, level):
+        if await self._sent_back(queue, message, attempts, level) is Returned.YES:
             log.warning(
                 "a listener has worked on message %s (%s, offset %d, attempt %d) for too long, it will be retried",
                 message.message_id,
@@ -155,9 +189,9 @@ class Settler:
         over = level < 0 or attempts >= self._max_attempts()
         if (over and not sure) or (not over and self._options.retry == "local"):  # alone; or by option
             await self._later(queue, message, self._delay_ms(attempts))
-        elif await self._sent_back(queue, message, attempts, DEAD if over else level):
+        elif await self._given_back(queue, message, attempts, DEAD if over else level):
             self._finish(queue, message.queue_offset)
-        else:  # giving back failed: kept (CC-6)
+        else:  # kept (CC-6)
             await self._later(queue, message, self._delay_ms(1))
 
     async def _later(self, queue: ProcessQueue, message: ReceivedMessage, delay_ms: int) -> None:
@@ -183,7 +217,7 @@ class Settler:
             attempts = message.delivery_attempt
             if message.queue_offset in bad:
                 over = sure and (level < 0 or attempts >= self._max_attempts())  # the last attempt, or given up
-                if not over or not await self._sent_back(queue, message, attempts, DEAD):  # OC-16
+                if not over or not await self._given_back(queue, message, attempts, DEAD):  # OC-16
                     break
             self._finish(queue, message.queue_offset)
             rest.popleft()
@@ -194,20 +228,28 @@ class Settler:
         queue.suspend(rest, resume_ms=self._clock.monotonic_ms() + pause_ms)
         self._again(queue, pause_ms)
 
-    async def _sent_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> bool:
+    async def _given_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> bool:
+        """Gives a message back. False: it must be kept; `begin` repeats a return that got no answer."""
+        returned = await self._sent_back(queue, message, attempts, level)
+        if returned is Returned.UNKNOWN:
+            queue.doubt(message.queue_offset, level)
+        return returned is Returned.YES
+
+    async def _sent_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> Returned:
         assert self._send_back is not None
         try:
             await self._send_back(queue, message, attempts, level)
         except Error as error:
             log.warning(
-                "message %s (%s, offset %d) could not be sent back for a retry, it is retried in this process: %s",
+                "message %s (%s, offset %d) could not be sent back for a retry, %s: %s",
                 message.message_id,
                 queue.queue,
                 message.queue_offset,
+                "the call is repeated" if error.retryable else "it stays in this process",
                 error,
             )
-            return False
-        return True
+            return Returned.UNKNOWN if error.retryable else Returned.NO
+        return Returned.YES
 
     def _finish(self, queue: ProcessQueue, offset: QueueOffset) -> None:
         if offset in queue.counted:

@@ -260,7 +260,7 @@ def test_a_message_whose_ack_is_being_stored_is_out_of_reach_and_a_snapshot_lack
     queue = begun(progress)
     give(progress, queue, 3)
     assert progress.status_of(queue, 1, 1, now_ms=0) is SettleStatus.DONE
-    entry = progress.begin_finish(queue, 1, lambda: refused)
+    entry = progress.fence.begin(queue, 1, lambda: refused)
     assert progress.status_of(queue, 1, 1, now_ms=0) is SettleStatus.INVALID
     assert progress.change_invisible(queue, 1, 1, now_ms=0, deadline_ms=5) is SettleStatus.INVALID
     progress.expire(10_000)
@@ -269,15 +269,15 @@ def test_a_message_whose_ack_is_being_stored_is_out_of_reach_and_a_snapshot_lack
     assert sorted(_replayed(encode(progress.dump())).queue(*KEY).pending) == [0, 2]  # type: ignore[union-attr]
     refused = True
     assert sorted(_replayed(encode(progress.dump())).queue(*KEY).pending) == [0, 1, 2]  # type: ignore[union-attr]
-    assert progress.end_finish(queue, 1, entry, stored=False) == 1_000
+    assert progress.fence.end(queue, 1, entry, stored=False) == 1_000
     progress.expire(10_000)
     progress.check()
     assert sorted(queue.ready) == [0, 1, 2]
     again, _ = progress.take_ready(queue, 3, deadline_ms=20_000, client_id="", max_attempts=9)
     assert again == [0, 1, 2]
     for offset in again:
-        held = progress.begin_finish(queue, offset, lambda: False)
-        assert progress.end_finish(queue, offset, held, stored=True) == 0
+        held = progress.fence.begin(queue, offset, lambda: False)
+        assert progress.fence.end(queue, offset, held, stored=True) == 0
         assert progress.status_of(queue, offset, 2, now_ms=0) is SettleStatus.ALREADY
     assert (queue.committed, queue.pending) == (3, {})
     progress.check()

@@ -13,6 +13,7 @@ from evenq_broker.core.delivery.progress import Progress
 from evenq_broker.core.state.records import decode
 from evenq_broker.rpc.delivery.transact import ACKS_MAX, MESSAGES_MAX
 from evenq_broker.settings import BrokerSettings, StoreSettings
+from evenq_proofs.blocks import place
 from evenq_proofs.fault_disk import FaultDisk, Keep
 from evenq_proofs.v2_requests import ack_request, messages_of, nack_request, receive_request, send_request, v2_message
 
@@ -26,9 +27,10 @@ from evenq.errors import (
     NotImplementedYet,
     PreconditionFailed,
     StoreFull,
+    TooManyRequests,
     TopicNotFound,
 )
-from evenq.model import MessageType
+from evenq.model import MessageType, StartFrom
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -299,6 +301,274 @@ async def test_an_ack_of_its_consumer_meanwhile_counts_and_a_reset_wins(stage: A
         await call
     broker.ledger.progress.check()
     assert len(await received(stage)) == 2
+
+
+FORWARD = "ForwardMessageToDeadLetterQueue"
+
+
+async def forward(stage: Any, handle: str, message_id: str = "in0") -> int:
+    request = service_pb2.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle, message_id=message_id)
+    request.group.name, request.topic.name = "g", "in"
+    return int((await stage.ask(FORWARD, request, service_pb2.ForwardMessageToDeadLetterQueueResponse)).status.code)
+
+
+async def forward_by_handle(stage: Any, handle: str) -> None:
+    assert await forward(stage, handle) == definition_pb2.OK
+
+
+async def forward_by_id(stage: Any, handle: str) -> None:
+    """As C++ does it: without a handle."""
+    assert await forward(stage, "") == definition_pb2.OK
+
+
+async def nack(stage: Any, handle: str) -> None:
+    request = nack_request("g", "in", handle, 0)
+    answer = await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
+    assert answer.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
+
+
+async def prolong(stage: Any, handle: str) -> None:
+    request = nack_request("g", "in", handle, 60_000)
+    answer = await stage.ask("ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse)
+    assert answer.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
+
+
+async def commit_again(stage: Any, handle: str) -> None:
+    with pytest.raises(InvalidReceiptHandle):
+        await transact(stage, [handle], result(7))
+
+
+async def wait_for_the_end(stage: Any, handle: str) -> None:
+    await stage.clock.advance(31_000)
+
+
+async def receive_again(stage: Any, handle: str) -> None:
+    assert await received(stage) == []
+
+
+async def send_back(stage: Any, attempts: int = 1) -> None:
+    request = data_pb2.SendBackRequest(group="g", queue=place(0, topic="in"), attempts=attempts)
+    await stage.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
+
+
+async def send_back_while_fenced(stage: Any, handle: str) -> None:
+    with pytest.raises(TooManyRequests, match="another call is finishing this message"):
+        await send_back(stage)
+
+
+WAYS = [forward_by_handle, forward_by_id, nack, prolong, commit_again, wait_for_the_end, receive_again]
+
+
+def copies(broker: Broker) -> int:
+    """Dead letters and delayed copies of group `g`."""
+    store = broker.ledger.store
+    dead = broker.catalog.topics.get("%DLQ%g")
+    return store.timers.stats.pending + (0 if dead is None else store.queue_range(dead.topic_id, 0)[1])
+
+
+@pytest.mark.parametrize("way", [*WAYS, send_back_while_fenced], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("stored", [True, False])
+async def test_while_it_is_stored_no_other_way_ends_a_delivery_of_it(stage: Any, way: Any, stored: bool) -> None:
+    broker, handles = await held(stage)
+    slow, call = await under_way(stage, broker, handles)
+    await way(stage, handles[0])
+    broker.ledger.progress.check()
+    assert (unfinished(broker), copies(broker)) == ([0, 1], 0)
+    assert slow.answer is not None
+    if stored:
+        slow.answer.set_result(None)
+        await call
+        assert (unfinished(broker), copies(broker)) == ([], 0)
+        return
+    slow.answer.set_exception(StoreFull("no space"))
+    with pytest.raises(Error, match="no space"):
+        await call
+    broker.ledger.progress.check()
+    await stage.clock.advance(31_000)
+    assert len(await received(stage)) == 2, "what no call ended is redelivered"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_after_it_no_other_way_moves_its_messages(stage: Any, way: Any) -> None:
+    broker, handles = await held(stage)
+    await transact(stage, handles, result(0))
+    await way(stage, handles[0])
+    broker.ledger.progress.check()
+    assert (unfinished(broker), copies(broker), outputs(broker)) == ([], 0, 1)
+
+
+async def test_a_commit_of_a_member_past_its_messages_finishes_them_also_if_it_is_refused(stage: Any) -> None:
+    broker, handles = await held(stage)
+    slow, call = await under_way(stage, broker, handles)
+    offsets = [data_pb2.CommitOffset(queue=place(0, topic="in"), offset=2)]
+    request = data_pb2.CommitOffsetsRequest(group="g", offsets=offsets)
+    await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+    assert slow.answer is not None
+    slow.answer.set_exception(StoreFull("no space"))
+    with pytest.raises(Error, match="no space"):
+        await call
+    broker.ledger.progress.check()
+    assert unfinished(broker) == []
+    with pytest.raises(InvalidReceiptHandle):
+        await transact(stage, handles, result(0))
+
+
+async def test_a_transaction_after_a_reset_is_refused(stage: Any) -> None:
+    broker, handles = await held(stage)
+    [queue] = broker.ledger.progress.queues()
+    broker.ledger.progress.commit(queue.group_id, queue.topic_id, queue.queue_id, 0, allow_backward=True)
+    with pytest.raises(InvalidReceiptHandle):
+        await transact(stage, handles, result(0))
+    assert (len(await received(stage)), outputs(broker)) == (2, 0)
+
+
+class SlowCopy:
+    """Holds the answers of appends without acks: copies of messages."""
+
+    def __init__(self, broker: Broker) -> None:
+        store: Any = broker.ledger.store
+        self._append = store.append
+        self.waits, self.full, self.count = asyncio.Event(), False, 0
+        store.append = self.append
+
+    async def append(self, entries: Any, **options: Any) -> Any:
+        if not (entries or options.get("timers")) or options.get("state"):
+            return await self._append(entries, **options)
+        self.count += 1
+        await self.waits.wait()
+        if self.full:
+            raise StoreFull("no space")
+        return await self._append(entries, **options)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("by", ["handle", "id", "SendBack"])
+async def test_a_message_that_is_being_copied_is_in_no_transaction(stage: Any, by: str, full: bool) -> None:
+    """And a repetition of the call makes no second copy."""
+    broker, handles = await held(stage, count=1)
+    for topic in ("%DLQ%g", "%RETRY%g"):
+        await stage.during(broker.catalog.create_topic(topic, queues=1, system=True))
+    slow = SlowCopy(broker)
+
+    def move() -> asyncio.Future[Any]:
+        one = send_back(stage) if by == "SendBack" else forward(stage, handles[0] if by == "handle" else "")
+        return asyncio.ensure_future(one)
+
+    first = move()
+    await stage.until(lambda: slow.count == 1)
+    second = move()
+    await commit_again(stage, handles[0])
+    broker.ledger.progress.check()
+    assert snapshot(broker) == [0], "the copy may not be stored"
+    await stage.clock.advance(50)
+    assert not second.done()
+    slow.full = full
+    slow.waits.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    broker.ledger.progress.check()
+    assert slow.count == 1
+    assert (unfinished(broker), copies(broker)) == (([0], 0) if full else ([], 1))
+    if full:
+        slow.full = False
+        await transact(stage, handles, result(0))
+    else:
+        await commit_again(stage, handles[0])
+    assert outputs(broker) == int(full)
+
+
+async def test_a_copy_whose_caller_is_gone_finishes_the_message(stage: Any) -> None:
+    broker, handles = await held(stage, count=1)
+    slow = SlowCopy(broker)
+    call = asyncio.ensure_future(forward(stage, handles[0]))
+    await stage.until(lambda: slow.count == 1)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    slow.waits.set()
+    await stage.clock.advance(10)
+    assert (unfinished(broker), copies(broker)) == ([], 1)
+
+
+async def test_a_reset_while_a_message_is_copied_delivers_it_again(stage: Any) -> None:
+    broker, handles = await held(stage, count=1)
+    slow = SlowCopy(broker)
+    call = asyncio.ensure_future(forward(stage, handles[0]))
+    await stage.until(lambda: slow.count == 1)
+    [queue] = broker.ledger.progress.queues()
+    broker.ledger.progress.commit(queue.group_id, queue.topic_id, queue.queue_id, 0, allow_backward=True)
+    [again] = await received(stage)
+    slow.waits.set()
+    await call
+    broker.ledger.progress.check()
+    await transact(stage, [again], result(0))
+    assert (unfinished(broker), copies(broker), outputs(broker)) == ([], 1, 1)
+
+
+async def test_a_message_whose_time_has_passed_may_be_forwarded_until_it_is_redelivered(stage: Any) -> None:
+    broker, handles = await held(stage, count=1)
+    await stage.clock.advance(31_000)
+    await forward_by_handle(stage, handles[0])
+    broker.ledger.progress.check()
+    assert (unfinished(broker), copies(broker)) == ([], 1)
+
+
+async def test_a_client_that_is_gone_while_its_message_is_copied_holds_it_no_longer_if_that_fails(stage: Any) -> None:
+    broker, _ = await held(stage, count=0)
+    await stage.ask("SendMessage", send_request("in", "in0"), service_pb2.SendMessageResponse)
+    [handle] = await received(stage, auto_renew=True)
+    slow = SlowCopy(broker)
+    call = asyncio.ensure_future(forward(stage, handle))
+    await stage.until(lambda: slow.count == 1)
+    broker.ledger.progress.release("c", broker.runtime.now_ms() + 5_000)
+    broker.ledger.progress.check()
+    slow.full = True
+    slow.waits.set()
+    await call
+    broker.ledger.progress.check()
+    await stage.clock.advance(20_000)
+    assert len(await received(stage)) == 1
+
+
+async def test_the_last_attempt_that_was_given_back_is_in_no_transaction(stage: Any) -> None:
+    broker, _ = await held(stage, count=0)
+    await stage.during(broker.catalog.create_group("last", max_attempts=1, start_from=StartFrom.FIRST))
+    await stage.ask("SendMessage", send_request("in", "in0"), service_pb2.SendMessageResponse)
+    request = receive_request("last", "in", invisible_ms=30_000, batch_size=1, poll_ms=0)
+    [message] = messages_of(await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse))
+    handle = message.system_properties.receipt_handle
+    slow = SlowCopy(broker)
+    back = nack_request("last", "in", handle, 0)
+    await stage.ask("ChangeInvisibleDuration", back, service_pb2.ChangeInvisibleDurationResponse)
+    await stage.until(lambda: slow.count == 1)
+    with pytest.raises(InvalidReceiptHandle):
+        await transact(stage, [handle], result(0), group="last")
+    slow.waits.set()
+    await stage.clock.advance(10)
+    assert (unfinished(broker), outputs(broker)) == ([], 0)
+
+
+async def test_a_repeated_receive_returns_no_message_that_a_transaction_finishes_meanwhile(stage: Any) -> None:
+    """Its record would also deliver the message again after a restart."""
+    broker, _ = await held(stage, count=0)
+    await stage.ask("SendMessage", send_request("in", "in0"), service_pb2.SendMessageResponse)
+    handles = await received(stage, attempt_id="one")
+    store: Any = broker.ledger.store
+    read_at, disk, reads = store.read_at, asyncio.Event(), []
+
+    async def slow(*places: Any, **options: Any) -> Any:
+        reads.append(places)
+        await disk.wait()
+        return await read_at(*places, **options)
+
+    store.read_at = slow
+    again = asyncio.ensure_future(received(stage, attempt_id="one"))
+    await stage.until(lambda: len(reads) > 0)
+    _, call = answer_later = await under_way(stage, broker, handles)
+    disk.set()
+    assert await again == []
+    assert answer_later[0].answer is not None
+    answer_later[0].answer.set_result(None)
+    await call
+    assert unfinished(broker) == []
 
 
 async def test_a_call_that_its_client_gives_up_is_stored_and_its_retry_knows(stage: Any) -> None:

@@ -43,6 +43,8 @@ def test_any_order_of_endings_keeps_the_commit_at_the_smallest_unfinished(data: 
                 assert offset not in finished
                 finished.add(offset)
             case "fail" if running:
+                if data.draw(st.booleans()):
+                    process.doubt(running[0], 0)
                 process.fail(QueueOffset(running.pop(0)), retry_ms=now_ms + data.draw(st.integers(0, 30)))
             case "drop" if data.draw(st.booleans()):
                 process.drop()
