@@ -73,7 +73,7 @@ class TypedBodies:
         """Yields the rows of a batch with typed columns, in pieces."""
         import pyarrow as pa
 
-        start, count = 0, batch.num_rows
+        start, count, leaves = 0, batch.num_rows, self.typed.leaves
         bodies = _bodies(batch.column("body"))
         while start < count:
             errors: list[str | None] = []
@@ -82,7 +82,7 @@ class TypedBodies:
                 body = next(bodies)
                 size += len(body)
                 errors.append(self._append(body, len(errors)))
-                cells += CELLS_MAX - self._budget.left + self.typed.leaves
+                cells += CELLS_MAX - self._budget.left + leaves
             arrays = [builder.array() for builder in self._builders]
             plain = batch.slice(start, len(errors)).columns
             yield pa.RecordBatch.from_arrays([*plain, *arrays, pa.array(errors, pa.string())], schema=self.schema)

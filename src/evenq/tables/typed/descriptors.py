@@ -65,7 +65,7 @@ def message_descriptor(schema: TypedSchema, where: str) -> Descriptor:
 def _pool(data: bytes, where: str) -> tuple[DescriptorPool, set[str]]:
     """Returns a pool of the files, and the full names of their messages."""
     try:
-        files = FileDescriptorSet.FromString(data).file
+        files = list(FileDescriptorSet.FromString(data).file)
     except DecodeError:
         files = []
     if not files or not all(file.name for file in files):

@@ -24,6 +24,7 @@ from evenq.tables.typed.columns import must_be_columns as checked
 EPOCH: Final = frozenset({"epoch-s", "epoch-ms", "epoch-us", "epoch-ns"})
 TIMES: Final = {"date-time": "timestamp", "date": "date"}
 INTEGERS: Final = {"int8": "int32", "int16": "int32", "int32": "int32"}
+VALUES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 KINDS: Final = ("string", "integer", "number", "boolean", "array", "object")
 RENAME: Final = 'add "x-column": "NAME" to the property'
 Node = dict[str, Any]
@@ -141,9 +142,7 @@ class _Reader:
         """Returns the type that all values of `enum` or `const` have."""
         values = node.get("enum", [node["const"]] if "const" in node else [])
         kinds = {type(value) for value in values if value is not None} if isinstance(values, list) else set()
-        return (
-            {str: "string", int: "integer", float: "number", bool: "boolean"}.get(*kinds) if len(kinds) == 1 else None
-        )
+        return VALUES.get(kinds.pop()) if len(kinds) == 1 else None
 
     def _resolved(self, node: Any, trail: tuple[str, ...]) -> Node:
         """Returns a schema without references and without alternatives to null."""

@@ -137,15 +137,16 @@ def _fields(descriptor: Descriptor, columns: Iterable[TypedColumn]) -> Callable[
 
 def _builder(column: TypedColumn, field: FieldDescriptor, place: str, budget: Budget) -> Builder:
     """`field`: that of the column, also for its elements."""
+    message = field.message_type
     match column.type:
-        case "struct":
-            fields = field.message_type.fields_by_name
+        case "struct" if message is not None:
+            fields = message.fields_by_name
             parts = [_builder(part, fields[part.path[0]], f"{place}.{part.name}", budget) for part in column.parts]
-            return StructBuilder(column, parts, _fields(field.message_type, column.parts))
+            return StructBuilder(column, parts, _fields(message, column.parts))
         case "list":
             return ListBuilder(column, [_builder(column.parts[0], field, place, budget)], _elements, budget, place)
-        case "map":
-            fields = field.message_type.fields_by_name
+        case "map" if message is not None:
+            fields = message.fields_by_name
             parts = [_builder(part, fields[part.name], place, budget) for part in column.parts]
             return ListBuilder(column, parts, _pairs, budget, place)
     return LeafBuilder(column, _converter(column, field, place))
@@ -162,9 +163,9 @@ def _pairs(values: Any) -> list[tuple[Any, Any]]:
 
 def _converter(column: TypedColumn, field: FieldDescriptor, place: str) -> Callable[[Any], Any]:
     match column.reads:
-        case "enum":
+        case "enum" if field.enum_type is not None:
             return _enum(field.enum_type)
-        case "wrapper":
+        case "wrapper" if field.message_type is not None:
             plain = TypedColumn(name=column.name, type=column.type, path=())
             inner = _converter(plain, field.message_type.fields_by_name["value"], place)
             return lambda message: inner(message.value)
