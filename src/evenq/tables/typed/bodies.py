@@ -96,8 +96,6 @@ class TypedBodies:
                 builder.append(value)
         except Misfit as misfit:
             reason = misfit.reason
-        except UnicodeDecodeError:  # of a text in a message of proto2, which is checked when it is read
-            reason = "utf8"
         else:
             return None
         for builder in self._builders:

@@ -173,12 +173,23 @@ def _converter(column: TypedColumn, field: FieldDescriptor, place: str) -> Calla
             return lambda moment: must_be_a_year(moment.seconds * 1_000_000 + moment.nanos // 1_000, place)
         case "message":
             return _serialized
+    if column.type == "string":
+        return _text(place)
     return Decimal if column.type.startswith("decimal") else _same
 
 
 def _enum(kind: EnumDescriptor) -> Callable[[int], str]:
     names = {number: value.name for number, value in kind.values_by_number.items()}
     return lambda number: names.get(number) or str(number)
+
+
+def _text(place: str) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        if type(value) is not str:  # bytes that are not UTF-8, in a message of proto2
+            raise Misfit("utf8", place)
+        return value
+
+    return convert
 
 
 def _serialized(message: Message) -> bytes:

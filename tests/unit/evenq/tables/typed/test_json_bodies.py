@@ -259,7 +259,9 @@ SCALARS = (
     | st.datetimes(timezones=st.sampled_from([UTC])).map(datetime.isoformat)
     | st.binary(max_size=8).map(lambda data: base64.b64encode(data).decode())
 )  # fmt: skip
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ita"), inner, max_size=3))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ita"), inner, max_size=3)
+)
 DOCUMENTS = st.dictionaries(st.sampled_from([*READ, "s", "l", "other"]), VALUES, max_size=4) | VALUES
 BODIES = DOCUMENTS.map(lambda one: json.dumps(one, ensure_ascii=True).encode()) | st.binary(max_size=12)
 
@@ -305,7 +307,9 @@ def test_a_body_has_the_same_values_beside_any_others(bodies: list[bytes], size:
 
 
 def test_a_slice_of_a_batch_reads_its_own_bodies() -> None:
-    converter = module.TypedBodies(TypedSchema(columns=SIMPLE.columns), plain=pa.schema([pa.field("body", pa.binary())]))
+    converter = module.TypedBodies(
+        TypedSchema(columns=SIMPLE.columns), plain=pa.schema([pa.field("body", pa.binary())])
+    )
     batch = pa.record_batch({"body": pa.array([b'{"a":%d}' % n for n in range(10)])}).slice(4, 3)
     [piece] = converter.batches(batch)
     assert piece.column("a").to_pylist() == [4, 5, 6]

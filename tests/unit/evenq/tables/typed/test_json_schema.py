@@ -79,7 +79,9 @@ def test_paths_of_leaves_are_those_of_parquet(tmp_path: Any) -> None:
     import pyarrow.parquet as pq
 
     deep = {"items": {"properties": {"m": {"type": "object", "additionalProperties": {"items": {"type": "integer"}}}}}}
-    made = schema_of(a=deep, b={"properties": {"c": {"type": "number"}}}, d={"contentEncoding": "base64", "type": "string"})
+    made = schema_of(
+        a=deep, b={"properties": {"c": {"type": "number"}}}, d={"contentEncoding": "base64", "type": "string"}
+    )
     pq.write_table(pa.schema(made.fields()).empty_table(), tmp_path / "f.parquet")
     written = pq.read_metadata(tmp_path / "f.parquet").schema
     paths = [written.column(number).path for number in range(len(written))]
