@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from evenq.cli.formats import add_output
 from evenq.cli.grammar import add_topic_name, command, noun
-from evenq.cli.values import duration_ms, folder, place, positive
+from evenq.cli.values import duration_ms, place, positive
 
 _TABLE = """\
 examples:
@@ -170,7 +171,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--table-schema",
-        type=folder,
+        type=Path,
         metavar="FILE",
         help="typed columns from bodies: a JSON Schema, or a descriptor set (protoc --include_imports -o FILE) "
         "(default: the table's)",
