@@ -47,8 +47,7 @@ def send(endpoint: str, topic: str, numbers: range, *, bad: bool = True, queues:
         admin.create_topic(topic, queues=queues)
     bodies = [body(number) for number in numbers] + (BAD if bad else [])
     with evenq.Producer(endpoint=endpoint) as producer:
-        for one in bodies:
-            producer.send(evenq.Message(topic=topic, body=one or b" "))
+        producer.send_batch([evenq.Message(topic=topic, body=one or b" ") for one in bodies])
     return len(bodies)
 
 
@@ -97,9 +96,9 @@ def test_two_exporters_and_a_kill_write_each_row_once_with_its_values(
     words = ("table", "follow", "killed", "--to", tmp_path, "--table-schema", schema, *FAST, "--every", "100ms")
     sender = threading.Thread(target=send, args=(cluster.endpoint, "killed", range(300, 400)), kwargs={"bad": False})
     sender.start()
-    for _ in range(3):
+    for _ in range(2):
         both = [start(*words, endpoint=cluster.endpoint) for _ in range(2)]
-        until(lambda: list(tmp_path.glob("killed/**/*.parquet")), "a file", seconds=60)
+        until(lambda: list(tmp_path.glob("killed/**/*.parquet")), "a file", seconds=120)
         time.sleep(0.3)
         both[0].kill()
         both[1].send_signal(signal.SIGTERM)
