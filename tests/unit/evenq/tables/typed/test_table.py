@@ -194,7 +194,7 @@ def test_values_that_are_not_numbers_equal_themselves(tmp_path: Path) -> None:
 
 
 def test_plain_columns_may_be_others(log: FakeLog) -> None:
-    """Spark's tail has those of the source."""
+    """A reader may have others than a table."""
     batch = pa.record_batch({"x": pa.array([1]), "body": pa.array([order(3)])})
     [piece] = TypedBodies(TOTAL, plain=batch.schema).batches(batch)
     assert piece.schema.names == ["x", "body", "total", "customer", "bodyError"]
