@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from evenq.columns.arrow_schema import arrow_schema
-from evenq.tables.files import COLUMNS
 from evenq.tables.typed.builders import CELLS_MAX, Budget, Builder
 from evenq.tables.typed.columns import TypedSchema
 from evenq.tables.typed.values import Misfit
@@ -60,13 +58,13 @@ def parser_of(schema: TypedSchema, where: str) -> Parser:
 class TypedBodies:
     """The converter of one schema."""
 
-    def __init__(self, schema: TypedSchema, where: str = "the schema", plain: pa.Schema | None = None) -> None:
-        """`where`: the place of the schema, for error texts. `plain`: of the given batches; None: that of tables."""
+    def __init__(self, schema: TypedSchema, plain: pa.Schema, where: str = "the schema") -> None:
+        """`plain`: schema of the batches, which have a column `body`. `where`: place of `schema`, for error texts."""
         import pyarrow as pa
 
         self.typed, self._parser, self._budget = schema, parser_of(schema, where), Budget()
         self._builders = self._parser.builders(schema, self._budget)
-        self.schema = pa.schema([*(plain or arrow_schema(COLUMNS)), *schema.fields()])
+        self.schema = pa.schema([*plain, *schema.fields()])
         """Of the batches: plain and typed columns."""
 
     def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

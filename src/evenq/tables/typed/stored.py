@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evenq.columns.arrow_schema import arrow_schema
 from evenq.errors import SettingsError
+from evenq.tables.files import COLUMNS
 from evenq.tables.folder import TableTarget, place_bytes
 from evenq.tables.layout import TableChanged
 from evenq.tables.typed.bodies import TypedBodies
@@ -37,7 +39,7 @@ class StoredSchema:
     schema: TypedSchema
 
     def bodies(self) -> TypedBodies:
-        return TypedBodies(self.schema, self.path)
+        return TypedBodies(self.schema, arrow_schema(COLUMNS), self.path)
 
 
 def read_schema(path: Path, message: str) -> TypedSchema:
