@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenq.client.core.reading.extents import QueueExtent
 from evenq.errors import NotFound, StoreError
-from evenq.tables.files import footer_findings, read_batches, read_footer
+from evenq.tables.files import COLUMNS, FileFooter, footer_findings, read_batches, read_footer
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
+from evenq.tables.typed.bodies import TypedBodies
+from evenq.tables.typed.stored import all_schemas
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +122,7 @@ def findings(
     """
     end = files.start
     folder = target.path(files.queue.folder)
+    typed = {number: one.bodies() for number, one in all_schemas(target, files.queue.topic).items()}
     for part in files.parts:
         if part.start > end:
             yield TableFinding(folder, f"no file has offsets {end} to {part.start - 1}, {part.start - end:,} messages")
@@ -129,7 +135,9 @@ def findings(
                 f"{part.count:,} messages are missing; the gap was accepted at the export",
             )
             continue
-        yield from (TableFinding(target.path(files.path(part)), what) for what in _file(target, files, part, whole))
+        yield from (
+            TableFinding(target.path(files.path(part)), what) for what in _file(target, files, part, whole, typed)
+        )
     if live is None:
         return
     if live.low > end:
@@ -140,17 +148,39 @@ def findings(
         yield TableFinding(folder, f"the queue ends at {live.high}, before the table's end {end}")
 
 
-def _file(target: TableTarget, files: QueueFiles, part: TableRange, whole: bool) -> Iterator[str]:
+def _file(
+    target: TableTarget, files: QueueFiles, part: TableRange, whole: bool, typed: Mapping[int, TypedBodies]
+) -> Iterator[str]:
     path = files.path(part)
     try:
-        yield from footer_findings(read_footer(target, path), part)
+        footer = read_footer(target, path)
+        yield from footer_findings(footer, part)
+        wrong = _columns(footer, typed)
+        yield from wrong
         if whole:
-            yield from _rows(target, files.queue, part, path)
+            yield from _rows(target, files.queue, part, path, typed.get(footer.schema) if not wrong else None)
     except StoreError as error:
         yield error.message
 
 
-def _rows(target: TableTarget, queue: TableQueue, part: TableRange, path: str) -> Iterator[str]:
+def _columns(footer: FileFooter, typed: Mapping[int, TypedBodies]) -> list[str]:
+    """Returns what in a footer contradicts the typed columns of the table."""
+    if footer.schema and footer.schema not in typed:
+        return [f"was written with schema {footer.schema}, which the table does not have in its folder _schema"]
+    expected = typed[footer.schema].schema.names if footer.schema else [column.name for column in COLUMNS]
+    if footer.columns.names != expected:
+        return [f"has the columns {', '.join(footer.columns.names)}, not {', '.join(expected)}"]
+    wrong = [
+        field
+        for field in (typed[footer.schema].schema if footer.schema else ())
+        if footer.columns.field(field.name).type != field.type
+    ]
+    return [f"has the column {one.name} as {footer.columns.field(one.name).type}, not as {one.type}" for one in wrong]
+
+
+def _rows(
+    target: TableTarget, queue: TableQueue, part: TableRange, path: str, typed: TypedBodies | None
+) -> Iterator[str]:
     following, right = part.start, {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
     for batch in read_batches(target, path):
         offsets = batch.column("queueOffset").to_pylist()
@@ -161,7 +191,25 @@ def _rows(target: TableTarget, queue: TableQueue, part: TableRange, path: str) -
         if wrong and offsets:
             yield f"has rows of another queue: {', '.join(wrong)} from offset {following} on"
             return
+        if typed is not None and (others := _other_values(typed, batch)):
+            yield f"has other typed values than its bodies: {', '.join(others)} from offset {following} on"
+            return
         following += len(offsets)
+
+
+def _other_values(typed: TypedBodies, batch: pa.RecordBatch) -> list[str]:
+    """Returns the typed columns whose values differ from those of the bodies."""
+    import pyarrow as pa
+
+    plain = batch.select([column.name for column in COLUMNS])
+    made = pa.Table.from_batches(typed.batches(plain), typed.schema)
+    names = [field.name for field in typed.typed.fields()]
+    return [
+        name
+        for name in names
+        if not made.column(name).equals(pa.chunked_array([batch.column(name)]))
+        and repr(made.column(name).to_pylist()) != repr(batch.column(name).to_pylist())  # NaN equals NaN there
+    ]
 
 
 def expired(target: TableTarget, files: QueueFiles, before_ms: int) -> list[TableRange]:

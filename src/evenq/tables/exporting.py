@@ -15,6 +15,7 @@ Invariants:
 - Messages that retention deleted before they were exported are a gap. The queue stops, unless gaps are allowed: then a
   file `_START-END.gap` states it. A queue without files begins at the oldest message of the log, without a gap.
 - A scan names the uid of the queue's content, which is in the path too.
+- Typed columns (`typed`) are those of the newest schema of the table when a turn writes its first file.
 - Brokers learn the ends of the files (`reports`) only when the files are durable: retention may delete what is before.
 
 Example: rows_per_file is 1,000 and close_after_ms 60,000. A queue has [0, 2500); offset 2300 was stored in a later
@@ -47,6 +48,8 @@ from evenq.tables.layout import (
     must_follow,
     ranges,
 )
+from evenq.tables.typed.bodies import TypedBodies
+from evenq.tables.typed.stored import StoredSchema, newest_schema
 from evenq.wire.status import check
 
 SETTLE_MS: Final = 5_000
@@ -91,6 +94,8 @@ class ExportTurn:
     """Committed messages that are in no file yet."""
     gaps: int = 0
     """Messages of gaps that were accepted."""
+    misfits: int = 0
+    """Rows of `rows` whose bodies do not fit the typed columns."""
     failures: dict[MessageQueue, Error] = field(default_factory=dict)
     unreported: Error | None = None
     """Why brokers do not know the ends of the files, so that their retention does not wait; None: they do."""
@@ -139,13 +144,17 @@ class TopicExport:
         plan: ExportPlan,
         *,
         clock_ms: Callable[[], int],
-        wrote: Callable[[str, int], None] = lambda _path, _rows: None,
+        wrote: Callable[[str, int, int], None] = lambda _path, _rows, _misfits: None,
     ) -> None:
-        """`wrote` is called with each new file."""
+        """`wrote` is called with each new file, its rows, and how many bodies of them do not fit the typed columns."""
         self._reader, self._target, self._plan = reader, target, plan
         self._clock_ms, self._wrote = clock_ms, wrote
         self._positions: dict[TableQueue, _Position] = {}
         self._reported: dict[TableQueue, int] = {}
+        self._schema: StoredSchema | None = None
+        self._bodies: TypedBodies | None = None
+        self._schema_read = False
+        """In this turn."""
         self.stopping = False
         """Set by the caller: the turn ends after its current file."""
 
@@ -153,7 +162,7 @@ class TopicExport:
         """Writes every file that can be written now. Raises errors of the route, TopicNotFound among them; those of one
         queue are in the result, and the other queues continue.
         """
-        turn = ExportTurn()
+        turn, self._schema_read = ExportTurn(), False
         extents = waiting = await self._reader.queues(self._plan.topic)
         while waiting and not self.stopping:
             more: list[QueueExtent] = []
@@ -284,21 +293,37 @@ class TopicExport:
     ) -> None:
         part = TableRange(start=position.next, end=end)
         path = f"{queue.folder}/{part.name}"
+        self._read_schema()
         try:
-            mark = await self._file(extent, queue, part, verifies=can_verify())
+            mark, misfits = await self._file(extent, queue, part, verifies=can_verify())
         except RecordChecksumMismatch:  # once more, checked by the broker, whose error names the damaged file
-            mark = await self._file(extent, queue, part, verifies=False)
+            mark, misfits = await self._file(extent, queue, part, verifies=False)
         position.next, position.mark, position.begun = end, mark, True
         turn.files += 1
         turn.rows += part.count
-        self._wrote(self._target.path(path), part.count)
+        turn.misfits += misfits
+        self._wrote(self._target.path(path), part.count, misfits)
 
-    async def _file(self, extent: QueueExtent, queue: TableQueue, part: TableRange, *, verifies: bool) -> str:
-        """Writes one file and returns the mark of its last row."""
+    def _read_schema(self) -> None:
+        """Takes the typed columns that the table has now: another exporter may have added some."""
+        if self._schema_read:
+            return
+        newest = newest_schema(self._target, self._plan.topic)
+        if newest is not None and (self._schema is None or newest.number != self._schema.number):
+            self._schema, self._bodies = newest, newest.bodies()
+        self._schema_read = True
+
+    async def _file(
+        self, extent: QueueExtent, queue: TableQueue, part: TableRange, *, verifies: bool
+    ) -> tuple[str, int]:
+        """Writes one file; returns the mark of its last row, and how many bodies do not fit the typed columns."""
         path = f"{queue.folder}/{part.name}"
         draft = self._target.draft(queue.folder)
         try:
-            writer = TableWriter(draft.file, self._target.path(path), rows=part.count)
+            number = self._schema.number if self._schema is not None else 0
+            writer = TableWriter(
+                draft.file, self._target.path(path), rows=part.count, bodies=self._bodies, number=number
+            )
             try:
                 await copy_rows(self._reader, extent, part, writer.write, verifies=verifies)
                 mark = await self._reader.mark(extent, part.end - 1)
@@ -308,7 +333,7 @@ class TopicExport:
             draft.place(part.name, lambda names: must_follow(part, names))  # False: another exporter was faster
         finally:
             draft.discard()
-        return mark.text
+        return mark.text, writer.misfits
 
 
 async def copy_rows(

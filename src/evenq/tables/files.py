@@ -17,14 +17,19 @@ from evenq.errors import StoreError
 from evenq.runtime.targets import failed
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableRange
+from evenq.tables.typed.columns import ERROR
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from evenq.tables.typed.bodies import TypedBodies
 
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 12 << 20
 """Bounds of a row group, which is held in memory until it is written."""
 MARK, LAST_MS, WRITER = b"evenq.mark", b"evenq.last_store_ms", b"evenq.version"
+SCHEMA: Final = b"evenq.schema"
+"""Number of the schema of the typed columns."""
 NULLABLE: Final = frozenset({"tag", "messageGroup", "bornTimestamp"})
 REPEATING: Final = ["topic", "brokerName", "tag", "messageGroup", "properties.key_value.key"]
 """Columns with few different values, stored once each."""
@@ -44,6 +49,9 @@ class FileFooter:
     last: int
     mark: str
     last_store_ms: int
+    schema: int
+    """Number of the schema of its typed columns; 0: it has none."""
+    columns: pa.Schema
 
 
 def bloom_filters(rows: int) -> dict[str, Any]:
@@ -58,21 +66,27 @@ def bloom_filters(rows: int) -> dict[str, Any]:
 class TableWriter:
     """The writer of one file, by row groups of bounded size. Raises StoreFull and StoreError."""
 
-    def __init__(self, file: IO[bytes], path: str, *, rows: int) -> None:
-        """`path`: for error texts. `rows`: that the file will have."""
+    def __init__(
+        self, file: IO[bytes], path: str, *, rows: int, bodies: TypedBodies | None = None, number: int = 0
+    ) -> None:
+        """`path`: for error texts. `rows`: that the file will have. `bodies`, `number`: of the typed columns."""
         import pyarrow.parquet as pq
 
         self._file, self._path = file, path
+        self._bodies, self._number = bodies, number
         self._batches: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
-        self.rows = 0
-        schema = arrow_schema(COLUMNS)
+        self.rows = self.misfits = 0
+        """Rows so far, and those of them whose bodies do not fit the typed columns."""
+        schema = arrow_schema(COLUMNS) if bodies is None else bodies.schema
+        searched = [] if bodies is None else bodies.typed.searched()
+        repeating = [] if bodies is None else bodies.typed.repeating()
         self._writer = pq.ParquetWriter(
             file,
             schema,
             compression="zstd",
-            use_dictionary=REPEATING,
-            write_statistics=SEARCHED,
+            use_dictionary=REPEATING + repeating,
+            write_statistics=SEARCHED + searched,
             write_page_index=True,
             sorting_columns=[pq.SortingColumn(schema.get_field_index("queueOffset"))],
             **bloom_filters(rows),
@@ -80,6 +94,14 @@ class TableWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows, which must continue the last ones."""
+        if self._bodies is None:
+            self._add(batch)
+            return
+        for piece in self._bodies.batches(batch):
+            self.misfits += piece.num_rows - piece.column(ERROR).null_count
+            self._add(piece)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -93,6 +115,8 @@ class TableWriter:
 
         self._write_group()
         values = {MARK: mark, LAST_MS: str(last_store_ms), WRITER: __version__}
+        if self._number:
+            values[SCHEMA] = str(self._number)
         try:
             self._writer.add_key_value_metadata({key.decode(): value for key, value in values.items()})
             self._writer.close()
@@ -137,6 +161,8 @@ def read_footer(target: TableTarget, path: str) -> FileFooter:
         last=max((group.max for group in bounds), default=-1),
         mark=known.get(MARK, b"").decode(),
         last_store_ms=int(known.get(LAST_MS, b"0")),
+        schema=int(known.get(SCHEMA, b"0")),
+        columns=metadata.schema.to_arrow_schema(),
     )
 
 

@@ -21,6 +21,8 @@ from evenq.tables.exporting import HistoryReader, copy_rows
 from evenq.tables.files import COLUMNS
 from evenq.tables.folder import RemoteTables, TableTarget
 from evenq.tables.layout import TableChanged, TableGap, TableRange
+from evenq.tables.typed.bodies import TypedBodies
+from evenq.tables.typed.stored import newest_schema
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,8 +40,13 @@ class QueriedTopic:
     paths: Sequence[str]
     """Files, relative to the target."""
     tail: pa.Table
+    """With all columns of the table."""
     silent: Sequence[str] = ()
     """Brokers that have files and no live queue: their newest messages may be missing."""
+
+    @property
+    def typed(self) -> bool:
+        return len(self.tail.schema) > len(COLUMNS)
 
 
 def named_topics(target: TableTarget, sql: str) -> list[str]:
@@ -55,7 +62,17 @@ def named_topics(target: TableTarget, sql: str) -> list[str]:
 def view_of_files(target: TableTarget, topic: str) -> QueriedTopic:
     """Returns the view of a topic without its tail."""
     queues = newest_content(target, table_of(target, topic))
-    return QueriedTopic(topic=topic, paths=_paths(queues), tail=arrow_schema(COLUMNS).empty_table())
+    schema, _ = _columns(target, topic)
+    return QueriedTopic(topic=topic, paths=_paths(queues), tail=schema.empty_table())
+
+
+def _columns(target: TableTarget, topic: str) -> tuple[pa.Schema, TypedBodies | None]:
+    """Returns all columns of a table, and the converter of bodies if it has typed ones."""
+    stored = newest_schema(target, topic)
+    if stored is None:
+        return arrow_schema(COLUMNS), None
+    bodies = stored.bodies()
+    return bodies.schema, bodies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +118,11 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
     import pyarrow as pa
 
     plan = await planned(target, topic, reader)
+    schema, bodies = _columns(target, topic)  # after the files: it has the columns of all of them
     batches: list[pa.RecordBatch] = []
     size = 0
     for extent, start in plan.tails:
-        async for batch in _tail(reader, extent, start):
+        async for batch in _tail(reader, extent, start, bodies):
             size += batch.nbytes
             if size > TAIL_BYTES_MAX:
                 raise BadRequest(
@@ -112,18 +130,21 @@ async def view_with_tail(target: TableTarget, topic: str, reader: HistoryReader)
                     f"export {topic} --to {target.url}` first, or read the table alone with --no-tail"
                 )
             batches.append(batch)
-    tail = pa.Table.from_batches(batches, schema=arrow_schema(COLUMNS))
+    tail = pa.Table.from_batches(batches, schema=schema)
     return QueriedTopic(topic=topic, paths=plan.paths, tail=tail, silent=plan.silent)
 
 
-async def _tail(reader: HistoryReader, extent: QueueExtent, start: int) -> AsyncGenerator[pa.RecordBatch, None]:
+async def _tail(
+    reader: HistoryReader, extent: QueueExtent, start: int, bodies: TypedBodies | None
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yields the rows from `start` to the end of a queue, in pieces whose sizes the caller adds up."""
     while start < extent.high:
         part = TableRange(start=start, end=min(extent.high, start + 10_000))
         batches: list[pa.RecordBatch] = []
         await copy_rows(reader, extent, part, batches.append, verifies=can_verify())
         for batch in batches:
-            yield batch
+            for piece in [batch] if bodies is None else bodies.batches(batch):
+                yield piece
         start = part.end
 
 
@@ -173,9 +194,10 @@ def _prepare(connection: duckdb.DuckDBPyConnection, target: TableTarget, views: 
         parts = [f"FROM evenq_tail_{number}"]
         if view.paths:
             files = _listed([_path(target, path) for path in view.paths])
-            parts.insert(0, f"FROM read_parquet({files}, hive_partitioning = false)")
+            # Older files lack typed columns that were added later, and fields of structs.
+            parts.insert(0, f"FROM read_parquet({files}, hive_partitioning = false, union_by_name = {view.typed})")
         quoted = view.topic.replace('"', '""')
-        connection.execute(f'CREATE VIEW "{quoted}" AS {" UNION ALL ".join(parts)}')
+        connection.execute(f'CREATE VIEW "{quoted}" AS {" UNION ALL BY NAME ".join(parts)}')
     connection.execute("SET lock_configuration = true")
 
 

@@ -20,6 +20,7 @@ from evenq.errors import (
     HaNotAvailable,
     IllegalOffset,
     RequestTimeout,
+    SettingsError,
     TooManyRequests,
     TopicNotFound,
 )
@@ -31,6 +32,8 @@ from evenq.serving.program.logs import errors_only, setup_logs
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
 from evenq.tables.layout import TableChanged
+from evenq.tables.typed.columns import TypedSchema
+from evenq.tables.typed.stored import keep_schema, read_schema
 
 log = logging.getLogger(__name__)
 PATIENCE_MS: Final = 30_000
@@ -59,9 +62,9 @@ def export(options: argparse.Namespace) -> None:
 
 
 async def _export(options: argparse.Namespace) -> None:
-    def wrote(path: str, rows: int) -> None:
+    def wrote(path: str, rows: int, misfits: int) -> None:
         if not options.output.for_programs:
-            complain(f"wrote {path}, {rows:,} rows")
+            complain(f"wrote {path}, {rows:,} rows{_untyped(misfits)}")
 
     total = ExportTurn()
     try:
@@ -75,6 +78,7 @@ async def _export(options: argparse.Namespace) -> None:
                 total.files += turn.files
                 total.rows += turn.rows
                 total.gaps += turn.gaps
+                total.misfits += turn.misfits
                 total.left, total.failures, total.unreported = turn.left, turn.failures, turn.unreported
                 if turn.files:
                     give_up_ms = clock.monotonic_ms() + PATIENCE_MS
@@ -95,6 +99,7 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
         "rows": turn.rows,
         "left": turn.left,
         "gaps": turn.gaps,
+        "misfits": turn.misfits,
         "reported": options.report and turn.unreported is None,
     }
     columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
@@ -113,6 +118,10 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
     if turn.failures:
         error = list(turn.failures.values())[-1]
         raise topic_error(error, options.topic)
+
+
+def _untyped(misfits: int) -> str:
+    return f", {misfits:,} without typed columns" if misfits else ""
 
 
 def _unreported(topic: str, error: Error) -> str:
@@ -136,7 +145,7 @@ async def _follow(options: argparse.Namespace) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
         await source.queues(options.topic)
-        run = _topic_export(options, source, lambda path, rows: log.info("wrote %s, %d rows", path, rows))
+        run = _topic_export(options, source, _log_file)
         failure_log, report_log = FailureLog(), FailureLog("retention of %s does not wait: %s", "retention of %s waits")
         backoff, every_ms = _backoff(), max(EVERY_MS_MIN, options.every)
 
@@ -165,6 +174,10 @@ async def _follow(options: argparse.Namespace) -> None:
         log.info("ended")
 
 
+def _log_file(path: str, rows: int, misfits: int) -> None:
+    log.info("wrote %s, %d rows%s", path, rows, _untyped(misfits))
+
+
 class FailureLog:
     """Failures of an export in a log: one line when a kind begins at a place, and one when the place works again."""
 
@@ -191,12 +204,17 @@ def must_be_installed(*packages: str) -> None:
             raise ModuleNotFoundError(name=package)
 
 
-def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: Callable[[str, int], None]) -> TopicExport:
+def _topic_export(
+    options: argparse.Namespace, source: TopicSource, wrote: Callable[[str, int, int], None]
+) -> TopicExport:
     must_be_installed("pyarrow", "numpy")
+    schema = _given_schema(options)  # before a folder is made
     target = table_target(options.to)
     settings = table_settings(
         target, options.topic, rows_per_file=options.rows_per_file, close_after_ms=options.close_after
     )
+    if schema is not None:
+        keep_schema(target, options.topic, schema)
     plan = ExportPlan(
         topic=options.topic,
         settings=settings,
@@ -206,6 +224,14 @@ def _topic_export(options: argparse.Namespace, source: TopicSource, wrote: Calla
         reports=options.report,
     )
     return TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=wrote)
+
+
+def _given_schema(options: argparse.Namespace) -> TypedSchema | None:
+    if options.table_schema is not None:
+        return read_schema(options.table_schema, options.table_message)
+    if options.table_message:
+        raise SettingsError("--table-message names a message of --table-schema FILE: add that option")
+    return None
 
 
 def _backoff() -> Backoff:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from evenq.cli.formats import add_output
@@ -14,7 +15,7 @@ examples:
   evenq table export orders --to /tables                  write the files that can be written now
   evenq table follow orders --to /tables                  the same until SIGTERM
   evenq table list --to /tables                           the topics that have a table
-  evenq table show orders --to /tables                    queues, offsets, files and lag
+  evenq table show orders --to /tables                    queues, offsets, files, lag and typed columns
   evenq table verify orders --to /tables --whole          read every row
   evenq table expire orders --to /tables --before 365d --yes
   evenq query "select count(*) from orders" --tables /tables
@@ -27,10 +28,15 @@ examples:
   evenq table export orders --to /tables
   evenq table export orders --to /tables --tail           also the newest messages, whose file is still open
   evenq table export orders --to s3://lake/evenq --rows-per-file 1000000
+  evenq table export orders --to /tables --table-schema order.schema.json
+  evenq table export orders --to /tables --table-schema shop.pb --table-message shop.v1.Order
 
 Repeat it at any time: it continues after the last file. A file ends at a multiple of --rows-per-file, and at the end of
 each window of --close-after. Both belong to the table and cannot be changed later. With keys, the user needs DESCRIBE
 and CONSUME on the topic.
+
+--table-schema adds typed columns. They belong to the table, too: give it once, and again to add columns. A body that
+does not fit stays as it is, with null in the typed columns and the reason in bodyError.
 """
 _FOLLOW = """\
 examples:
@@ -108,6 +114,7 @@ def add_table(commands: Any) -> None:
     add_topic_name(show, "topic")
     _add_target(show)
     _add_offline(show)
+    show.add_argument("--columns", action="store_true", help="show the typed columns only")
     verify = command(
         actions, "verify", "compare names, footers and offsets", "table.reports", "verify", examples=_VERIFY,
         extras="tables",
@@ -161,6 +168,16 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="least age of the newest message of a file: more than the flush interval of brokers, and than their "
         "clocks differ from this one (default 5s)",
+    )
+    parser.add_argument(
+        "--table-schema",
+        type=Path,
+        metavar="FILE",
+        help="typed columns from bodies: a JSON Schema, or a descriptor set (protoc --include_imports -o FILE) "
+        "(default: the table's)",
+    )
+    parser.add_argument(
+        "--table-message", default="", metavar="NAME", help="full name of the bodies' message in the descriptor set"
     )
     parser.add_argument(
         "--allow-gaps",

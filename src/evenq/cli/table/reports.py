@@ -17,6 +17,7 @@ from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
 from evenq.tables.folder import TableTarget, table_target
+from evenq.tables.typed.stored import newest_schema
 
 EXIT_CLEAN, EXIT_FINDINGS = 0, 1
 _TOPICS = (
@@ -38,6 +39,12 @@ _QUEUES = (
     Column("bytes", "bytes", "number", shown=WIDE),
     Column("gaps", "missing", "number"),
     Column("lag", "lag", "number"),
+)
+_TYPED = (
+    Column("column", "column"),
+    Column("type", "type", "sentence"),
+    Column("path", "field of the body"),
+    Column("reads", "read as"),
 )
 _FINDINGS = (Column("place", "file or folder"), Column("what", "what", "sentence"))
 
@@ -61,11 +68,17 @@ def list_tables(options: argparse.Namespace) -> None:
 
 
 def show(options: argparse.Namespace) -> None:
-    queues = table_of(table_target(options.to), options.topic)
+    target = table_target(options.to)
+    typed = _typed(target, options.topic)
+    if options.columns:
+        print_page(Page(facts={}, listings=[typed]), options.output)
+        return
+    queues = table_of(target, options.topic)
     live = _live(options, options.topic)
     rows = [_row(one, live) for one in queues]
-    page = Page(facts={}, listings=[Listing(key="queues", columns=_QUEUES, rows=rows)])
-    print_page(page, options.output)
+    # For programs, a page of one listing is an array: the columns have an option of their own.
+    listings = [Listing(key="queues", columns=_QUEUES, rows=rows)]
+    print_page(Page(facts={}, listings=listings if options.output.for_programs else [*listings, typed]), options.output)
     if live and not options.output.for_programs:
         known = {(one.queue.uid, one.queue.queue) for one in queues}
         missing = [str(queue) for uid, queue in live if (uid, queue) not in known]
@@ -76,6 +89,18 @@ def show(options: argparse.Namespace) -> None:
                 "Queues without a lag are of a broker that is away, or of a topic that was deleted or created again; "
                 "their files stay until you delete them."
             )
+
+
+def _typed(target: TableTarget, topic: str) -> Listing:
+    """Returns the typed columns of a table."""
+    stored = newest_schema(target, topic)
+    rows = [
+        (column.name, column.text, ".".join(column.path), column.reads)
+        for column in (stored.schema.columns if stored is not None else ())
+    ]
+    title = f"Typed columns of {stored.schema.message or 'JSON bodies'}" if stored is not None else ""
+    empty = f"no typed columns; add some: evenq table export {topic} --to {target.url} --table-schema FILE"
+    return Listing(key="columns", columns=_TYPED, rows=rows, title=title, empty=empty)
 
 
 def _row(one: QueueFiles, live: Live) -> tuple[str | int | None, ...]:

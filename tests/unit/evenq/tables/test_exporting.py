@@ -313,7 +313,7 @@ def test_an_export_ends_after_its_current_file(log: FakeLog, target: FolderTable
     plan = ExportPlan(topic="orders", settings=SETTINGS)
     export: TopicExport
 
-    def wrote(_path: str, _rows: int) -> None:
+    def wrote(_path: str, _rows: int, _misfits: int) -> None:
         export.stopping = True
 
     export = TopicExport(FakeReader(log), target, plan, clock_ms=lambda: LATER_MS, wrote=wrote)

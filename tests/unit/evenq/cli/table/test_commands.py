@@ -58,7 +58,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
 def test_an_export_prints_what_it_wrote(run: Any, tmp_path: Path) -> None:
     code, out, err, _ = run(f"{EXPORT} --to {tmp_path} -o json")
     assert (code, err) == (0, "")
-    counts = {"files": 3, "rows": 250, "left": 0, "gaps": 0}
+    counts = {"files": 3, "rows": 250, "left": 0, "gaps": 0, "misfits": 0}
     assert json.loads(out) == {"topic": "orders", **counts, "reported": True, "failures": []}
     code, out, err, _ = run(f"table export orders --to {tmp_path}")
     assert (code, err) == (0, "")
