@@ -120,6 +120,11 @@ class KeptSchedule:
     problem: str = ""
     """Why it does not fire; empty: it does."""
 
+    @property
+    def state(self) -> str:
+        """Its state for metrics: firing, paused or failing."""
+        return "paused" if self.schedule.paused else "failing" if self.problem else "firing"
+
     def put(self, schedule: Schedule, rule: Every | Cron | None) -> None:
         """Replaces the schedule."""
         self.schedule, self.rule, self.problem = schedule, rule, ""

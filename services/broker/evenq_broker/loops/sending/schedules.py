@@ -232,12 +232,13 @@ class Schedules:
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    async def put(self, topic: TopicConfig, wanted: Schedule) -> KeptSchedule:
+    async def put(self, topic: TopicConfig, definition: Schedule) -> KeptSchedule:
         """Creates or changes a schedule; durable when it returns. One with the same definition stays as it is.
 
         A changed one keeps what it counted, and its pause; its rule counts from now. Raises BadRequest, TooManyRequests
         and the errors of a message that the topic does not take.
         """
+        wanted = replace(definition, topic_id=topic.topic_id)
         must_be_legal(wanted)
         try:
             rule = rule_of(wanted, zone_of)
@@ -295,11 +296,16 @@ class Schedules:
         self.table.forget_topic(topic_id)
         self._again_ms = {key: at for key, at in self._again_ms.items() if key[0] != topic_id}
 
-    async def _known(self, topic: TopicConfig, name: str) -> KeptSchedule:
-        kept = await self._idle(topic.topic_id, name)
+    def known(self, topic: TopicConfig, name: str) -> KeptSchedule:
+        """Returns a schedule. Raises NotFound."""
+        kept = self.table.get(topic.topic_id, name)
         if kept is None:
-            raise NotFound(f"topic {topic.name} has no schedule {name[:80]!r}; see `evenq schedule list`")
+            raise NotFound(f"topic {topic.name} has no schedule {name[:80]!r}; see `evenq schedule list {topic.name}`")
         return kept
+
+    async def _known(self, topic: TopicConfig, name: str) -> KeptSchedule:
+        await self._idle(topic.topic_id, name)
+        return self.known(topic, name)
 
     async def _idle(self, topic_id: int, name: str) -> KeptSchedule | None:
         """Returns a schedule while none of its firings is being stored; None: there is none."""

@@ -19,8 +19,8 @@ from evenq_broker.core.sending.schedules import (
     message_id_of,
 )
 from evenq_broker.core.state.schedule_records import Missed, Schedule
-from evenq_broker.loops.sending import schedules
 from evenq_broker.loops.resizing.resizing import drain, permit
+from evenq_broker.loops.sending import schedules
 from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_proofs.fault_disk import FaultDisk, Keep
 
