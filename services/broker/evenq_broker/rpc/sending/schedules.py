@@ -17,7 +17,7 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.sending.schedules import KeptSchedule
+from evenq_broker.core.sending.schedules import MISSED_MAX, KeptSchedule
 from evenq_broker.core.state.schedule_records import Missed, Schedule
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.sending.schedules import Schedules
@@ -208,7 +208,7 @@ def _definition(request: admin_pb2.Schedule) -> Schedule:
         cron=" ".join(request.cron.split()),
         every_ms=request.every_ms,
         missed=missed,
-        missed_max=request.missed_max,
+        missed_max=request.missed_max or (MISSED_MAX if missed is Missed.ALL else 0),
         body=request.body,
         tag=request.tag,
         keys=tuple(request.keys),
