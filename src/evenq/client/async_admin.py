@@ -118,8 +118,8 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         UTC). `every` is an interval instead: `"10m"`, a timedelta or ms, 1 s or more. `name` is unique in the topic.
         The same definition again changes nothing, another one counts from now. `missed`: of the times that pass while
         it cannot fire, `"one"` fires the last, `"skip"` too if it is 60 s late at most, `"all"` the last `missed_max`
-        (0 = 100). The message has 16 KiB at most. Raises BadRequest, TopicNotFound, TooManyRequests, MessageTypeConflict,
-        and HaNotAvailable while a broker is away that may have the name.
+        (0 = 100). The message has 16 KiB at most. Raises BadRequest, TopicNotFound, TooManyRequests,
+        MessageTypeConflict, and HaNotAvailable while a broker is away that may have the name.
         """
         check_recurring(message)
         return await self._calls.create_schedule(

@@ -205,7 +205,7 @@ def _of_features(parts: Parts) -> list[Metric]:
 
 def _schedules(parts: Parts) -> Iterable[Sample]:
     states = Counter(kept.state for kept in parts.schedules.table)
-    return [((state,), states[state]) for state in ("firing", "paused", "failing")]
+    return [((state,), states[state]) for state in ("active", "paused", "failing")]
 
 
 class _BrokerSource:

@@ -61,22 +61,7 @@ def list_all(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         view = await admin.list_schedules(options.topic)
         warn_silent(options, view.silent, "the schedules there")
-        rows: list[tuple[Scalar, ...]] = [
-            (
-                one.topic,
-                one.name,
-                _rule(one),
-                _state(one),
-                one.next_ms,
-                one.last_ms,
-                one.fired,
-                one.passed,
-                one.broker_name,
-                one.problem,
-            )
-            for one in view.schedules
-            if in_namespace(options.namespace, one.topic)
-        ]
+        rows = [_row(one) for one in view.schedules if in_namespace(options.namespace, one.topic)]
         empty = "No schedules. Create one: evenq schedule create TOPIC NAME --every 10m --body TEXT"
         listing = Listing(key="schedules", columns=_COLUMNS, rows=rows, empty=empty)
         print_page(Page(facts={}, listings=[listing], names="schedules.name"), options.output)
@@ -87,21 +72,17 @@ def list_all(options: argparse.Namespace) -> None:
 def show(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         one = await admin.describe_schedule(options.topic, options.name)
-        facts = {
-            **_facts(one),
-            "last_ms": one.last_ms,
-            "fired": one.fired,
-            "missed": one.passed,
+        facts: dict[str, Scalar | list[str]] = {
+            "name": one.name,
             "policy": f"all, at most {one.missed_max}" if one.missed == "all" else one.missed,
-            "broker": one.broker_name,
-            "problem": one.problem,
             "tag": one.tag,
             "keys": list(one.keys),
             "message_group": one.message_group,
             "properties": [f"{name}={value}" for name, value in one.properties.items()],
             "body": one.body.decode(errors="backslashreplace"),
         }
-        print_page(Page(facts=facts, names="name"), options.output)
+        listing = Listing(key="schedules", columns=_COLUMNS, rows=[_row(one)])
+        print_page(Page(facts=facts, listings=[listing], names="name"), options.output)
 
     with_admin(options, work)
 
@@ -141,25 +122,15 @@ def delete(options: argparse.Namespace) -> None:
 
 
 def _print(options: argparse.Namespace, one: ScheduleView) -> None:
-    print_page(Page(facts=_facts(one), names="name"), options.output)
+    listing = Listing(key="schedules", columns=_COLUMNS, rows=[_row(one)])
+    print_page(Page(facts={}, listings=[listing], names="schedules.name"), options.output)
 
 
-def _facts(one: ScheduleView) -> dict[str, Scalar | list[str]]:
-    return {
-        "topic": one.topic,
-        "name": one.name,
-        "rule": _rule(one),
-        "state": _state(one),
-        "next_ms": one.next_ms,
-    }
-
-
-def _rule(one: ScheduleView) -> str:
-    return one.schedule or f"every {duration_text(one.every_ms)}"
-
-
-def _state(one: ScheduleView) -> str:
-    return "paused" if one.paused else "failing" if one.problem else "active"
+def _row(one: ScheduleView) -> tuple[Scalar, ...]:
+    state = "paused" if one.paused else "failing" if one.problem else "active"
+    rule = one.schedule or f"every {duration_text(one.every_ms)}"
+    times = one.next_ms, one.last_ms
+    return one.topic, one.name, rule, state, *times, one.fired, one.passed, one.broker_name, one.problem
 
 
 def _body(options: argparse.Namespace) -> bytes:

@@ -122,8 +122,8 @@ class KeptSchedule:
 
     @property
     def state(self) -> str:
-        """Its state for metrics: firing, paused or failing."""
-        return "paused" if self.schedule.paused else "failing" if self.problem else "firing"
+        """Its state for metrics: active, paused or failing."""
+        return "paused" if self.schedule.paused else "failing" if self.problem else "active"
 
     def put(self, schedule: Schedule, rule: Every | Cron | None) -> None:
         """Replaces the schedule."""
