@@ -1,23 +1,16 @@
 """Fires schedules: recurring messages of this broker (decision 150).
 
-Problem. One message for each time of a rule, also if the process is killed, the leader changes, the disk is full, or
-the clock is wrong.
+A firing is one group of the log: its messages, and `ScheduleFired` with the time up to which the schedule is done.
+Recovery and followers have both or neither, so the next start, or the next leader, continues exactly there. Invariants:
 
-Idea. A firing is one group of the log: its messages, and `ScheduleFired` with the time up to which the schedule is
-done. Recovery and followers have both or neither, so the next start, or the next leader, continues exactly there.
-
-Invariants:
 - The state has the firing from the step of the append, as a snapshot must. If the store certainly refused the group,
   the state returns to what it was, and a snapshot in between has that too.
 - A schedule whose firing is being stored is not looked at, and is not changed by calls: they wait.
-- Times come from the machine's clock (`Clock.now_ms`), since rules are about it. `done_ms` does not move back, except
-  by `resume`.
-- A firing that is refused (full disk, missing copies, a drained broker, a closed topic) is tried again. Times that pass
-  meanwhile are missed ones, as those of an outage.
+- Times come from the machine's clock, since rules are about it. `done_ms` does not move back, except by `resume`.
+- A refused firing (full disk, missing copies, drained broker, closed topic) is tried again.
 
-Example: `every` 10 s, done up to 100 s; the broker is back at 145 s. With `one` the message is that of 140 s, three
-times have passed, and the next firing is at 150 s. A kill before the group is safe repeats this decision, a kill after
-it begins at 140 s.
+Example: `every` 10 s, done up to 100 s, the broker is back at 145 s. With `one` the message is that of 140 s. A kill
+before the group is safe repeats this decision, a kill after it begins at 140 s.
 """
 
 from __future__ import annotations
