@@ -405,6 +405,11 @@ class Stage:
         if variant:
             m.topic = ""
 
+    def _admin_list_schedules(self, m: Any, n: Naming, variant: str) -> None:
+        m.name = ""
+        if variant:
+            m.topic = ""
+
     def _admin_find_messages(self, m: Any, n: Naming, variant: str) -> None:
         m.ClearField("queue")
         m.ClearField("positions")

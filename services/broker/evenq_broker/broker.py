@@ -46,6 +46,7 @@ from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.resizing.resizing import left_here
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.sending.delays import due
+from evenq_broker.loops.sending.schedules import Schedules
 from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
@@ -91,6 +92,7 @@ class Broker:
         self.transactions = Transactions(kernel, cluster=self.cluster, clients=self.clients)
         self.staging = Staging(kernel, cluster=self.cluster)
         self.lite = Lites(kernel, cluster=self.cluster, clients=self.clients, long_polls=self.long_polls)
+        self.schedules = Schedules(kernel)
         self.deduplicator = Deduplicator(kernel) if settings.duplicates_window_ms else None
         rebalancers = split_addresses(settings.rebalancer)
         self.rebalancer = RebalancerLink(kernel, rebalancers, membership=self.membership) if rebalancers else None
@@ -124,6 +126,7 @@ class Broker:
         self.clients.on_end(self.sessions.ended_v2)
         self.clients.on_release = self.long_polls.sooner
         catalog.on_topic_gone(self.lite.end_topic)
+        catalog.on_topic_gone(lambda topic: self.schedules.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: stats.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.delayed_retries.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.long_polls.wake_topic(topic.topic_id))
@@ -179,6 +182,7 @@ class Broker:
                 delayed_retries=self.delayed_retries,
             )
         )
+        self.schedules.start()
         self.staging.start()
         self.long_polls.start()
         if self.span_export is not None and self.span_follower is not None:

@@ -26,6 +26,7 @@ from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.sending.dedup import Deduplicator
+from evenq_broker.loops.sending.schedules import Schedules
 from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.kernel import Kernel
@@ -57,6 +58,7 @@ class Parts(Protocol):
     rebalancer: RebalancerLink | None
     """None: the cluster has no rebalancer."""
     lite: Lites
+    schedules: Schedules
     transactions: Transactions
     staging: Staging
     deduplicator: Deduplicator | None

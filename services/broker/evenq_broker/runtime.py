@@ -25,6 +25,7 @@ from evenq_broker.core.replication.group_view import ReplicaGroupView
 from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.record import UncleanElection
 from evenq_broker.core.replication.unclean import UncleanOrder, UncleanPlan
+from evenq_broker.core.sending.validation import MessageLimits
 from evenq_broker.core.shares import UsersNow, no_users
 from evenq_broker.settings import BrokerSettings
 from evenq_broker.stats import BrokerStats
@@ -146,3 +147,18 @@ class Runtime:
             self._tasks.remove(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
+
+
+def limits_of(runtime: Runtime) -> MessageLimits:
+    """Returns what limits a message that is sent to this broker."""
+    settings = runtime.settings
+    return MessageLimits(
+        body_bytes_max=settings.body_bytes_max,
+        properties_max=settings.properties_max,
+        properties_bytes_max=settings.properties_bytes_max,
+        delay_max_ms=settings.delay_max_ms,
+        first_check_ms=settings.transaction_first_check_ms,
+        lite_topic_size_max=settings.lite_topic_size_max,
+        store_host=runtime.addresses[0].target if runtime.addresses else "",
+        only_md5=lambda: settings.body_digest == "md5" or not runtime.leadership.copies_read_crc32(),
+    )

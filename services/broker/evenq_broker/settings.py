@@ -163,6 +163,13 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     lite_topics_per_topic_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Most lite topics of one topic on this broker."
     )
+    schedules_max: int = Field(
+        default=1_000,
+        ge=1,
+        le=10_000,
+        description="Most schedules of recurring messages on this broker; each user has a share of them. Snapshots "
+        "contain their messages, up to 16 KiB each.",
+    )
     lite_topic_size_max: int = Field(default=64, ge=1, le=127, description="Longest name of a lite topic, characters.")
     lite_topic_idle_ms: int = Field(
         default=72 * 3_600_000,

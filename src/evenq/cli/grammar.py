@@ -183,6 +183,14 @@ def add_waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
     )
 
 
+def message_property(text: str) -> tuple[str, str]:
+    """Returns name and value of a property."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a property; write NAME=VALUE, as in region=eu")
+    return name, value
+
+
 def _seconds(text: str) -> float:
     """Returns a period of `--watch`."""
     try:

@@ -17,9 +17,10 @@ from evenq.cli.broker.options import add_broker, add_cluster
 from evenq.cli.console_options import add_console
 from evenq.cli.contexts.options import add_context
 from evenq.cli.dlq.options import add_dead_letters
-from evenq.cli.grammar import HelpFormatter, add_group_name, add_topic_name, command
+from evenq.cli.grammar import HelpFormatter, add_group_name, add_topic_name, command, message_property
 from evenq.cli.group.options import add_group
 from evenq.cli.query_options import add_queries
+from evenq.cli.schedule.options import add_schedule
 from evenq.cli.store.options import add_store
 from evenq.cli.table.options import add_query, add_table
 from evenq.cli.top.options import add_top
@@ -100,6 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_produce(commands)
     _add_consume(commands)
     add_dead_letters(commands)
+    add_schedule(commands)
     add_queries(commands)
     add_auth(commands)
     add_store(commands)
@@ -172,7 +174,7 @@ def _add_produce(commands: Any) -> None:
         "--property",
         action="append",
         default=[],
-        type=_property,
+        type=message_property,
         metavar="NAME=VALUE",
         help="property of the messages, for SQL filters and consumers; may be repeated",
     )
@@ -219,13 +221,6 @@ def _add_consume(commands: Any) -> None:
     filters.add_argument(
         "--lite-topic", action="append", metavar="NAME", help="for LITE topics: only this lite topic; may be repeated"
     )
-
-
-def _property(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a property; write NAME=VALUE, as in region=eu")
-    return name, value
 
 
 def _delay(text: str) -> int:

@@ -25,6 +25,14 @@ class Admin(SyncFace, AdminClient):
     withdraw_topic = blocking(AsyncAdmin.withdraw_topic)
     permit_topic = blocking(AsyncAdmin.permit_topic)
 
+    create_schedule = blocking(AsyncAdmin.create_schedule)
+    list_schedules = blocking(AsyncAdmin.list_schedules)
+    describe_schedule = blocking(AsyncAdmin.describe_schedule)
+    pause_schedule = blocking(AsyncAdmin.pause_schedule)
+    resume_schedule = blocking(AsyncAdmin.resume_schedule)
+    run_schedule = blocking(AsyncAdmin.run_schedule)
+    delete_schedule = blocking(AsyncAdmin.delete_schedule)
+
     create_group = blocking(AsyncAdmin.create_group)
     delete_group = blocking(AsyncAdmin.delete_group)
     list_groups = blocking(AsyncAdmin.list_groups)

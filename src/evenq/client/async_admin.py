@@ -7,9 +7,11 @@ async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from evenq.client.async_queries import AsyncQueries
 from evenq.client.core.admin.broker_group_views import BrokerGroupView, LeaderMoveView, UncleanPlanView
+from evenq.client.core.admin.query_views import SchedulesView, ScheduleView
 from evenq.client.core.admin.views import (
     BrokerView,
     ClusterView,
@@ -34,9 +36,9 @@ from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.admin.changing_copies import copies_grown, copy_removed, copy_replaced, must_accept
 from evenq.client.loops.admin.moving import leader_moved
 from evenq.client.loops.admin.resizing import drained, scale_in_checked, scaled, withdrawn
-from evenq.client.plans import permission_of, reset_target, topic_type
+from evenq.client.plans import check_recurring, interval_ms, permission_of, reset_target, topic_type
 from evenq.client.wiring import ClientContext, admin_calls, new_client_id
-from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
+from evenq.model import BalancePolicy, Message, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -99,6 +101,61 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
     async def list_lite_topics(self) -> list[LiteTopicView]:
         """Returns the lite topics of all LITE topics, one entry per broker that has it; at most 10,000."""
         return await self._calls.list_lite_topics()
+
+    async def create_schedule(
+        self,
+        name: str,
+        message: Message,
+        *,
+        schedule: str = "",
+        every: timedelta | str | int | None = None,
+        missed: str = "one",
+        missed_max: int = 0,
+    ) -> ScheduleView:
+        """Makes the brokers send a message again and again, or changes that; durable when it returns.
+
+        `schedule` is a cron expression with the name of a time zone, `"0 6 * * MON-FRI Europe/Berlin"` (without one:
+        UTC). `every` is an interval instead: `"10m"`, a timedelta or ms, 1 s or more. `name` is unique in the topic.
+        The same definition again changes nothing, another one counts from now. `missed`: of the times that pass while
+        it cannot fire, `"one"` fires the last, `"skip"` too if it is 60 s late at most, `"all"` the last `missed_max`
+        (0 = 100). The message has 16 KiB at most. Raises BadRequest, TopicNotFound, TooManyRequests,
+        MessageTypeConflict, and HaNotAvailable while a broker is away that may have the name.
+        """
+        check_recurring(message)
+        return await self._calls.create_schedule(
+            name,
+            message,
+            cron=schedule,
+            every_ms=interval_ms(every),
+            missed=missed,
+            missed_max=missed_max,
+        )
+
+    async def list_schedules(self, topic: str = "") -> SchedulesView:
+        """Returns the schedules of a topic, or of all, without bodies and properties."""
+        return await self._calls.list_schedules(topic)
+
+    async def describe_schedule(self, topic: str, name: str) -> ScheduleView:
+        """Returns one schedule. Raises NotFound."""
+        return await self._calls.describe_schedule(topic, name)
+
+    async def pause_schedule(self, topic: str, name: str) -> ScheduleView:
+        """Stops the firings of a schedule until it is resumed. Raises NotFound."""
+        return await self._calls.pause_schedule(topic, name, paused=True)
+
+    async def resume_schedule(self, topic: str, name: str) -> ScheduleView:
+        """Makes a schedule count from now. Times of the pause are not missed ones. Raises NotFound."""
+        return await self._calls.pause_schedule(topic, name, paused=False)
+
+    async def run_schedule(self, topic: str, name: str, *, message_id: str = "") -> str:
+        """Sends the message of a schedule now, besides its firings; returns the message id. A repeated call with one
+        `message_id` stores one message. Raises NotFound, and errors of a send.
+        """
+        return await self._calls.run_schedule(topic, name, message_id)
+
+    async def delete_schedule(self, topic: str, name: str) -> None:
+        """Deletes a schedule. Raises NotFound."""
+        await self._calls.delete_schedule(topic, name)
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         """Returns the queues of a topic and the groups that read them."""

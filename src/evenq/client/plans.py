@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TypeVar
 
 from evenq.allocation import Strategy, by_name, stand_in
@@ -18,6 +20,7 @@ from evenq.errors import BadRequest, IllegalFilterExpression, IllegalGroup, Ille
 from evenq.model import (
     FilterExpression,
     FilterType,
+    Message,
     MessageModel,
     MessageType,
     Permission,
@@ -29,6 +32,9 @@ from evenq.model import (
 ASSIGNMENTS: dict[str, bool | None] = {"auto": None, "client": False, "server": True}
 """By argument: whether a member queries the server for its assignment; None: while the group has a strategy there."""
 
+EVERY_MS_MAX = 366 * 86_400_000
+_INTERVAL = re.compile(r"(\d{1,12})\s*(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Options = TypeVar("Options")
 
@@ -257,6 +263,33 @@ def topic_type(message_type: MessageType | str | None) -> MessageType | None:
     if message_type.upper() not in set(MessageType):
         raise BadRequest(f"message type {message_type!r} is unknown; it is one of {', '.join(MessageType)}")
     return MessageType(message_type.upper())
+
+
+def check_recurring(message: Message) -> None:
+    """Raises BadRequest for what is not a message that a schedule can send."""
+    if not isinstance(message, Message):
+        raise BadRequest(f"the message is a {type(message).__name__}; give an evenq.Message with topic and body")
+    for name in ("delivery_ms", "delay", "delay_level", "priority", "lite_topic", "message_id"):
+        if getattr(message, name) not in (None, 0, ""):
+            raise BadRequest(
+                f"the message of a schedule has {name}; give topic, body, tag, keys, properties and message_group only"
+            )
+
+
+def interval_ms(every: timedelta | str | int | None) -> int:
+    """Returns an interval in ms; 0: none was given. Raises BadRequest."""
+    if every is None:
+        return 0
+    if isinstance(every, timedelta):
+        every = every // timedelta(milliseconds=1)
+    if isinstance(every, str):
+        match = _INTERVAL.fullmatch(every.strip())
+        if match is None:
+            raise BadRequest(f"every is {every!r:.80}, give an interval such as '90s', '10m', '2h' or '1d'")
+        every = int(match[1]) * _UNIT_MS[match[2]]
+    if not isinstance(every, int) or not 1_000 <= every <= EVERY_MS_MAX:
+        raise BadRequest(f"every is {every!r:.80} ms, the range is 1000 ms (1 s) to {EVERY_MS_MAX} ms (366 d)")
+    return every
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:

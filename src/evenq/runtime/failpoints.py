@@ -97,6 +97,8 @@ POINTS: Final[Mapping[str, str]] = {
     "staging.rolled": "A broker has published its part of a batch; the coordinator has not noted it.",
     "transact.storing": "The messages and acks of a transaction are about to go to the store.",
     "transact.stored": "A transaction is safe; no caller is answered, and its messages count as delivered.",
+    "schedule.firing": "The messages of a schedule that is due are about to go to the store.",
+    "schedule.fired": "A firing of a schedule is safe; it is not counted.",
     "replica.epoch_safe": "The number of a new epoch is synced; nothing was done in it.",
     "replica.epoch_begun": "The elected copy has written the first record of an epoch, not synced.",
     "replica.copied": "A follower has written records of its leader, not synced.",

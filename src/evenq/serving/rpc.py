@@ -227,6 +227,8 @@ class Access:
 
     resource: Resource
     action: Action
+    audited: bool = False
+    """True: an allowed call is in the audit log whatever its action."""
 
 
 PlainReader = Callable[[bytes], Plain | None]

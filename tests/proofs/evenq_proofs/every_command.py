@@ -112,6 +112,7 @@ def line(words: tuple[str, ...], parser: argparse.ArgumentParser) -> list[str]:
         ("message", "get"): [],
         ("message", "check"): ["--queue", "b/0", "--offset", "1"],
         ("topic", "list"): ["--lite"],
+        ("schedule", "create"): ["--every", "10m", "--body", "x"],
         ("top",): ["--once", "--interval", "0.2"],
     }
     return found + special.get(words, [])

@@ -130,6 +130,16 @@ def _of_broker(parts: Parts) -> list[Metric]:
             "Queues whose offset was reset, but whose owner does not read from the new offset yet.",
         ),
         gauge("rocketmq_topic_number", "topics").value(lambda: len(parts.catalog.topics), "Topics of this broker."),
+        gauge("evenq_broker_schedules", "schedules", "state").series(
+            lambda: _schedules(parts),
+            "Schedules of recurring messages that fire, are paused, or fail to fire.",
+        ),
+        counter("evenq_schedule_firings_total", "messages").value(
+            lambda: parts.schedules.firings, "Messages of schedules, without those of `evenq schedule run`."
+        ),
+        counter("evenq_schedule_missed_total", "times").value(
+            lambda: parts.schedules.passed, "Times of schedules that passed without a message, by their policy."
+        ),
         gauge("evenq_broker_lite_topics", "topics").value(
             lambda: len(parts.lite.topics), "Lite topics of this broker."
         ),
@@ -191,6 +201,11 @@ def _of_features(parts: Parts) -> list[Metric]:
         *staging_metrics(staging=parts.staging),
         *span_metrics(span_export=parts.span_export, span_follower=parts.span_follower),
     ]
+
+
+def _schedules(parts: Parts) -> Iterable[Sample]:
+    states = Counter(kept.state for kept in parts.schedules.table)
+    return [((state,), states[state]) for state in ("active", "paused", "failing")]
 
 
 class _BrokerSource:

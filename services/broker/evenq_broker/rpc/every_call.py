@@ -33,6 +33,7 @@ from evenq_broker.rpc.lite.lite import LiteSubscriptionHandler
 from evenq_broker.rpc.polls import peers
 from evenq_broker.rpc.resizing.resizing import ResizeHandler
 from evenq_broker.rpc.sending.scheduled import RecallHandler, ScheduledHandler
+from evenq_broker.rpc.sending.schedules import ScheduleHandler
 from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.rpc.staging.staging import StagingCalls
 from evenq_broker.rpc.transactions import transactions
@@ -197,6 +198,7 @@ def _operators(parts: Parts, sending: SendHandler, client_list: ClientList, rese
     return [
         *of_topics.rpcs(),
         *of_groups.rpcs(),
+        *ScheduleHandler(kernel, cluster=parts.cluster, schedules=parts.schedules, sending=sending).rpcs(),
         *BrokerAdmin(kernel, cluster=parts.cluster, clients=parts.clients).rpcs(),
         *GroupAdmin(
             kernel, cluster=parts.cluster, client_list=client_list, long_polls=parts.long_polls, resets=resets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from evenq.client.core.admin.broker_group_views import BrokerGroupView, MoveAnswer, UncleanPlanView
+from evenq.client.core.admin.query_views import SchedulesView, ScheduleView
 from evenq.client.core.admin.views import (
     BrokerView,
     ClusterView,
@@ -30,8 +31,8 @@ from evenq.client.rpc.queries import QueryCalls
 from evenq.client.rpc.translation import wire_queue
 from evenq.client.rpc.transport import AccessPointSilent
 from evenq.client.rpc.views import explained_by_locks, view, views
-from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotImplementedYet
-from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
+from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotFound, NotImplementedYet
+from evenq.model import BalancePolicy, Message, MessageQueue, MessageType, Permission
 from evenq.model.names import is_system_topic
 from evenq.model.retry import RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -72,6 +73,48 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.ListTopicsRequest(include_system=include_system)
         response = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
         return views(TopicView, response.topics)
+
+    async def create_schedule(
+        self, name: str, message: Message, *, cron: str, every_ms: int, missed: str, missed_max: int
+    ) -> ScheduleView:
+        schedule = admin_pb2.Schedule(
+            topic=message.topic,
+            name=name,
+            cron=cron,
+            every_ms=every_ms,
+            missed=missed,
+            missed_max=missed_max,
+            body=message.body,
+            tag=message.tag or "",
+            keys=message.keys,
+            message_group=message.message_group or "",
+            properties=message.properties,
+        )
+        request = admin_pb2.PutScheduleRequest(schedule=schedule)
+        return view(ScheduleView, (await self.ask("PutSchedule", request, admin_pb2.PutScheduleResponse)).state)
+
+    async def list_schedules(self, topic: str, name: str = "") -> SchedulesView:
+        request = admin_pb2.ListSchedulesRequest(topic=topic, name=name)
+        return view(SchedulesView, await self.ask("ListSchedules", request, admin_pb2.ListSchedulesResponse))
+
+    async def describe_schedule(self, topic: str, name: str) -> ScheduleView:
+        listed = await self.list_schedules(topic, name)
+        if not listed.schedules:
+            missing = f"; brokers that did not answer: {', '.join(listed.silent)}" if listed.silent else ""
+            raise NotFound(f"topic {topic} has no schedule {name!r}; see `evenq schedule list {topic}`{missing}")
+        return listed.schedules[0]
+
+    async def pause_schedule(self, topic: str, name: str, *, paused: bool) -> ScheduleView:
+        request = admin_pb2.PauseScheduleRequest(topic=topic, name=name, paused=paused)
+        return view(ScheduleView, (await self.ask("PauseSchedule", request, admin_pb2.PauseScheduleResponse)).state)
+
+    async def run_schedule(self, topic: str, name: str, message_id: str) -> str:
+        request = admin_pb2.RunScheduleRequest(topic=topic, name=name, message_id=message_id)
+        return (await self.ask("RunSchedule", request, admin_pb2.RunScheduleResponse)).message_id
+
+    async def delete_schedule(self, topic: str, name: str) -> None:
+        request = admin_pb2.DeleteScheduleRequest(topic=topic, name=name)
+        await self.ask("DeleteSchedule", request, admin_pb2.DeleteScheduleResponse)
 
     async def list_lite_topics(self) -> list[LiteTopicView]:
         request = admin_pb2.ListTopicsRequest(lite=True)

@@ -14,7 +14,13 @@ from types import UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from evenq.client.core.admin.broker_group_views import BrokerCopyView, UncleanElectionView
-from evenq.client.core.admin.query_views import DeadLetterView, FoundMessagesView, MessageView, TraceEventView
+from evenq.client.core.admin.query_views import (
+    DeadLetterView,
+    FoundMessagesView,
+    MessageView,
+    ScheduleView,
+    TraceEventView,
+)
 from evenq.client.core.admin.views import (
     BrokerView,
     DifferingFiltersView,
@@ -210,6 +216,12 @@ def _dead_letter(wire: dead_letters_pb2.DeadLetter) -> Fields:
     return {"queue": model_queue(wire.place)}
 
 
+def _schedule(state: admin_pb2.ScheduleState) -> Fields:
+    definition = state.schedule
+    names = ("topic", "name", "every_ms", "missed", "missed_max", "body", "tag", "keys", "message_group", "properties")
+    return _part(ScheduleView, definition, *names) | {"schedule": definition.cron}
+
+
 DIFFERING: Final[Mapping[type, Callable[[Any], Fields]]] = {
     BrokerCopyView: _copy,
     BrokerView: _broker,
@@ -225,6 +237,7 @@ DIFFERING: Final[Mapping[type, Callable[[Any], Fields]]] = {
     QueueView: _topic_queue,
     ResizeView: _resize,
     SimulationView: _simulation,
+    ScheduleView: _schedule,
     TraceEventView: _trace_event,
     UncleanElectionView: _unclean_election,
 }

@@ -57,9 +57,10 @@ def _row(
     client: str = "",
     names_none: bool = False,
     directed: bool = False,
+    audited: bool = False,
 ) -> Callable[[Any], CallRow]:
     """`paths`, `client`: see `Names`. `names_none`: the call is about every topic or group, so its request names none.
-    The result takes the descriptor of the method.
+    `audited`: see `Access`. The result takes the descriptor of the method.
     """
 
     def call(method: Any) -> CallRow:
@@ -68,7 +69,7 @@ def _row(
         kind = CallKind.SERVER_STREAM if method.server_streaming else CallKind.UNARY
         if method.client_streaming:
             kind = CallKind.BIDI
-        return CallRow(Access(resource, action), names, directed, kind, GetMessageClass(method.output_type))
+        return CallRow(Access(resource, action, audited), names, directed, kind, GetMessageClass(method.output_type))
 
     return call
 
@@ -180,6 +181,11 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
         "TraceMessage": _row(_TOPIC, Action.DESCRIBE, _BY_TOPIC),
         "ListClients": _row(_CLUSTER, Action.DESCRIBE),
         "ListScheduled": _row(_TOPIC, Action.DESCRIBE, _BY_TOPIC),
+        "PutSchedule": _row(_TOPIC, Action.PUBLISH, "topic schedule.topic", audited=True),
+        "ListSchedules": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC),
+        "PauseSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
+        "RunSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
+        "DeleteSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
         # Any user: it names its caller alone.
         "DescribeCaller": _row(_CLIENT, Action.DESCRIBE, names_none=True),
     },

@@ -337,7 +337,7 @@ class Guard:
                 self._claim(acts_as, user.name, rpc, context)
         if _is_a_clients(access):
             self._claim(context.client_id, user.name, rpc, context)
-        if action in _AUDITED:
+        if action in _AUDITED or access.audited:
             self._audit(user, context)
 
     def _claim(self, client_id: str, user: str, rpc: Rpc, context: RpcContext) -> None:

@@ -17,9 +17,9 @@ from typing import Final
 from evenq.runtime.failpoints import POINTS, read_counts
 
 BROKER_ONLY: Final = ("journal.", "opening.")
-SINK_ONLY: Final = ("staging.", "transact.")
-"""No writer of batches and no transaction of a consumer runs in the loop; `tests/integration/test_spark_sink.py` and
-`tests/integration/test_exactly_once.py` end brokers there.
+SINK_ONLY: Final = ("staging.", "transact.", "schedule.")
+"""No writer of batches, no transaction of a consumer and no schedule runs in the loop. `test_spark_sink.py`,
+`test_exactly_once.py` and `test_schedules.py` of `tests/integration` end brokers there.
 """
 FOLLOWER_ONLY: Final = ("epochs.", "replay.", "replica.")
 """No broker of this loop follows another; `group_faults.kills` ends those that do."""

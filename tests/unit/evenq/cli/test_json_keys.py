@@ -47,6 +47,9 @@ class Filled(Net):
             case "ListClients":
                 response = admin_pb2.ListClientsResponse.FromString(encoded)
                 response.clients.add(client_id="x")
+            case "ListSchedules":
+                response = admin_pb2.ListSchedulesResponse.FromString(encoded)
+                response.schedules.add(broker_name="x")
             case "List":
                 response = dead_letters_pb2.ListDeadLettersResponse.FromString(encoded)
                 response.letters.add(message_id="x")

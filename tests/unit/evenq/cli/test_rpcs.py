@@ -50,7 +50,7 @@ def asked_by_the_admin() -> set[str]:
         "topic": "t", "group": "g", "message_id": "m", "queues": 2, "broker": "b", "permission": "READ",
         "brokers": ("b",), "client_id": "c", "recall_handle": "h", "like_group": "o", "members": 2,
         "copy": 1, "new": 2, "address": "h:1", "copies": 2, "in_sync_min": 2,
-        "accept_data_loss": True, "queue": evenq.MessageQueue("t", "b", 0), "offset": 1,
+        "name": "s", "message": evenq.Message(topic="t", body=b"x"), "accept_data_loss": True, "queue": evenq.MessageQueue("t", "b", 0), "offset": 1,
     }  # fmt: skip
     net = Net()
 

@@ -47,6 +47,7 @@ CHECKED = "what is made of it has a bound of its own: names, closed choices, set
 COMPARED = "compared with what the server gave out"
 PASSED_ON = "passed to the one caller who asked for it"
 NEVER_READ = "not read"
+SCHEDULE = "core/sending/schedules.py: must_be_legal, and core/sending/cron.py: EXPRESSION_MAX"
 STAGED = "core/staging/rows.py and the staging settings"
 ELSEWHERE = {
     "apache.rocketmq.v2.AckMessageEntry.lite_topic": NEVER_READ,
@@ -95,6 +96,7 @@ ELSEWHERE = {
     "evenq.v1.BeginRequest.topics": CHECKED,
     "evenq.v1.DecideRequest.query_id": STAGED,
     "evenq.v1.DecideRequest.topics": LOOKED_UP,
+    "evenq.v1.DeleteScheduleRequest.name": LOOKED_UP,
     "evenq.v1.ElectUncleanRequest.reason": "rpc/replication/copies.py: REASON_MAX",
     "evenq.v1.FetchBackupRequest.cluster": COMPARED,
     "evenq.v1.Filter.expression": "compiled for the call; kept ones have a row",
@@ -104,9 +106,20 @@ ELSEWHERE = {
     "evenq.v1.GroupSettings.start_from": CHECKED,
     "evenq.v1.GroupSettings.strategy": CHECKED,
     "evenq.v1.ListDeadLettersRequest.message_id": LOOKED_UP,
+    "evenq.v1.ListSchedulesRequest.name": LOOKED_UP,
     "evenq.v1.MemberSubscription.topic": "kept, and has a row",
     "evenq.v1.NewCopy.address": "an operator's, in the group record",
+    "evenq.v1.PauseScheduleRequest.name": LOOKED_UP,
     "evenq.v1.RetryPolicy.kind": CHECKED,
+    "evenq.v1.RunScheduleRequest.name": LOOKED_UP,
+    "evenq.v1.Schedule.PropertiesEntry.key": SCHEDULE,
+    "evenq.v1.Schedule.PropertiesEntry.value": SCHEDULE,
+    "evenq.v1.Schedule.cron": SCHEDULE,
+    "evenq.v1.Schedule.keys": SCHEDULE,
+    "evenq.v1.Schedule.message_group": SCHEDULE,
+    "evenq.v1.Schedule.missed": SCHEDULE,
+    "evenq.v1.Schedule.name": SCHEDULE,
+    "evenq.v1.Schedule.tag": SCHEDULE,
     "evenq.v1.SimulateRequest.lose_zone": COMPARED,
     "evenq.v1.SimulateRequest.strategy": CHECKED,
     "evenq.v1.StageRequest.coordinator": CHECKED,

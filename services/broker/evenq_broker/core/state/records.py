@@ -18,11 +18,19 @@ from typing import Any, NamedTuple
 from evenq.errors import StoreCorrupted
 from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, StartFrom, TopicConfig
 from evenq_broker.core.state.policies import balance_json, balance_of, retry_json, retry_of
+from evenq_broker.core.state.schedule_records import (
+    ScheduleFired,
+    ScheduleOp,
+    SchedulePut,
+    ScheduleRemoved,
+    schedule_json,
+    schedule_op_of,
+)
 from evenq_broker.core.state.staging_records import StagingOp, staging_json, staging_op_of
 
-# Kinds 1 to 5, 10, 13 to 16, 24 to 26 and 32 (keys, topics, groups, locks, lite, drains, brokers, staging) are a u32
-# length and JSON. ChangePut shares kind 3 (TopicRemoved) with the id 0, which no topic has, so an older program ignores
-# it. The others:
+# Kinds 1 to 5, 10, 13 to 16, 24 to 26, 32 and 33 (keys, topics, groups, locks, lite, drains, brokers, staging,
+# schedules) are a u32 length and JSON. ChangePut shares kind 3 (TopicRemoved) with the id 0, which no topic has, so an
+# older program ignores it. The others:
 #
 # | kind | operation    | content after the kind byte (big-endian)                                                    |
 # |------|--------------|--------------------------------------------------------------------------------------------|
@@ -37,10 +45,10 @@ from evenq_broker.core.state.staging_records import StagingOp, staging_json, sta
 VERSION = 1
 _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _COMMITTED, _ACKED, _DELIVERED, _INVISIBLE, _LOCKED = range(1, 11)
 _HALF, _HALVES_ENDED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _COUNTED = range(11, 18)
-_BROKER, _BROKER_GONE, _BROKER_TOPICS, _STAGING = 24, 25, 26, 32
+_BROKER, _BROKER_GONE, _BROKER_TOPICS, _STAGING, _SCHEDULE = 24, 25, 26, 32, 33
 _IN_JSON = frozenset({
     _KEY, _TOPIC, _TOPIC_GONE, _GROUP, _GROUP_GONE, _LOCKED, _UNSUBSCRIBED, _LITE, _LITE_GONE, _DRAIN, _BROKER,
-    _BROKER_GONE, _BROKER_TOPICS, _STAGING,
+    _BROKER_GONE, _BROKER_TOPICS, _STAGING, _SCHEDULE,
 })  # fmt: skip
 _COMMITTED_FORM = struct.Struct(">BIIIQB")
 _ACKED_FORM = struct.Struct(">BIIIQ")
@@ -276,6 +284,7 @@ Op = (
     | HalfPut
     | HalvesEnded
     | StagingOp
+    | ScheduleOp
 )
 
 
@@ -332,6 +341,8 @@ def encode_op(op: Op) -> bytes:
             return _json(_LOCKED, {"group": op.group, "queue": place, "client": op.client_id, "generation": generation})
         case StagingOp():
             return _json(_STAGING, staging_json(op))
+        case SchedulePut() | ScheduleFired() | ScheduleRemoved():
+            return _json(_SCHEDULE, schedule_json(op))
         case KeyPut():
             return _json(
                 _KEY,
@@ -416,7 +427,7 @@ def decode(record: bytes) -> Iterator[Op]:
         while at < len(record):
             op, at = _decode_op(record, at)
             yield op
-    except (struct.error, IndexError, ValueError, KeyError) as error:
+    except (struct.error, IndexError, ValueError, KeyError, TypeError) as error:
         raise StoreCorrupted(f"a state record is damaged near byte {at} of {len(record)}: {error}") from error
 
 
@@ -508,6 +519,8 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return LiteOpened(value["topic"], value["queue"], value["base"], value["name"])
     if kind == _STAGING:
         return staging_op_of(value)
+    if kind == _SCHEDULE:
+        return schedule_op_of(value)
     if kind == _DRAIN:
         return DrainPut(value["on"])
     if kind == _BROKER:

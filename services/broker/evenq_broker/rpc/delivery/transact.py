@@ -46,7 +46,8 @@ from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.journal import REFUSED
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK, parsed
-from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable, type_of
+from evenq_broker.rpc.sending.send import must_be_open, must_be_writable, type_of
+from evenq_broker.runtime import limits_of
 
 MESSAGES_MAX = ACKS_MAX = 1_000
 UNSUPPORTED = frozenset({MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION, MessageType.LITE})

@@ -40,8 +40,8 @@ from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.sending.elsewhere import OWNED
 from evenq_broker.rpc.sending.homes import Homes
-from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable, type_of
-from evenq_broker.runtime import Runtime
+from evenq_broker.rpc.sending.send import must_be_open, must_be_writable, type_of
+from evenq_broker.runtime import Runtime, limits_of
 
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Deduplicator

@@ -55,24 +55,10 @@ from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
 from evenq_broker.rpc.cluster.forwarding import MARK
 from evenq_broker.rpc.sending.elsewhere import OWNED, Elsewhere, must_be_one_topic
-from evenq_broker.runtime import Runtime
+from evenq_broker.runtime import limits_of
 
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Claim, Deduplicator
-
-
-def limits_of(runtime: Runtime) -> MessageLimits:
-    settings = runtime.settings
-    return MessageLimits(
-        body_bytes_max=settings.body_bytes_max,
-        properties_max=settings.properties_max,
-        properties_bytes_max=settings.properties_bytes_max,
-        delay_max_ms=settings.delay_max_ms,
-        first_check_ms=settings.transaction_first_check_ms,
-        lite_topic_size_max=settings.lite_topic_size_max,
-        store_host=runtime.addresses[0].target if runtime.addresses else "",
-        only_md5=lambda: settings.body_digest == "md5" or not runtime.leadership.copies_read_crc32(),
-    )
 
 
 def must_be_open(topic: str) -> None:

@@ -20,7 +20,8 @@ from evenq_broker.loops.staging.staging import Origin, Staging
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK, parsed
 from evenq_broker.rpc.cluster.forwarding import caller_of
-from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable
+from evenq_broker.rpc.sending.send import must_be_open, must_be_writable
+from evenq_broker.runtime import limits_of
 
 SERVICE = "/evenq.v1.Staging/"
 FIXED_TOPICS_MAX = 16

@@ -234,6 +234,50 @@ class ScheduledView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """A recurring message: its rule, its content, and what was fired. Times are ms since the epoch."""
+
+    topic: str
+    name: str
+    broker_name: str
+    """The broker that keeps it."""
+    schedule: str
+    """Cron expression with its time zone; empty: `every_ms` is the rule."""
+    every_ms: int
+    missed: str
+    """one, skip or all."""
+    missed_max: int
+    body: bytes
+    """Empty in a list; `body_bytes` has its size."""
+    body_bytes: int
+    tag: str
+    keys: tuple[str, ...]
+    message_group: str
+    properties: Mapping[str, str]
+    """Empty in a list."""
+    paused: bool
+    made_ms: int
+    next_ms: int
+    """0: none, it is paused or has a problem."""
+    last_ms: int
+    """Time that the last message is for; 0: none."""
+    fired: int
+    """Messages."""
+    passed: int
+    """Missed times without a message."""
+    problem: str
+    """Why it does not fire now; empty: it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulesView:
+    schedules: tuple[ScheduleView, ...]
+    """By topic and name."""
+    silent: tuple[str, ...]
+    """Brokers that did not answer; their schedules are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrantView:
     """Actions that a user may do on names."""
 

@@ -31,6 +31,7 @@ from evenq_broker.core.state.records import (
     decode,
     encode,
 )
+from evenq_broker.core.state.schedule_records import Missed, Schedule, ScheduleFired, SchedulePut, ScheduleRemoved
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -92,6 +93,30 @@ EVERY: list[Op] = [
     BatchDecided("q", 4, (), 6, 0, 5),
     RolledForward("q", 4, "broker-b"),
     TokensDropped("q", 5, ("cd",)),
+    SchedulePut(Schedule(topic_id=5, name="s", uid="ab" * 16, every_ms=1_000, body=b"x")),
+    SchedulePut(
+        Schedule(
+            topic_id=5,
+            name="s",
+            uid="ab" * 16,
+            cron="0 6 * * * Europe/Berlin",
+            missed=Missed.ALL,
+            missed_max=7,
+            body=bytes(range(256)),
+            tag="a",
+            keys=("k1", "k2"),
+            message_group="g",
+            properties=(("ä", "ü"), ("p", "")),
+            paused=True,
+            made_ms=1 << 41,
+            done_ms=1 << 41,
+            fired=3,
+            passed=4,
+            last_ms=1 << 41,
+        )
+    ),
+    ScheduleFired(5, "s", 1 << 41, 3, 4, 1 << 41),
+    ScheduleRemoved(5, "s"),
 ]
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
-from evenq_broker.rpc.sending.send import SendHandler, _ok_entry, limits_of
+from evenq_broker.rpc.sending.send import SendHandler, _ok_entry
+from evenq_broker.runtime import limits_of
 
 from evenq.errors import StoreFull
 from evenq.model import MessageType

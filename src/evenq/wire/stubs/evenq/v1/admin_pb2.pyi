@@ -1593,6 +1593,232 @@ class ListScheduledResponse(_Message):
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "messages", "more", "silent"]) -> None: ...
 
+class Schedule(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+    cron: builtins.str
+    every_ms: builtins.int
+    missed: builtins.str
+    missed_max: builtins.int
+    body: builtins.bytes
+    tag: builtins.str
+    @builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    message_group: builtins.str
+    @builtins.property
+    def properties(self) -> _containers.ScalarMap[builtins.str, builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        cron: builtins.str | None = ...,
+        every_ms: builtins.int | None = ...,
+        missed: builtins.str | None = ...,
+        missed_max: builtins.int | None = ...,
+        body: builtins.bytes | None = ...,
+        tag: builtins.str | None = ...,
+        keys: Iterable[builtins.str] | None = ...,
+        message_group: builtins.str | None = ...,
+        properties: Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name", "cron", "every_ms", "missed", "missed_max", "body", "tag", "keys", "message_group", "properties"]) -> None: ...
+
+class ScheduleState(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def schedule(self) -> Schedule: ...
+    broker_name: builtins.str
+    paused: builtins.bool
+    made_ms: builtins.int
+    next_ms: builtins.int
+    last_ms: builtins.int
+    fired: builtins.int
+    passed: builtins.int
+    problem: builtins.str
+    body_bytes: builtins.int
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule | None = ...,
+        broker_name: builtins.str | None = ...,
+        paused: builtins.bool | None = ...,
+        made_ms: builtins.int | None = ...,
+        next_ms: builtins.int | None = ...,
+        last_ms: builtins.int | None = ...,
+        fired: builtins.int | None = ...,
+        passed: builtins.int | None = ...,
+        problem: builtins.str | None = ...,
+        body_bytes: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["schedule"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["schedule", "broker_name", "paused", "made_ms", "next_ms", "last_ms", "fired", "passed", "problem", "body_bytes"]) -> None: ...
+
+class PutScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def schedule(self) -> Schedule: ...
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["schedule"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["schedule"]) -> None: ...
+
+class PutScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def state(self) -> ScheduleState: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        state: ScheduleState | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status", "state"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "state"]) -> None: ...
+
+class ListSchedulesRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+    local: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        local: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name", "local"]) -> None: ...
+
+class ListSchedulesResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[ScheduleState]: ...
+    @builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        schedules: Iterable[ScheduleState] | None = ...,
+        silent: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "schedules", "silent"]) -> None: ...
+
+class PauseScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+    paused: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        paused: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name", "paused"]) -> None: ...
+
+class PauseScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def state(self) -> ScheduleState: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        state: ScheduleState | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status", "state"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "state"]) -> None: ...
+
+class RunScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+    message_id: builtins.str
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        message_id: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name", "message_id"]) -> None: ...
+
+class RunScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    message_id: builtins.str
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        message_id: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "message_id"]) -> None: ...
+
+class DeleteScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name"]) -> None: ...
+
+class DeleteScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status"]) -> None: ...
+
 class DescribeCallerRequest(_Message):
     DESCRIPTOR: Descriptor
 

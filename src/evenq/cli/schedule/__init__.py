@@ -1,0 +1,1 @@
+"""`evenq schedule`: recurring messages."""
