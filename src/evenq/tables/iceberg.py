@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Self
 
-from evenq.columns.arrow_schema import arrow_schema
+from evenq.columns.arrow_schema import TYPES, arrow_schema
 from evenq.errors import ConnectionFailed, Error, Forbidden, NotFound, SettingsError, StoreError, Unauthorized
 from evenq.tables.checking import QueueFiles, TableFinding
 from evenq.tables.files import COLUMNS
@@ -340,7 +340,7 @@ class IcebergTable:
         if properties.get(FOLDER) != self._folder:
             raise TableChanged(
                 f"{self.name} has the files of {properties.get(FOLDER)}, not of {self._folder}: publish that folder, "
-                "or name another table (--iceberg)"
+                f"or delete {self._target.path(self._link_path)} if it exists, and name another table (--iceberg)"
             )
         if self._uuid not in {"", str(table.metadata.table_uuid)}:
             raise TableChanged(
@@ -451,7 +451,8 @@ class IcebergTable:
         """Returns the entry of a file, and adds its new columns to the table. Raises StoreError, TableChanged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
-        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+        from pyiceberg.exceptions import ValidationError
+        from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, parquet_file_to_data_file
 
         path, shown = f"{self._root}/{one.path(part)}", self._target.path(one.path(part))
 
@@ -467,12 +468,13 @@ class IcebergTable:
             except ValueError:  # columns that the table does not have yet
                 with self._target.open(one.path(part)) as opened:
                     schema = pq.read_schema(opened)
-                with change.update_schema() as update:
-                    update.union_by_name(_nullable(schema))
+                with change.update_schema() as update:  # the columns of messages never change
+                    update.union_by_name(_nullable(one for one in schema if one.name not in TYPES))
+                _must_fit(schema)
                 file = entry()
         except (OSError, pa.ArrowException) as error:
             raise StoreError(f"{shown} cannot be registered: {_line(error)}") from error
-        except (ValueError, TypeError) as error:  # also those of pyiceberg for types that Iceberg does not have
+        except (ValueError, TypeError, ValidationError, UnsupportedPyArrowTypeException) as error:
             raise TableChanged(f"the columns of {shown} do not fit {self.name}: {_line(error)}") from error
         if file.record_count != part.count:
             raise StoreError(f"{shown} has {file.record_count:,} rows, its name says {part.count:,}")
@@ -558,11 +560,19 @@ def _step_properties(step: Sequence[tuple[QueueFiles, TableRange]]) -> dict[str,
     return {STEP: hashlib.sha256(names.encode()).hexdigest()[:16], ENDS: json.dumps(ends)}
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def _nullable(columns: Iterable[pa.Field]) -> pa.Schema:
     """Returns a schema whose columns may be null, so that files without a column that came later fit it."""
     import pyarrow as pa
 
-    return pa.schema([one.with_nullable(True) for one in schema])
+    return pa.schema([one.with_nullable(True) for one in columns])
+
+
+def _must_fit(schema: pa.Schema) -> None:
+    """Raises ValueError for a message column of another type; pyiceberg would print a table of all columns."""
+    right = arrow_schema(COLUMNS)
+    for one in schema:
+        if one.name in TYPES and right.field(one.name).type != one.type:
+            raise ValueError(f"column {one.name} is {one.type}, not {right.field(one.name).type}")
 
 
 def _line(error: BaseException) -> str:

@@ -124,7 +124,7 @@ async def _publish(options: argparse.Namespace, table: IcebergTable, call: Calla
         "files": turn.files,
         "rows": turn.rows,
         "left": turn.left,
-        "snapshot": turn.snapshot_id,
+        "snapshot": str(turn.snapshot_id or ""),  # longer than the numbers of JavaScript
     }
     failures = [(str(queue.queue), error.message) for queue, error in turn.failures.items()]
     columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
