@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import logging
 import random
 import signal
@@ -78,8 +79,16 @@ class CatalogCalls(Generic[T]):
         return asyncio.wrap_future(future)
 
 
+def _import_pyiceberg() -> None:
+    """Imports what calls need: on a busy machine, that can take longer than the longest silence of a catalog."""
+    must_be_installed("pyiceberg", "pyarrow", "numpy")
+    importlib.import_module("pyiceberg.catalog")
+    importlib.import_module("pyiceberg.io.pyarrow")
+
+
 def ask(table: IcebergTable, call: Callable[[], T]) -> T:
     """Runs one call of a catalog and returns its result."""
+    _import_pyiceberg()
     with errors_only("pyiceberg"):
         return asyncio.run(CatalogCalls(table, call).result())
 
@@ -95,7 +104,7 @@ def linked(target: TableTarget, topic: str) -> IcebergTable | None:
 
 
 def publish(options: argparse.Namespace) -> None:
-    must_be_installed("pyiceberg", "pyarrow", "numpy")
+    _import_pyiceberg()
     target, topic = table_target(options.to), options.topic
     name = IcebergName.of(options.iceberg) if options.iceberg else None
     if not target.files(topic):

@@ -208,9 +208,7 @@ def test_follow_ends_if_it_could_never_begin(run: Any, tables: Path, monkeypatch
     assert (code, "no right" in err) == (4, True)
 
 
-def test_a_catalog_that_never_answers_ends_the_wait(
-    run: Any, tables: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_never_answers_ends_the_wait(run: Any, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "SILENCE_S", 0.2)
     table = IcebergTable(FolderTables(tables), "orders", IcebergName.of("lake.sales.orders"))
     released, calls = threading.Event(), []
