@@ -24,7 +24,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.cluster(rebalancer=False)]
 
-ROUNDS = int(os.environ.get("EVENQ_TEST_ICEBERG_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("EVENQ_TEST_ICEBERG_ROUNDS", "8"))
 
 
 class Lake:

@@ -238,8 +238,8 @@ class IcebergTable:
         for _ in range(CONFLICTS_MAX):
             table = self._loaded()
             state = self._state(table)
-            queues = {*starts, *state.starts}
-            merged = {queue: max(starts.get(queue, 0), state.starts.get(queue, 0)) for queue in queues}
+            both = {queue: max(starts.get(queue, 0), state.starts.get(queue, 0)) for queue in {*starts, *state.starts}}
+            merged = {queue: start for queue, start in both.items() if start}
             old = [
                 file
                 for file in self._data_files(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +117,21 @@ def test_columns_have_the_values_of_the_files(catalog: Any, target: FolderTables
     assert (row["topic"], row["brokerName"], row["body"], row["keys"]) == ("orders", "broker-a", b"body 7", ["k7"])
     assert (row["properties"], row["messageGroup"], row["tag"]) == ([("n", "7")], None, "t")
     assert row["storeTimestamp"].isoformat() == "2023-11-14T22:13:20+00:00"
+
+
+def test_names_with_other_characters_are_paths_that_readers_find(catalog: Any, tmp_path: Path) -> None:
+    log, target = FakeLog(topic="shop%orders", broker="broker a/b"), FolderTables(tmp_path / "tables")
+    log.add(100)
+    export(log, target, now_ms=LATER_MS)
+    table = IcebergTable(target, "shop%orders", NAME)
+    table.begin()
+    for files in (1, 0):
+        assert table.publish(lambda: queues_of(target, "shop%orders")).files == files
+    assert rows(catalog) == whole(100)
+    assert (
+        IcebergTable(target, "shop%orders").withdraw({one.queue: 100 for one in queues_of(target, "shop%orders")}) == 1
+    )
+    assert rows(catalog) == []
 
 
 def test_duckdb_reads_the_registered_files(catalog: Any, target: FolderTables) -> None:
@@ -337,7 +351,8 @@ def test_columns_that_do_not_fit_stop_their_queue(
 
     path = file_of(target, 250, 300)(change)
     log.add(100, at_ms=LATER_MS + 10, queue=1)
-    export_queue_1(log, target)
+    log.add(50, at_ms=LATER_MS)  # of the file that is there
+    export(log, target, now_ms=LATER_MS + 7_200_000)
     turn = publish(target)
     assert (turn.files, turn.left) == (2, 1)
     [error] = turn.failures.values()
@@ -346,12 +361,6 @@ def test_columns_that_do_not_fit_stop_their_queue(
     assert text in error.message
     assert "\n" not in error.message
     assert rows(catalog) == whole(250, 220)
-
-
-def export_queue_1(log: FakeLog, target: FolderTables) -> None:
-    with warnings.catch_warnings():
-        log.queues[0] += [(LATER_MS, b"x")] * 50
-        export(log, target, now_ms=LATER_MS + 7_200_000)
 
 
 def test_a_damaged_file_stops_its_queue(catalog: Any, target: FolderTables) -> None:
