@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -149,50 +147,3 @@ def test_publishers_and_exporters_that_are_killed_register_each_file_once(
     verified = evenq_json("table", "verify", "killed", "--to", folder, "--whole", endpoint=cluster.endpoint)
     assert verified["clean"], verified
     assert len(lake.rows("killed")) == verified["rows"]
-
-
-def test_a_catalog_that_is_away_is_caught_up_with(cluster: LocalCluster, lake: Lake, tmp_path: Path) -> None:
-    """The export goes on; one line when the outage begins and one when it ends."""
-    folder = tmp_path / "tables"
-    send(cluster.endpoint, "away", 210, queues=1)
-    export(cluster.endpoint, "away", folder, *FAST)
-    publisher = follow(folder, "away")
-    lines = publisher.stderr
-    assert lines is not None
-    assert any("registered 3 files, 210 rows" in line for line in lines)
-    kept = lake.database.rename(tmp_path / "kept.db")
-    lake.database.mkdir()  # SQLite would create a file
-    assert "is not published, retrying: catalog lake cannot be reached" in lines.readline()
-    send(cluster.endpoint, "away", 200, first=1_000, queues=1)
-    export(cluster.endpoint, "away", folder)
-    lake.database.rmdir()
-    kept.rename(lake.database)
-    rest = [lines.readline(), lines.readline()]
-    assert any("registered" in line for line in rest), rest
-    assert any("away is published again" in line for line in rest), rest
-    publisher.send_signal(signal.SIGTERM)
-    _, errors = publisher.communicate(timeout=60)
-    assert (publisher.returncode, json.loads(errors)["event"]) == (0, "ended")
-    must_be_the_same(lake, folder, "away")
-
-
-def test_memory_of_an_export_does_not_contain_the_catalogs_packages(
-    cluster: LocalCluster, lake: Lake, tmp_path: Path
-) -> None:
-    """The bound of an export holds beside an Iceberg table, because another program registers the files."""
-    folder = tmp_path / "tables"
-    send(cluster.endpoint, "apart", 110, queues=1)
-    export(cluster.endpoint, "apart", folder, *FAST)
-    publish(folder, "apart")
-    program = (
-        "import sys\n"
-        "from evenq.cli.__main__ import main\n"
-        "code = main(sys.argv[1:])\n"
-        "print('pyiceberg' in sys.modules, file=sys.stderr)\n"
-        "sys.exit(code)"
-    )
-    words = ("table", "export", "apart", "--to", str(folder), "--endpoint", cluster.endpoint)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stderr.endswith("False\n")
