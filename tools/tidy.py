@@ -72,6 +72,7 @@ DEEP_MODULES = frozenset(
         "src/evenq/store/queues/reader.py",
         "src/evenq/store/timers/pending.py",
         "src/evenq/tables/exporting.py",
+        "src/evenq/tables/iceberg.py",
         "src/evenq/wire/loop_net.py",
     }
 )

@@ -30,6 +30,7 @@ EXTRA_OF = {
     "prometheus_client": "server",
     "pyarrow": "tables",
     "pydantic": "server",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "python_multipart": "console",
     "rich": "cli",

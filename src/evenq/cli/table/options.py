@@ -18,6 +18,7 @@ examples:
   evenq table show orders --to /tables                    queues, offsets, files, lag and typed columns
   evenq table verify orders --to /tables --whole          read every row
   evenq table expire orders --to /tables --before 365d --yes
+  evenq table publish orders --to /tables --iceberg lake.sales.orders
   evenq query "select count(*) from orders" --tables /tables
 
 A table is the history of a topic as Parquet files, which DuckDB, Polars, pandas and Spark read without evenq. DIR is a
@@ -62,6 +63,17 @@ examples:
 
 Deletes whole files, oldest first, whose rows were all stored before that time. The newest file of each queue stays: its
 name says where the export continues.
+"""
+_PUBLISH = """\
+examples:
+  evenq table publish orders --to /tables --iceberg lake.sales.orders
+  evenq table publish orders --to /tables                 again: the folder names its Iceberg table
+  evenq table publish orders --to /tables --follow        the same until SIGTERM
+
+Registers the files as they are: no row is copied, and no broker is called. The settings of the catalog are those of
+pyiceberg: ~/.pyiceberg.yaml, or PYICEBERG_CATALOG__LAKE__URI for the catalog `lake`. The namespace must exist; the
+table is created. Repeat it at any time: a file is registered once. `show`, `verify` and `expire` then call the catalog,
+too.
 """
 _QUERY = """\
 examples:
@@ -134,6 +146,7 @@ def add_table(commands: Any) -> None:
     )
     expire.add_argument("--yes", action="store_true", help="confirm the deletion")
     add_output(expire)
+    _add_publish(actions)
 
 
 def add_query(commands: Any) -> None:
@@ -143,6 +156,25 @@ def add_query(commands: Any) -> None:
     query.add_argument("--tables", type=place, required=True, metavar="DIR", help="folder or URL of the tables")
     query.add_argument("--no-tail", action="store_true", help="read the tables alone, and call no broker")
     query.add_argument("--csv", action="store_true", help="print CSV with a header")
+
+
+def _add_publish(actions: Any) -> None:
+    text = "register the files in an Iceberg table"
+    publish = command(
+        actions, "publish", text, "table.publishing", "publish", examples=_PUBLISH, remote=False, extras="iceberg"
+    )
+    publish.add_argument("topic", help="the topic, with its namespace")
+    _add_target(publish)
+    publish.add_argument(
+        "--iceberg",
+        metavar="CATALOG.NAMESPACE.TABLE",
+        help="the Iceberg table, for the first time (default: the one that the folder names)",
+    )
+    publish.add_argument("--follow", action="store_true", help="register files as they appear, until SIGTERM")
+    publish.add_argument(
+        "--every", type=duration_ms, default=5_000, metavar="TIME", help="pause between two looks (default 5s)"
+    )
+    add_output(publish)
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -197,4 +229,4 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_offline(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--offline", action="store_true", help="call no broker: without lag")
+    parser.add_argument("--offline", action="store_true", help="call no broker and no catalog: without lag")

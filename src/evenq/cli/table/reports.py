@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import WIDE, Column, Listing, Page, complain, console, print_page
 from evenq.cli.table.commands import topic_error
+from evenq.cli.table.publishing import ask, linked
 from evenq.cli.values import moment_ms
 from evenq.client.core.reading.extents import QueueExtent
 from evenq.client.topic_source import TopicSource
@@ -17,6 +19,8 @@ from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
 from evenq.tables.folder import TableTarget, table_target
+from evenq.tables.iceberg import IcebergState, IcebergTable
+from evenq.tables.layout import TableRange
 from evenq.tables.typed.stored import newest_schema
 
 EXIT_CLEAN, EXIT_FINDINGS = 0, 1
@@ -39,6 +43,7 @@ _QUEUES = (
     Column("bytes", "bytes", "number", shown=WIDE),
     Column("gaps", "missing", "number"),
     Column("lag", "lag", "number"),
+    Column("published", "in Iceberg", "number", shown=WIDE),
 )
 _TYPED = (
     Column("column", "column"),
@@ -75,7 +80,8 @@ def show(options: argparse.Namespace) -> None:
         return
     queues = table_of(target, options.topic)
     live = _live(options, options.topic)
-    rows = [_row(one, live) for one in queues]
+    published = _published(options, target, queues)
+    rows = [(*_row(one, live), _published_rows(one, published)) for one in queues]
     # For programs, a page of one listing is an array: the columns have an option of their own.
     listings = [Listing(key="queues", columns=_QUEUES, rows=rows)]
     print_page(Page(facts={}, listings=listings if options.output.for_programs else [*listings, typed]), options.output)
@@ -113,6 +119,31 @@ def _row(one: QueueFiles, live: Live) -> tuple[str | int | None, ...]:
     )  # fmt: skip
 
 
+def _published(options: argparse.Namespace, target: TableTarget, queues: Sequence[QueueFiles]) -> IcebergState | None:
+    """Returns the files in the Iceberg table, and prints a line about it; None without one or while it is away."""
+    table = None if options.offline else linked(target, options.topic)
+    if table is None:
+        return None
+    try:
+        state = ask(table, table.state)
+    except (ConnectionFailed, RequestTimeout) as error:
+        complain(f"Without the state of {table.name}: {error.message}; --offline does not call the catalog.")
+        return None
+    if not options.output.for_programs:
+        left = sum(one.rows for one in queues) - state.rows
+        also = f"; {left:,} rows are not registered" if left else ""
+        complain(
+            f"Iceberg table {table.name}: snapshot {state.snapshot_id}, {state.file_count:,} files, {state.rows:,} rows"
+            f"{also}."
+        )
+    return state
+
+
+def _published_rows(one: QueueFiles, published: IcebergState | None) -> int | None:
+    """Returns the rows of a queue in the Iceberg table; None without one."""
+    return None if published is None else sum(file.rows for file in published.files.get(one.queue, {}).values())
+
+
 def verify(options: argparse.Namespace) -> int:
     target = table_target(options.to)
     found: list[TableFinding] = []
@@ -125,6 +156,9 @@ def verify(options: argparse.Namespace) -> int:
         live = _live(options, topic)
         for one in queues:
             found += findings(target, one, live.get((one.queue.uid, one.queue.queue)), whole=options.whole)
+        table = None if options.offline else linked(target, topic)
+        if table is not None:
+            found += ask(table, partial(_compared, table, queues))
         rows += sum(one.rows for one in queues)
         files += sum(len(one.files) for one in queues)
     if options.output.for_programs:
@@ -139,10 +173,16 @@ def verify(options: argparse.Namespace) -> int:
     return EXIT_FINDINGS if found else EXIT_CLEAN
 
 
+def _compared(table: IcebergTable, queues: Sequence[QueueFiles]) -> list[TableFinding]:
+    return list(table.findings(queues))
+
+
 def expire(options: argparse.Namespace) -> None:
     target = table_target(options.to)
     before_ms = moment_ms(options.before, now_ms=SystemClock().now_ms())
-    old = [(one, part) for one in table_of(target, options.topic) for part in expired(target, one, before_ms)]
+    queues = table_of(target, options.topic)
+    table = linked(target, options.topic)
+    old = [(one, part) for one in queues for part in expired(target, one, before_ms)]
     count = sum(part.count for _, part in old if not part.gap)
     facts = {
         "topic": options.topic,
@@ -151,12 +191,21 @@ def expire(options: argparse.Namespace) -> None:
         "deleted": options.yes,
     }
     if options.yes:
+        if table is not None:  # first, so that no reader of it meets a file that is gone
+            starts = {one.queue: _start_after(one, old) for one in queues}
+            removed = ask(table, partial(table.withdraw, starts))
+            complain(f"Removed {removed:,} files from {table.name}.")
         _delete(target, [one.path(part) for one, part in old])
     print_page(Page(facts=facts), options.output)
     if old and not options.yes:
         raise NotConfirmed(
             f"this deletes {len(old)} files with {count:,} rows of {options.topic}; add --yes to confirm"
         )
+
+
+def _start_after(one: QueueFiles, old: Sequence[tuple[QueueFiles, TableRange]]) -> int:
+    """Returns the offset at which the files of a queue begin after an expiry."""
+    return max((part.end for other, part in old if other is one), default=one.start)
 
 
 def _delete(target: TableTarget, paths: Sequence[str]) -> None:
