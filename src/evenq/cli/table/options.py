@@ -128,17 +128,28 @@ def add_table(commands: Any) -> None:
     _add_offline(show)
     show.add_argument("--columns", action="store_true", help="show the typed columns only")
     verify = command(
-        actions, "verify", "compare names, footers and offsets", "table.reports", "verify", examples=_VERIFY,
+        actions,
+        "verify",
+        "compare names, footers and offsets",
+        "table.reports",
+        "verify",
+        examples=_VERIFY,
         extras="tables",
-    )  # fmt: skip
+    )
     add_topic_name(verify, "topic", nargs="?", help="only this topic (default: all in the folder)")
     _add_target(verify)
     _add_offline(verify)
     verify.add_argument("--whole", action="store_true", help="also read every row")
     expire = command(
-        actions, "expire", "delete files older than a time", "table.reports", "expire", examples=_EXPIRE, remote=False,
+        actions,
+        "expire",
+        "delete files older than a time",
+        "table.reports",
+        "expire",
+        examples=_EXPIRE,
+        remote=False,
         extras="tables",
-    )  # fmt: skip
+    )
     expire.add_argument("topic", help="the topic, with its namespace")
     _add_target(expire)
     expire.add_argument(

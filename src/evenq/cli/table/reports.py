@@ -114,9 +114,17 @@ def _row(one: QueueFiles, live: Live) -> tuple[str | int | None, ...]:
     lag = max(0, extent.high - one.end) if extent is not None else None
     queue = one.queue
     return (
-        queue.broker_name, queue.queue_id, queue.uid, one.start, one.end, len(one.files), one.rows, one.bytes, one.gaps,
+        queue.broker_name,
+        queue.queue_id,
+        queue.uid,
+        one.start,
+        one.end,
+        len(one.files),
+        one.rows,
+        one.bytes,
+        one.gaps,
         lag,
-    )  # fmt: skip
+    )
 
 
 def _published(options: argparse.Namespace, target: TableTarget, queues: Sequence[QueueFiles]) -> IcebergState | None:

@@ -183,9 +183,15 @@ class MessageSpans:
         if previous is not None or attempt == 1:
             spans.append(self._span("wait", message, waited_ms, at_ms, {GROUP: group, ATTEMPT: attempt}))
         self._deliveries[key] = _Delivery(
-            message=message, group=group, number=number, attempt=attempt, client_id=client_id, held=bool(client_id),
-            began_ms=at_ms, until_ms=until_ms,
-        )  # fmt: skip
+            message=message,
+            group=group,
+            number=number,
+            attempt=attempt,
+            client_id=client_id,
+            held=bool(client_id),
+            began_ms=at_ms,
+            until_ms=until_ms,
+        )
         while len(self._deliveries) > self._deliveries_max:
             oldest = self._deliveries.pop(next(iter(self._deliveries)))
             spans += self._report(oldest, Outcome.UNSETTLED, at_ms)

@@ -235,7 +235,13 @@ class SpanFollower:
         for offset, message in (await self._messages(op.topic_id, op.queue_id, list(given))).items():
             number, attempt = given[offset]
             spans = self._spans.delivered(
-                DeliveryKey(op.group_id, op.topic_id, op.queue_id, offset), message, group=group.name,
-                client_id=op.client_id, number=number, attempt=attempt, at_ms=at_ms, until_ms=op.deadline_ms,
-            )  # fmt: skip
+                DeliveryKey(op.group_id, op.topic_id, op.queue_id, offset),
+                message,
+                group=group.name,
+                client_id=op.client_id,
+                number=number,
+                attempt=attempt,
+                at_ms=at_ms,
+                until_ms=op.deadline_ms,
+            )
             self._sink(spans)

@@ -257,9 +257,15 @@ class Schedules:
         else:
             old = kept.schedule
             made = replace(
-                wanted, uid=old.uid, paused=old.paused, made_ms=old.made_ms, done_ms=max(now_ms, old.done_ms),
-                fired=old.fired, passed=old.passed, last_ms=old.last_ms,
-            )  # fmt: skip
+                wanted,
+                uid=old.uid,
+                paused=old.paused,
+                made_ms=old.made_ms,
+                done_ms=max(now_ms, old.done_ms),
+                fired=old.fired,
+                passed=old.passed,
+                last_ms=old.last_ms,
+            )
         kept = self.table.put(made, rule)
         self._run()
         await self._ledger.journal.record(SchedulePut(made))
