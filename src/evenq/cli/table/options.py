@@ -140,6 +140,20 @@ def add_table(commands: Any) -> None:
     _add_target(verify)
     _add_offline(verify)
     verify.add_argument("--whole", action="store_true", help="also read every row")
+    _add_expire(actions)
+    _add_publish(actions)
+
+
+def add_query(commands: Any) -> None:
+    text = "query tables and the newest messages with SQL"
+    query = command(commands, "query", text, "table.querying", "run", examples=_QUERY, extras="query")
+    query.add_argument("sql", metavar="SQL", help="one SELECT")
+    query.add_argument("--tables", type=place, required=True, metavar="DIR", help="folder or URL of the tables")
+    query.add_argument("--no-tail", action="store_true", help="read the tables alone, and call no broker")
+    query.add_argument("--csv", action="store_true", help="print CSV with a header")
+
+
+def _add_expire(actions: Any) -> None:
     expire = command(
         actions,
         "expire",
@@ -157,16 +171,6 @@ def add_table(commands: Any) -> None:
     )
     expire.add_argument("--yes", action="store_true", help="confirm the deletion")
     add_output(expire)
-    _add_publish(actions)
-
-
-def add_query(commands: Any) -> None:
-    text = "query tables and the newest messages with SQL"
-    query = command(commands, "query", text, "table.querying", "run", examples=_QUERY, extras="query")
-    query.add_argument("sql", metavar="SQL", help="one SELECT")
-    query.add_argument("--tables", type=place, required=True, metavar="DIR", help="folder or URL of the tables")
-    query.add_argument("--no-tail", action="store_true", help="read the tables alone, and call no broker")
-    query.add_argument("--csv", action="store_true", help="print CSV with a header")
 
 
 def _add_publish(actions: Any) -> None:

@@ -32,8 +32,10 @@ class JsonBodies:
         exact = {"parse_float": _exact} if any(_has_decimals(column) for column in schema.columns) else {}
         self._decode = json.JSONDecoder(parse_constant=_constant, **exact).decode  # type: ignore[arg-type]
         self._decode_long = json.JSONDecoder(
-            parse_constant=_constant, parse_int=_bounded, **exact  # type: ignore[arg-type]
-        ).decode  # fmt: skip
+            parse_constant=_constant,
+            parse_int=_bounded,
+            **exact,  # type: ignore[arg-type]
+        ).decode
         self._paths = [(column.path[:-1], column.path[-1], column.name) for column in schema.columns]
 
     def builders(self, schema: TypedSchema, budget: Budget) -> list[Builder]:

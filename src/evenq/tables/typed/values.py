@@ -21,9 +21,7 @@ EXACT_MAX: Final = 1 << 53
 FLOAT32_MAX: Final = 3.4028235677973366e38
 """Numbers from here on would be infinite."""
 NUMBER: Final = re.compile(r"-?\d{1,80}(\.\d{1,80})?([eE][+-]?\d{1,3})?", re.ASCII)
-MOMENT: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
-)  # fmt: skip
+MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 PER_UNIT: Final = {"epoch-s": 1_000_000, "epoch-ms": 1_000, "epoch-us": 1}
 EPOCH, EPOCH_DAY = datetime(1970, 1, 1), date(1970, 1, 1).toordinal()  # noqa: DTZ001  UTC, as all moments here

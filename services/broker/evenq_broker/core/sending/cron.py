@@ -29,9 +29,12 @@ EXPRESSION_MAX = 256
 YEARS_MAX = 50
 """A rule without a time in this many years never fires: 29 February may be a given weekday only every 40 years."""
 _MACROS = {
-    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *",
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
     "@yearly": "0 0 1 1 *",
-}  # fmt: skip
+}
 _MONTHS = {
     name: n
     for n, name in enumerate(("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)
