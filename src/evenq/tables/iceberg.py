@@ -310,8 +310,8 @@ class IcebergTable:
             known = list_catalogs()
             if self.name.catalog.lower() not in {one.lower() for one in known}:
                 raise SettingsError(
-                    f"pyiceberg has no settings of a catalog {self.name.catalog}; it has "
-                    f"{', '.join(sorted(known)) or 'none'}: write them to ~/.pyiceberg.yaml, or set "
+                    f"pyiceberg has no settings of a catalog {self.name.catalog} (known catalogs: "
+                    f"{', '.join(sorted(known)) or 'none'}); write them to ~/.pyiceberg.yaml, or set "
                     f"PYICEBERG_CATALOG__{self.name.catalog.upper()}__URI"
                 )
             try:

@@ -76,7 +76,7 @@ def test_a_queue_that_stops_is_named_and_the_exit_code_says_so(run: Any, tables:
     [
         ("orders", 2, "add --iceberg CATALOG.NAMESPACE.TABLE"),
         ("orders --iceberg orders", 2, "for example lake.sales.orders"),
-        ("orders --iceberg lak.sales.orders", 2, "it has lake"),
+        ("orders --iceberg lak.sales.orders", 2, "known catalogs: lake"),
         ("orders --iceberg lake.sale.orders", 3, "create namespace sale"),
         ("ordrs --iceberg lake.sales.orders", 3, "it has the tables orders"),
         ("ordrs --iceberg lake.sales.orders --follow", 3, "it has the tables orders"),
