@@ -184,6 +184,10 @@ def transact(handle: str) -> Any:
     return data_pb2.TransactRequest(group="g", acks=[ack], messages=[v2_message("other", "result")])
 
 
+def put_schedule(_: str) -> Any:
+    return admin_pb2.PutScheduleRequest(schedule=admin_pb2.Schedule(topic="t", name="s", every_ms=3_600_000, body=b"x"))
+
+
 CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
     "ack": (MESSAGING + "AckMessage", ack, v2.AckMessageResponse),
     "nack": (MESSAGING + "ChangeInvisibleDuration", nack, v2.ChangeInvisibleDurationResponse),
@@ -246,6 +250,22 @@ CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
     "decide": (DECIDE, lambda _: decide({"a": ["a"]}), staging_pb2.DecideResponse),
     "abandon": (ABANDON, abandon, staging_pb2.AbandonResponse),
     "begin": (BEGIN, begin, staging_pb2.BeginResponse),
+    "put schedule": (ADMIN + "PutSchedule", put_schedule, admin_pb2.PutScheduleResponse),
+    "pause schedule": (
+        ADMIN + "PauseSchedule",
+        lambda _: admin_pb2.PauseScheduleRequest(topic="t", name="s", paused=True),
+        admin_pb2.PauseScheduleResponse,
+    ),
+    "run schedule": (
+        ADMIN + "RunSchedule",
+        lambda _: admin_pb2.RunScheduleRequest(topic="t", name="s", message_id="now"),
+        admin_pb2.RunScheduleResponse,
+    ),
+    "delete schedule": (
+        ADMIN + "DeleteSchedule",
+        lambda _: admin_pb2.DeleteScheduleRequest(topic="t", name="s"),
+        admin_pb2.DeleteScheduleResponse,
+    ),
 }
 
 
@@ -264,6 +284,8 @@ async def given(on: Any, name: str, handle: str) -> str:
         return str(entry.recall_handle)
     if name == "delete group":
         await on.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group="idle"), admin_pb2.CreateGroupResponse)
+    if name in ("pause schedule", "run schedule", "delete schedule"):
+        await on.call(ADMIN + "PutSchedule", put_schedule(""), admin_pb2.PutScheduleResponse)
     if name == "count":
         begin_at = data_pb2.CommitOffsetsRequest(
             group="own", client_id="", offsets=[data_pb2.CommitOffset(queue=QUEUE, offset=0)]
@@ -331,6 +353,7 @@ KEEPS_NOTHING = {
     ADMIN + "ChangeCopies": OF_COPIES,
     ADMIN + "ElectUnclean": OF_COPIES,
     ADMIN + "FindMessages": A_READ,
+    ADMIN + "ListSchedules": A_READ,
     "/evenq.v1.Assignment/Query": A_READ,
     "/evenq.v1.Assignment/SetMessageRequestMode": "the rebalancer's",
     "/evenq.v1.Backup/Fetch": A_READ,
