@@ -37,6 +37,18 @@ async def outlasting(task: asyncio.Future[T]) -> T:
         raise
 
 
+async def to_its_end(coroutine: Coroutine[Any, Any, T], *, name: str) -> T:
+    """Waits for a coroutine. If the caller is cancelled meanwhile, it ends before that is raised: for calls that create
+    what the caller deletes afterwards.
+    """
+    task: asyncio.Task[T] = spawn(coroutine, name=name)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
 def _log_mistake(task: asyncio.Future[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Error):
         name = task.get_name() if isinstance(task, asyncio.Task) else "a task"

@@ -25,7 +25,7 @@ from evenq.errors import BadRequest, ConnectionFailed, Error, NotFound
 from evenq.model import ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import spawn, to_its_end
 from evenq.verify.outages import Outages
 from evenq.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.verify.producing import PRIORITIES, Sender, number_of, streams_of
@@ -185,11 +185,7 @@ class _Run:
                 raise ConnectionFailed(f"{self._plan.endpoint} has no brokers; start one, for example `evenq up`")
             try:
                 for kind in self._plan.kinds:
-                    queues = PRIORITIES if kind is Kind.PRIORITY else QUEUES  # one queue for each priority
-                    await admin.create_topic(self._place(kind), queues=queues, message_type=MESSAGE_TYPES[kind])
-                    await admin.create_group(
-                        self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000
-                    )
+                    await to_its_end(self._create(admin, kind), name="verify creates")
                 find = partial(self._find, admin)
                 watchers = [
                     spawn(
@@ -216,6 +212,11 @@ class _Run:
             outages=self._outages.count,
             outage_ms_max=self._outages.longest_ms(self._clock.now_ms()),
         )
+
+    async def _create(self, admin: aio.Admin, kind: Kind) -> None:
+        queues = PRIORITIES if kind is Kind.PRIORITY else QUEUES  # one queue for each priority
+        await admin.create_topic(self._place(kind), queues=queues, message_type=MESSAGE_TYPES[kind])
+        await admin.create_group(self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000)
 
     async def _traffic(self) -> None:
         receivers: list[Receiver] = []

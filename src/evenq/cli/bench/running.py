@@ -21,7 +21,7 @@ from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, PreconditionFailed, RequestTimeout
 from evenq.model import Message, ReceivedMessage
 from evenq.runtime.clock import Clock
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import spawn, to_its_end
 
 PREFIX = "evenq-bench"
 HEAD = struct.Struct("!QQQ")
@@ -103,6 +103,7 @@ class _BenchRun:
         self._id = rng.getrandbits(63)
         self._group = f"{PREFIX}-{self._id & 0xFFFFFFFF:08x}"
         self.result = BenchResult(topic=plan.topic or self._group, existed=False)
+        self._topic_made = False
         self._phase = "starting"
         self._numbers = 0
         self._began_ns = self._ended_ns = self._last_ns = 0
@@ -122,25 +123,30 @@ class _BenchRun:
                 f"topic {topic} exists, and its groups would get the messages of the benchmark; leave out --topic for "
                 "a topic of its own, or add --use-existing"
             )
-        if not self.result.existed:
-            placements = await admin.create_topic(topic, queues=self._plan.queues, message_type="NORMAL")
-            failed = [one for one in placements if one.error]
         try:
-            if not self.result.existed and failed:
-                raise ConnectionFailed(f"topic {topic} was not created on {failed[0].broker_name}: {failed[0].error}")
-            if self._plan.receivers:
-                await admin.create_group(self._group, start_from="LAST" if self.result.existed else "FIRST")
+            await to_its_end(self._create(admin), name="bench creates")
             yield
         finally:
             self._phase = "deleting"
             self._show()
             await self._clean(admin)
 
+    async def _create(self, admin: aio.Admin) -> None:
+        topic = self.result.topic
+        if not self.result.existed:
+            placements = await admin.create_topic(topic, queues=self._plan.queues, message_type="NORMAL")
+            self._topic_made = True
+            failed = [one for one in placements if one.error]
+            if failed:
+                raise ConnectionFailed(f"topic {topic} was not created on {failed[0].broker_name}: {failed[0].error}")
+        if self._plan.receivers:
+            await admin.create_group(self._group, start_from="LAST" if self.result.existed else "FIRST")
+
     async def _clean(self, admin: aio.Admin) -> None:
         with suppress(Error):  # the group is gone, or was never created
             if self._plan.receivers:
                 await admin.delete_group(self._group)
-        if not self.result.existed:
+        if self._topic_made:
             await admin.delete_topic(self.result.topic)
 
     # -------------------------------------------------------------------------------------------------- the run

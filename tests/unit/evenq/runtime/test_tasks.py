@@ -13,7 +13,7 @@ import pytest
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import FakeClock
-from evenq.runtime.tasks import done_within, forever, let_threads_run, outlasting, spawn
+from evenq.runtime.tasks import done_within, forever, let_threads_run, outlasting, spawn, to_its_end
 
 
 async def test_each_failure_waits_longer_and_a_success_starts_over():
@@ -140,6 +140,25 @@ def test_a_thread_that_waits_gets_the_interpreter(nobody_is_made_to_stop: None) 
         rests += 1
         assert rests < 100_000, "it never runs"
     thread.join()
+
+
+async def test_a_call_that_creates_something_ends_before_its_caller_is_cancelled() -> None:
+    created, begun = [], asyncio.Event()
+
+    async def create() -> str:
+        begun.set()
+        await asyncio.sleep(0.02)
+        created.append("topic")
+        return "made"
+
+    assert await to_its_end(create(), name="create") == "made"
+    begun.clear()
+    caller = asyncio.ensure_future(to_its_end(create(), name="create"))
+    await begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert created == ["topic", "topic"]
 
 
 async def test_what_is_not_done_within_the_limit_is_cancelled() -> None:

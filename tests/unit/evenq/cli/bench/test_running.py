@@ -195,6 +195,34 @@ def test_ctrl_c_deletes_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPa
     assert cluster.groups == set()
 
 
+@pytest.mark.parametrize("method", ["create_topic", "create_group"])
+def test_ctrl_c_during_a_creation_deletes_what_was_created(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The brokers carry out a call whose caller is gone."""
+    create = getattr(Admin, method)
+    callers: list[asyncio.Task[Any]] = []
+
+    async def carried_out(self: Admin, name: str, options: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await create(self, name, **options)
+
+    async def slowly(self: Admin, name: str, **options: Any) -> Any:
+        callers[0].cancel()
+        return await asyncio.shield(asyncio.ensure_future(carried_out(self, name, options)))
+
+    async def cancelled() -> None:
+        callers.append(asyncio.ensure_future(bench(plan(), clock=SystemClock(), rng=random.Random(1), progress=print)))
+        with pytest.raises(asyncio.CancelledError):
+            await callers[0]
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Admin, method, slowly)
+    asyncio.run(cancelled())
+    assert cluster.topics == {"orders"}
+    assert cluster.groups == set()
+
+
 def test_the_exit_code_says_whether_everything_arrived(
     cluster: Cluster, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
