@@ -69,7 +69,7 @@ class Returned(Enum):
 
     YES = "the broker has it"
     NO = "the broker refused it, or cannot take it"
-    UNKNOWN = "there is no answer, or another call may succeed"
+    UNKNOWN = "without an answer, or another call may succeed"
 
 
 class Settler:
