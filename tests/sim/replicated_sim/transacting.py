@@ -33,18 +33,18 @@ TRANSACT_GROUP: Final = "transacting"
 TRANSACT_QUEUES: Final = 2
 MEMBERS: Final = 3
 FATES: Final = ("well", "well", "well", "slow", "dead", "killed", "silent", "anew")
-"""What becomes of a member that has messages: see the module."""
+"""Fates of a member that has messages; the module explains them."""
 PACE_MS: Final = 150
 PAUSE_MS: Final = 150
 TRIES: Final = 40
 WAITS_MS: Final = (20, 200, 1_500)
 CALL_MS: Final = 60
-"""A member is killed, or stops waiting for the answer, at most so long after it began to call."""
+"""A member is killed, or stops waiting for the answer, within this time after its call began."""
 
 
 @dataclass(slots=True)
 class Transacted:
-    """What the clients know, and what the brokers have at the end."""
+    """Results known to the clients, and messages of the brokers at the end."""
 
     made: int = 0
     answered: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Transacted:
     """At the end: message id and body of each result."""
 
     def problems(self) -> list[str]:
-        """What is wrong with the results."""
+        """Returns a sentence for each violation."""
         results = Counter(body for _, body in self.outputs)
         missing = [one for one in self.inputs if not results[one]]
         twice = [one for one in self.inputs if results[one] > 1]
