@@ -171,8 +171,8 @@ def _readers(
     catalog: Catalog, topic: TopicConfig, ids: Iterable[int], *, membership: GroupTables, beginning: bool = False
 ) -> list[GroupConfig]:
     """Returns the groups that read the topic here: those of `ids`, those that read a deleted topic of this name, and
-    those with members that will begin at the first message. `beginning`: those with members in any case. They are
-    about to begin, and where is not known here: a group that has begun at another broker misses nothing since then.
+    those with members that will begin at the first message. `beginning`: all groups with members. They are about to
+    begin, at an offset that is not known here: a group that began at another broker reads what was stored since.
     """
     ids = {*ids, *catalog.awaiting(topic.name)}
     readers = {group.name: group for one in ids if (group := catalog.groups.by_id(one)) is not None}
