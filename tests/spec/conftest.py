@@ -77,9 +77,10 @@ class World:
         request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue))
         for body in bodies:
             message = request.messages.add(body=str(body).encode())
-            self.ids[str(body)] += 1
-            again = self.ids[str(body)]
-            message.system_properties.message_id = f"id-{body}" if again == 1 else f"id-{body}-{again}"
+            name = str(body)[:100]
+            self.ids[name] += 1
+            again = self.ids[name]
+            message.system_properties.message_id = f"id-{name}" if again == 1 else f"id-{name}-{again}"
             if tag:
                 message.system_properties.tag = tag
             if message_group:

@@ -389,6 +389,68 @@ async def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_f
     assert evenq.PushOptions().consume_timeout_ms == 15 * 60_000
 
 
+async def retained(world, tmp_path, **group):
+    """A broker that soon deletes the first message of `t`; returns a function that waits for it."""
+    store = {
+        "path": tmp_path, "disk_free_min_bytes": 0, "disk_used_max_ratio": 1, "disk_clean_ratio": 1,
+        "segment_bytes": 1 << 16, "cache_bytes": 0, "retention_ms": 1_000, "retention_hour": -1,
+    }  # fmt: skip
+    broker = await world.start(store=store)
+    await world.create("t")
+    await world.group("g", **group)
+
+    async def deleted():
+        await world.publish(*(f"{number}{'.' * 20_000}" for number in range(10)))
+        await world.slow_until(lambda: broker.ledger.store.queue_range(1, 0)[0] > 0, step_ms=1_000)
+
+    return deleted
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("level", [0, -1])
+async def test_oc_16_a_message_that_retention_deleted_is_given_up_after_its_last_attempt(
+    world, tmp_path, caplog, ordered, level
+):
+    """It cannot become a dead letter any more; neither the commit nor the order waits for it."""
+    deleted = await retained(world, tmp_path, max_attempts=2, ordered=ordered)
+    ends = asyncio.Event()
+
+    async def listener(messages):
+        if messages[0].body != b"poison":
+            return None
+        await ends.wait()
+        return evenq.Retry(messages, delay_level=level)
+
+    options = evenq.PushOptions(consume_batch=1, suspend_ms=100, retry_first_ms=100, **SLOW)
+    await world.publish("poison")
+    await world.push(listener=listener, ordered=ordered, options=options)
+    await world.until(lambda: world.saw() == ["poison"])
+    await deleted()
+    ends.set()
+    end_ms = world.clock.monotonic_ms() + 10_000
+    await world.slow_until(lambda: world.clock.monotonic_ms() >= end_ms, step_ms=100)
+    assert world.saw().count("poison") == (1 if level else 2), "while attempts are left, it runs here again"
+    assert await world.committed("g") == 11
+    assert not world.has("%DLQ%g")
+    assert "retention has deleted" in caplog.text
+
+
+async def test_cc_12_a_message_that_runs_too_long_and_that_retention_deleted_holds_progress_no_more(world, tmp_path):
+    deleted = await retained(world, tmp_path)
+
+    async def listener(messages):
+        if messages[0].body == b"stuck":
+            await asyncio.Event().wait()
+
+    await world.publish("stuck")
+    await world.push(listener=listener, options=evenq.PushOptions(consume_timeout_ms=60_000, **SLOW))
+    await world.until(lambda: world.saw() == ["stuck"])
+    await deleted()
+    await world.slow_until(lambda: len(world.saw()) == 11, step_ms=100)
+    await world.clock.advance(80_000)
+    assert await world.committed("g") == 11
+
+
 async def test_cc_7_done_messages_leave_the_snapshot_and_progress_moves_in_memory_before_the_broker_hears_of_it(world):
     await world.start()
     await world.create("t")

@@ -47,7 +47,7 @@ from evenq.client.core.calls import FINISHED
 from evenq.client.core.reading.outcome import Retry, failures
 from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.options import PushOptions
-from evenq.errors import Error
+from evenq.errors import Error, IllegalOffset
 from evenq.model import QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
@@ -69,7 +69,21 @@ class Returned(Enum):
 
     YES = "the broker has it"
     NO = "the broker refused it, or cannot take it"
+    GONE = "the broker has deleted the message, so a return never succeeds"
     UNKNOWN = "without an answer, or another call may succeed"
+
+
+_NEXT = {
+    Returned.NO: "it stays in this process",
+    Returned.GONE: "retention has deleted it",
+    Returned.UNKNOWN: "the call is repeated",
+}
+"""The consequence of a failed return, for the log."""
+
+
+def _is_settled(returned: Returned, level: int) -> bool:
+    """True if nothing is left to do for the message. Without attempts a deleted one can become nothing any more."""
+    return returned is Returned.YES or (returned is Returned.GONE and level == DEAD)
 
 
 class Settler:
@@ -123,11 +137,11 @@ class Settler:
             return False
         level = DEAD if level is None else level
         returned = await self._sent_back(queue, message, message.delivery_attempt - 1, level)
-        if returned is Returned.YES:
+        if _is_settled(returned, level):
             self._finish(queue, offset)
             return True
         times = queue.doubt(offset, level)
-        if not used_up and (returned is Returned.NO or times > RETURNS_MAX):
+        if not used_up and (returned is not Returned.UNKNOWN or times > RETURNS_MAX):
             queue.believe(offset)
             return False
         delay_ms = self._delay_ms(times)
@@ -174,13 +188,15 @@ class Settler:
         """Sends a message back that a listener has had for too long, then removes it (CC-12)."""
         attempts = message.delivery_attempt
         level = DEAD if attempts >= self._max_attempts() else 0
-        if await self._sent_back(queue, message, attempts, level) is Returned.YES:
+        returned = await self._sent_back(queue, message, attempts, level)
+        if returned in {Returned.YES, Returned.GONE}:
             log.warning(
-                "a listener has worked on message %s (%s, offset %d, attempt %d) for too long, it will be retried",
+                "a listener has worked on message %s (%s, offset %d, attempt %d) for too long, %s",
                 message.message_id,
                 queue.queue,
                 message.queue_offset,
                 attempts,
+                "its queue continues without it" if returned is Returned.GONE else "it will be retried",
             )
             queue.expire(message.queue_offset)
 
@@ -233,22 +249,26 @@ class Settler:
         returned = await self._sent_back(queue, message, attempts, level)
         if returned is Returned.UNKNOWN:
             queue.doubt(message.queue_offset, level)
-        return returned is Returned.YES
+        return _is_settled(returned, level)
 
     async def _sent_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> Returned:
         assert self._send_back is not None
         try:
             await self._send_back(queue, message, attempts, level)
         except Error as error:
-            log.warning(
+            gone = isinstance(error, IllegalOffset)
+            returned = Returned.GONE if gone else Returned.UNKNOWN if error.retryable else Returned.NO
+            lost = _is_settled(returned, level)
+            log.log(
+                logging.ERROR if lost else logging.WARNING,
                 "message %s (%s, offset %d) could not be sent back for a retry, %s: %s",
                 message.message_id,
                 queue.queue,
                 message.queue_offset,
-                "the call is repeated" if error.retryable else "it stays in this process",
+                "it is given up, as retention has deleted it" if lost else _NEXT[returned],
                 error,
             )
-            return Returned.UNKNOWN if error.retryable else Returned.NO
+            return returned
         return Returned.YES
 
     def _finish(self, queue: ProcessQueue, offset: QueueOffset) -> None:
