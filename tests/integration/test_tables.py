@@ -382,6 +382,25 @@ def test_expire_deletes_old_files_and_the_export_continues(cluster: LocalCluster
     assert evenq_json("table", "verify", "old", "--to", tmp_path, endpoint=cluster.endpoint)["clean"]
 
 
+def test_rebuild_writes_a_damaged_file_and_a_missing_one_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    sent = send(cluster.endpoint, "mended", 450, queues=1)
+    made = export(cluster.endpoint, "mended", tmp_path, "--tail", *FAST)
+    files = sorted((tmp_path / "mended").rglob("*.parquet"))
+    assert made["files"] == len(files) >= 5
+    files[2].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:-9])
+    words = ("table", "rebuild", "mended", "--to", tmp_path)
+    assert evenq_json(*words, endpoint=cluster.endpoint) == {
+        "topic": "mended", "files": 2, "rows": 200, "left": 0, "failures": [],
+    }  # fmt: skip
+    run_evenq("table", "verify", "mended", "--to", tmp_path, "--whole", endpoint=cluster.endpoint)
+    assert sorted(row["body"].decode().strip() for row in rows(tmp_path, "mended")) == sorted(map(str.strip, sent))
+    (tmp_path / "mended" / "_iceberg.json").write_text('{"version": 1, "table": "lake.sales.mended", "uuid": "u"}')
+    assert "registered in lake.sales.mended" in run_evenq(*words, endpoint=cluster.endpoint, code=2)
+    words = ("table", "rebuild", "nothing", "--to", tmp_path)
+    assert "write them: evenq table export nothing" in run_evenq(*words, endpoint=cluster.endpoint, code=1)
+
+
 def test_memory_of_an_export_is_bounded(cluster: LocalCluster, tmp_path: Path) -> None:
     """100 MiB of messages in one file, below 256 MiB of resident memory."""
     with evenq.Admin(endpoint=cluster.endpoint) as admin:

@@ -165,9 +165,10 @@ def test_engines_read_the_columns_and_skip_files_by_their_statistics(
 
 
 def test_polars_reads_the_columns(cluster: LocalCluster, tmp_path: Path, schema: Path) -> None:
-    polars = pytest.importorskip("polars")
+    import polars as pl
+
     send(cluster.endpoint, "polars", range(120), queues=1)
     export(cluster.endpoint, "polars", tmp_path, "--table-schema", str(schema), *FAST)
-    frame = polars.scan_parquet(f"{tmp_path}/polars/**/*.parquet").filter(polars.col("bodyError").is_null())
-    made = frame.select(polars.col("number").sum(), polars.col("customer").struct.field("id").n_unique()).collect()
+    frame = pl.scan_parquet(f"{tmp_path}/polars/**/*.parquet").filter(pl.col("bodyError").is_null())
+    made = frame.select(pl.col("number").sum(), pl.col("customer").struct.field("id").n_unique()).collect()
     assert made.row(0) == (sum(range(120)), 7)

@@ -148,6 +148,20 @@ def findings(
         yield TableFinding(folder, f"the queue ends at {live.high}, before the table's end {end}")
 
 
+def broken(target: TableTarget, files: QueueFiles, *, whole: bool) -> Iterator[TableRange]:
+    """Yields the ranges without a sound file, by their starts: damaged files, and holes between two files. `whole`:
+    reads every row.
+    """
+    end = files.start
+    typed = {number: one.bodies() for number, one in all_schemas(target, files.queue.topic).items()}
+    for part in files.parts:
+        if part.start > end:
+            yield TableRange(start=end, end=part.start)
+        end = max(end, part.end)
+        if not part.gap and any(_file(target, files, part, whole, typed)):
+            yield part
+
+
 def _file(
     target: TableTarget, files: QueueFiles, part: TableRange, whole: bool, typed: Mapping[int, TypedBodies]
 ) -> Iterator[str]:

@@ -17,6 +17,8 @@ Invariants:
 - A scan names the uid of the queue's content, which is in the path too.
 - Typed columns (`typed`) are those of the newest schema of the table when a turn writes its first file.
 - Brokers learn the ends of the files (`reports`) only when the files are durable: retention may delete what is before.
+- A damaged file is replaced by one of the same name, when that one is whole. A hole gets the files that were there:
+  their ends follow from the log.
 
 Example: rows_per_file is 1,000 and close_after_ms 60,000. A queue has [0, 2500); offset 2300 was stored in a later
 minute than 2299. The files end at 1000, 2000, 2300 and, after the minute of the last message, at 2500. The next
@@ -33,9 +35,10 @@ from typing import Final, Protocol
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
 from evenq.columns.blocks import parse, records_of
 from evenq.columns.verifying import RecordChecksumMismatch, can_verify
-from evenq.errors import BadRequest, Error, IllegalOffset, InternalError, Unsupported
+from evenq.errors import BadRequest, Error, IllegalOffset, InternalError, NotFound, StoreError, Unsupported
 from evenq.model import MessageQueue
 from evenq.model.names import table_group
+from evenq.tables.checking import QueueFiles, broken, table_of
 from evenq.tables.files import COLUMNS, TableWriter, read_footer
 from evenq.tables.folder import TableTarget, place_bytes
 from evenq.tables.layout import (
@@ -180,6 +183,49 @@ class TopicExport:
                 await self._report(extents, turn)
         return turn
 
+    async def rebuild(self, *, whole: bool) -> ExportTurn:
+        """Writes damaged files, and those that are gone from between others, again from the log. `left`: rows that
+        still have no sound file. Raises NotFound without files, and errors of the route; those of a queue are in the
+        result.
+        """
+        turn, self._schema_read = ExportTurn(), False
+        live = {self._table_queue(extent): extent for extent in await self._reader.queues(self._plan.topic)}
+        for files in table_of(self._target, self._plan.topic):
+            for part in broken(self._target, files, whole=whole):
+                written = turn.rows
+                try:
+                    await self._write_again(live.get(files.queue), files, part, turn)
+                except Error as error:
+                    turn.failures.setdefault(files.queue.queue, error)
+                turn.left += part.count - (turn.rows - written)
+        return turn
+
+    async def _write_again(
+        self, extent: QueueExtent | None, files: QueueFiles, part: TableRange, turn: ExportTurn
+    ) -> None:
+        """Writes the files of a range. Raises TableGap, TableChanged if the log does not have these messages."""
+        what = f"offsets {part.start} to {part.end - 1} of {files.queue.queue} have no sound file"
+        if extent is None:
+            raise NotFound(f"{what}, and the broker is away, or the topic was deleted or created again")
+        if part.start < extent.low:
+            raise TableGap(f"{what}, and retention has deleted them up to {min(part.end, extent.low) - 1}")
+        replaces = part in files.parts
+        for one in files.files:  # itself and those beside it; the mark of a damaged one may not be readable
+            if one.end == part.start or part.start <= one.start <= part.end:
+                there = _Position(next=one.end, mark=self._mark_of(files, one), begun=True)
+                await self._must_continue(extent, there)
+        position = _Position(next=part.start, mark="", begun=True)
+        while position.next < part.end:
+            closed = part.end if replaces else await self._closed_end(extent, position.next)
+            await self._write(extent, files.queue, position, min(closed or part.end, part.end), turn, replace=replaces)
+
+    def _mark_of(self, files: QueueFiles, part: TableRange) -> str:
+        """Returns the mark of a file's last row; empty for a damaged file."""
+        try:
+            return read_footer(self._target, files.path(part)).mark
+        except StoreError:
+            return ""
+
     async def _report(self, extents: Sequence[QueueExtent], turn: ExportTurn) -> None:
         """Reports the ends that moved. A failure does not stop the export: the next report has all of them."""
         ends: dict[TableQueue, tuple[QueueExtent, int]] = {}
@@ -289,15 +335,22 @@ class TopicExport:
             )
 
     async def _write(
-        self, extent: QueueExtent, queue: TableQueue, position: _Position, end: int, turn: ExportTurn
+        self,
+        extent: QueueExtent,
+        queue: TableQueue,
+        position: _Position,
+        end: int,
+        turn: ExportTurn,
+        *,
+        replace: bool = False,
     ) -> None:
         part = TableRange(start=position.next, end=end)
         path = f"{queue.folder}/{part.name}"
         self._read_schema()
         try:
-            mark, misfits = await self._file(extent, queue, part, verifies=can_verify())
+            mark, misfits = await self._file(extent, queue, part, verifies=can_verify(), replace=replace)
         except RecordChecksumMismatch:  # once more, checked by the broker, whose error names the damaged file
-            mark, misfits = await self._file(extent, queue, part, verifies=False)
+            mark, misfits = await self._file(extent, queue, part, verifies=False, replace=replace)
         position.next, position.mark, position.begun = end, mark, True
         turn.files += 1
         turn.rows += part.count
@@ -314,7 +367,7 @@ class TopicExport:
         self._schema_read = True
 
     async def _file(
-        self, extent: QueueExtent, queue: TableQueue, part: TableRange, *, verifies: bool
+        self, extent: QueueExtent, queue: TableQueue, part: TableRange, *, verifies: bool, replace: bool
     ) -> tuple[str, int]:
         """Writes one file; returns the mark of its last row, and how many bodies do not fit the typed columns."""
         path = f"{queue.folder}/{part.name}"
@@ -330,7 +383,8 @@ class TopicExport:
                 writer.close(mark.text, mark.store_ms)
             finally:
                 writer.give_up()
-            draft.place(part.name, lambda names: must_follow(part, names))  # False: another exporter was faster
+            # False: another exporter was faster
+            draft.place(part.name, lambda names: must_follow(part, names), replace=replace)
         finally:
             draft.discard()
         return mark.text, writer.misfits

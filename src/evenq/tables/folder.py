@@ -36,8 +36,9 @@ class Draft(Protocol):
 
     file: IO[bytes]
 
-    def place(self, name: str, check: Check) -> bool:
-        """Makes the file durable under `name` in its folder. False: the name exists, and the draft is dropped.
+    def place(self, name: str, check: Check, *, replace: bool = False) -> bool:
+        """Makes the file durable under `name` in its folder. False: the name exists, and the draft is dropped; with
+        `replace` it takes the place of that file.
 
         Raises the errors of `check`, StoreFull, StoreError.
         """
@@ -174,14 +175,14 @@ class _FolderDraft:
                 return
             self.file.close()
 
-    def place(self, name: str, check: Check) -> bool:
+    def place(self, name: str, check: Check, *, replace: bool = False) -> bool:
         try:
             self.file.flush()
             os.fdatasync(self.file.fileno())
             with open_private(self._folder / LOCK, "a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # held by others for a rename only
                 names = [entry.name for entry in os.scandir(self._folder)]
-                if name in names:
+                if name in names and not replace:
                     return False
                 check(names)
                 self._path.rename(self._folder / name)
@@ -269,11 +270,11 @@ class _RemoteDraft:
         self._target, self._folder = target, folder
         self.file: IO[bytes] = tempfile.NamedTemporaryFile(suffix=DRAFT)  # noqa: SIM115  closed by `discard`
 
-    def place(self, name: str, check: Check) -> bool:
+    def place(self, name: str, check: Check, *, replace: bool = False) -> bool:
         target, path = self._target, f"{self._folder}/{name}"
         system, place = target.system, target.place(path)
         names = [posixpath.basename(one) for one in target.files(self._folder)]
-        if name in names:
+        if name in names and not replace:
             return False
         check(names)
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)

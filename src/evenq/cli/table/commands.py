@@ -1,4 +1,4 @@
-"""`evenq table export | follow`: runs `evenq.tables.exporting` with the calls of the SDK."""
+"""`evenq table export | follow | rebuild`: runs `evenq.tables.exporting` with the calls of the SDK."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from evenq.runtime.allocator import use_one_arena
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
 from evenq.serving.program.logs import errors_only, setup_logs
+from evenq.tables.checking import table_of
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
+from evenq.tables.iceberg import LINK_NAME, link_of
 from evenq.tables.layout import TableChanged
 from evenq.tables.typed.columns import TypedSchema
 from evenq.tables.typed.stored import keep_schema, read_schema
@@ -62,15 +64,11 @@ def export(options: argparse.Namespace) -> None:
 
 
 async def _export(options: argparse.Namespace) -> None:
-    def wrote(path: str, rows: int, misfits: int) -> None:
-        if not options.output.for_programs:
-            complain(f"wrote {path}, {rows:,} rows{_untyped(misfits)}")
-
     total = ExportTurn()
     try:
         async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
             await source.queues(options.topic)  # a wrong name must not leave a folder
-            run = _topic_export(options, source, wrote)
+            run = _topic_export(options, source, _tell(options))
             clock, backoff = source.clock, _backoff()
             give_up_ms = clock.monotonic_ms() + PATIENCE_MS
             while True:
@@ -91,8 +89,52 @@ async def _export(options: argparse.Namespace) -> None:
     _print(options, total)
 
 
+def rebuild(options: argparse.Namespace) -> None:
+    use_one_arena()
+    asyncio.run(_rebuild(options))
+
+
+async def _rebuild(options: argparse.Namespace) -> None:
+    topic = options.topic
+    must_be_installed("pyarrow", "numpy")
+    target = table_target(options.to)
+    table_of(target, topic)  # before settings are written
+    if (link := link_of(target, topic)) is not None:
+        raise TableChanged(
+            f"{target.path(topic)} is registered in {link[0]}, which knows the size of each file: drop that table, "
+            f"delete {target.path(f'{topic}/{LINK_NAME}')}, rebuild, and publish into a new one"
+        )
+    settings = table_settings(target, topic, rows_per_file=None, close_after_ms=None)
+    try:
+        async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
+            plan = ExportPlan(topic=topic, settings=settings)
+            run = TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=_tell(options))
+            turn = await run.rebuild(whole=options.whole)
+    except Error as error:
+        raise topic_error(error, topic) from error
+    facts = {"topic": topic, "files": turn.files, "rows": turn.rows, "left": turn.left}
+    print_page(Page(facts=facts, listings=[_failures(turn)]), options.output)
+    if turn.failures:
+        raise list(turn.failures.values())[-1]
+
+
+def _tell(options: argparse.Namespace) -> Callable[[str, int, int], None]:
+    """Returns a function that prints each new file."""
+
+    def wrote(path: str, rows: int, misfits: int) -> None:
+        if not options.output.for_programs:
+            complain(f"wrote {path}, {rows:,} rows{_untyped(misfits)}")
+
+    return wrote
+
+
+def _failures(turn: ExportTurn) -> Listing:
+    rows = [(str(queue), error.message) for queue, error in turn.failures.items()]
+    columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
+    return Listing(key="failures", columns=columns, rows=rows, title="Stopped queues", empty="")
+
+
 def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
-    failures = [(str(queue), error.message) for queue, error in turn.failures.items()]
     facts = {
         "topic": options.topic,
         "files": turn.files,
@@ -102,9 +144,7 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
         "misfits": turn.misfits,
         "reported": options.report and turn.unreported is None,
     }
-    columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
-    listing = Listing(key="failures", columns=columns, rows=failures, title="Stopped queues", empty="")
-    print_page(Page(facts=facts, listings=[listing]), options.output)
+    print_page(Page(facts=facts, listings=[_failures(turn)]), options.output)
     if turn.left and not options.output.for_programs:
         why = (
             "they are younger than --settle. Run it again to write them."

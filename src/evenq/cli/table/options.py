@@ -54,7 +54,16 @@ examples:
   evenq table verify orders --to /tables --offline        calls no broker
 
 Exit code 0: no findings. 1: a gap, rows that are in two files, a damaged file, or messages that retention deleted
-before they were exported.
+before they were exported. `evenq table rebuild` writes damaged and missing files again.
+"""
+_REBUILD = """\
+examples:
+  evenq table rebuild orders --to /tables
+  evenq table rebuild orders --to /tables --whole         also reads every row to find the damaged files
+
+Writes damaged files, and files that are missing between others, again under their names, as far as the log still has
+their messages. A damaged file stays until the new one is whole. Exit code 1: some could not be written. A table that is
+registered in Iceberg is refused, because the catalog knows the size of each file.
 """
 _EXPIRE = """\
 examples:
@@ -140,6 +149,18 @@ def add_table(commands: Any) -> None:
     _add_target(verify)
     _add_offline(verify)
     verify.add_argument("--whole", action="store_true", help="also read every row")
+    rebuild = command(
+        actions,
+        "rebuild",
+        "write damaged and missing files again",
+        "table.commands",
+        "rebuild",
+        examples=_REBUILD,
+        extras="tables",
+    )
+    add_topic_name(rebuild, "topic")
+    _add_target(rebuild)
+    rebuild.add_argument("--whole", action="store_true", help="also read every row")
     _add_expire(actions)
     _add_publish(actions)
 

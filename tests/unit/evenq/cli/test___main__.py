@@ -1,5 +1,8 @@
 """Exit codes and the one line that tells an error."""
 
+import subprocess
+import sys
+
 import pytest
 
 from evenq.cli import __main__ as cli
@@ -130,3 +133,8 @@ def test_a_credentials_file_goes_before_the_keys_of_the_environment(monkeypatch,
     assert (
         f"credentials file cannot be read: [Errno 2] No such file or directory: '{missing}'" in capsys.readouterr().err
     )
+
+
+def test_python_m_evenq_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "evenq", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("evenq ")
