@@ -396,9 +396,9 @@ def test_rebuild_writes_a_damaged_file_and_a_missing_one_again(cluster: LocalClu
     run_evenq("table", "verify", "mended", "--to", tmp_path, "--whole", endpoint=cluster.endpoint)
     assert sorted(row["body"].decode().strip() for row in rows(tmp_path, "mended")) == sorted(map(str.strip, sent))
     (tmp_path / "mended" / "_iceberg.json").write_text('{"version": 1, "table": "lake.sales.mended", "uuid": "u"}')
-    assert "registered in lake.sales.mended" in run_evenq(*words, endpoint=cluster.endpoint, code=2)
+    assert "registered in lake.sales.mended" in run_evenq(*words, endpoint=cluster.endpoint, code=4)
     words = ("table", "rebuild", "nothing", "--to", tmp_path)
-    assert "write them: evenq table export nothing" in run_evenq(*words, endpoint=cluster.endpoint, code=1)
+    assert "write them: evenq table export nothing" in run_evenq(*words, endpoint=cluster.endpoint, code=3)
 
 
 def test_memory_of_an_export_is_bounded(cluster: LocalCluster, tmp_path: Path) -> None:

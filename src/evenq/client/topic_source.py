@@ -94,7 +94,7 @@ def _scan_calls(context: ClientContext, timeout_ms: int) -> ScanCalls:
     from evenq.client.rpc.scanning import ScanCalls
 
     return ScanCalls(
-        context.open_net(),
+        context.open_net(reads_ahead=False),
         endpoint=context.endpoint,
         client_id=new_client_id(context.clock),
         timeout_ms=timeout_ms,

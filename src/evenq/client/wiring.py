@@ -103,13 +103,15 @@ class ClientContext:
             endpoint=points.endpoint,
         )
 
-    def open_net(self) -> Net:
-        """Returns the given net or a gRPC net; credentials make it sign. Raises SettingsError for invalid TLS files."""
+    def open_net(self, *, reads_ahead: bool = True) -> Net:
+        """Returns the given net or a gRPC net; credentials make it sign. `reads_ahead`: as in `NO_READ_AHEAD`. Raises
+        SettingsError for invalid TLS files.
+        """
         net = self.net
         if net is None:
-            from evenq.wire.net import GrpcNet
+            from evenq.wire.net import NO_READ_AHEAD, GrpcNet
 
-            net = GrpcNet(tls=self.tls)
+            net = GrpcNet(tls=self.tls, options=() if reads_ahead else NO_READ_AHEAD)
         if self.credentials is None:
             return net
         from evenq.wire.signed_net import SignedNet, Signer

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import grpc
 import grpc.aio
@@ -50,6 +50,11 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.use_local_subchannel_pool", 1),  # two nets in one process share nothing
 )
 
+NO_READ_AHEAD: Final = (("grpc.http2.bdp_probe", 0),)
+"""For streams of large frames in a process whose memory is bounded. By default gRPC buffers as many bytes of a stream
+as it believes that the connection carries in a round trip: up to 80 MB on a busy machine, 10 MB on a calm one. With
+this it buffers one frame, so a stream has at most one frame for each round trip.
+"""
 
 BLOCKING_OVER: Literal["sockets", "grpcio"] = "sockets"
 """Transport of calls from threads; always grpcio for a net with options for gRPC's channels."""

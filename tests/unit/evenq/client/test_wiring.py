@@ -13,6 +13,7 @@ import evenq
 import evenq.aio
 from evenq.client.loops.admin.resizing import scale_in_checked
 from evenq.client.options import PushOptions
+from evenq.client.topic_source import TopicSource
 from evenq.client.wiring import ClientContext, new_client_id, placed
 from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
@@ -79,3 +80,17 @@ def test_brokers_given_as_a_text_are_refused() -> None:
     calls: Any = None
     with pytest.raises(BadRequest, match="give a list of broker names"):
         asyncio.run(scale_in_checked(calls, "broker-a", allow_unread=False))
+
+
+async def test_a_source_of_tables_reads_nothing_ahead_and_other_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise gRPC buffers up to 80 MB of a scan, which the bound of an export does not contain."""
+    probes = []
+
+    def made(*, tls: Any, options: Any) -> Any:
+        probes.append(dict(options).get("grpc.http2.bdp_probe"))
+        return _Net(FakeClock())
+
+    monkeypatch.setattr("evenq.wire.net.GrpcNet", made)
+    async with TopicSource(endpoint="127.0.0.1:1"):
+        ClientContext.real().open_net()
+    assert probes == [0, None]
