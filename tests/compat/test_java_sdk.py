@@ -235,7 +235,7 @@ def test_transactions_end_as_decided_and_orphans_as_another_producer_says(
     assert not sender.of("asked")
     assert all(s["body"] == f"body-{s['asked']}" for s in living.of("asked"))
     consumer = start("transaction", "simple", group=topic, topic=topic)
-    consumer.do("take", count=6, empty=5)
+    consumer.do("take", count=6, empty=60)  # the last decisions are calls that may still be under way
     consumer.do("take", count=1, empty=2)
     assert sorted(consumer.numbers()) == [0, 3, 5, 6, 9, 11]
 

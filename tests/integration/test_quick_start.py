@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from evenq_proofs.command_line import EVENQ
 from evenq_proofs.command_line import run_evenq as evenq
+from evenq_proofs.waiting import until
 
 from evenq.testing.free_ports import FreePorts
 
@@ -234,13 +235,15 @@ def runs(pid):
 
 
 def children(process):
-    """Program -> pid of the servers that `evenq up --processes` started."""
+    """Program -> pid of the processes that `evenq up` started: servers, and `table`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended while we looked
             words = (folder / "cmdline").read_text().rstrip("\0").split("\0")
-            if f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text() and words[-1].startswith("evenq_"):
-                found[words[-1]] = int(folder.name)
+            name = "table" if words[3:5] == ["table", "follow"] else words[-1]
+            mine = f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text()
+            if mine and (name == "table" or name.startswith("evenq_")):
+                found[name] = int(folder.name)
     return found
 
 
@@ -344,6 +347,42 @@ def test_unknown_names_are_told_with_what_to_do(up, port):
 def browsed(url, path=""):
     with urllib.request.urlopen(url + path, timeout=DEADLINE_S) as answer:
         return answer.read().decode()
+
+
+@pytest.mark.parametrize("options", [(), ("--tls",), pytest.param(("--processes",), marks=pytest.mark.slow)])
+def test_declared_topics_are_written_as_tables_beside_it(up, port, tmp_path, options):
+    tables = tmp_path / "tables"
+    words = ("--port", str(port), "--data", str(tmp_path / "data"), "--tables", str(tables), "--console-port", "-1")
+    process, endpoint = up(*words, *options)
+    ca = {"EVENQ_TLS_CA": str(tmp_path / "data" / "tls" / "ca.pem")} if options == ("--tls",) else {}
+    # The table's settings: with the default ones the first file comes after ten minutes.
+    evenq("topic", "create", "kept", "--queues", "1", endpoint=endpoint, **ca)
+    few = ("--rows-per-file", "100", "--close-after", "1s", "--settle", "100ms")
+    evenq("table", "export", "kept", "--to", tables, *few, endpoint=endpoint, **ca)
+    evenq("topic", "create", "kept", "--table", endpoint=endpoint, **ca)
+    evenq("produce", "kept", "--count", "120", endpoint=endpoint, **ca)
+    evenq("produce", "other", "--count", "120", endpoint=endpoint, **ca)
+    until(lambda: list(tables.rglob("*.parquet")), "files", seconds=DEADLINE_S)
+    assert [path.name for path in tables.iterdir()] == ["kept"]
+    writer = children(process)["table"]
+    code, errors = ended(process)
+    assert code == 0, errors
+    assert "wrote " in errors
+    assert not runs(writer)
+
+
+def test_the_program_of_the_tables_ends_with_it_and_is_missed(up, port, tmp_path):
+    process, _ = up("--port", str(port), "--tables", str(tmp_path), "--console-port", "-1")
+    writer = children(process)["table"]
+    process.kill()
+    until(lambda: not runs(writer), "the end of the writer", seconds=DEADLINE_S)
+    process, _ = up("--port", str(port), "--tables", str(tmp_path), "--console-port", "-1")
+    writer = children(process)["table"]
+    os.kill(writer, signal.SIGKILL)
+    time.sleep(0.5)
+    code, errors = ended(process)
+    assert code == 0
+    assert "no table is written any more: exit code -9. Start it again: evenq table follow --to" in errors
 
 
 def test_the_console_is_named_in_the_ready_line_and_shows_a_message(up):

@@ -294,6 +294,33 @@ def test_a_broker_that_is_killed_while_it_is_followed(cluster: LocalCluster, tmp
     must_be_exactly_once(cluster.endpoint, tmp_path, sender)
 
 
+def test_all_declared_tables_are_followed_also_those_that_come_later(cluster: LocalCluster, tmp_path: Path) -> None:
+    for topic in ("first%all-a", "all-b"):
+        run_evenq("topic", "create", topic, "--table", "--queues", 1, endpoint=cluster.endpoint)
+    for topic in ("first%all-a", "all-b", "all-c", "all-no"):
+        send(cluster.endpoint, topic, 120, queues=1)
+    process = start("table", "follow", "--to", tmp_path, *FAST, "--every", "100ms", endpoint=cluster.endpoint)
+    inner = start(
+        "table", "follow", "--namespace", "first", "--to", tmp_path / "inner", *FAST, "--every", "100ms",
+        endpoint=cluster.endpoint,
+    )  # fmt: skip
+    until(lambda: spans(tmp_path, "first%all-a") and spans(tmp_path, "all-b"), "files of both", seconds=60)
+    run_evenq("topic", "create", "all-c", "--table", endpoint=cluster.endpoint)
+    until(lambda: spans(tmp_path, "all-c"), "files of the one that came later", seconds=60)
+    run_evenq("topic", "delete", "all-b", "--yes", endpoint=cluster.endpoint)
+    send(cluster.endpoint, "all-c", 120, first=120, queues=1)
+    until(lambda: len(rows(tmp_path, "all-c")) >= 200, "more files beside one that fails", seconds=60)
+    until(lambda: spans(tmp_path / "inner", "first%all-a"), "files of the namespace", seconds=60)
+    for one in (process, inner):
+        one.terminate()
+        _, errors = one.communicate(timeout=60)
+        assert one.returncode == 0, errors
+    assert {path.name for path in tmp_path.iterdir()} == {"first%all-a", "all-b", "all-c", "inner"}
+    assert {path.name for path in (tmp_path / "inner").iterdir()} == {"first%all-a"}
+    words = ("table", "follow", "--to", tmp_path, "--table-schema", tmp_path / "orders.json")
+    assert "name the topic" in run_evenq(*words, endpoint=cluster.endpoint, code=2)
+
+
 SHORT = {"STORE__RETENTION_MS": "1000", "STORE__RETENTION_HOUR": "-1", "STORE__SEGMENT_BYTES": str(1 << 20)}
 
 

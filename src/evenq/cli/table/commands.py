@@ -1,14 +1,11 @@
-"""`evenq table export | follow | rebuild`: runs `evenq.tables.exporting` with the calls of the SDK."""
+"""`evenq table export | rebuild`: runs `evenq.tables.exporting` with the calls of the SDK."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import random
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from evenq.cli.output import Column, Listing, Page, complain, print_page
@@ -28,7 +25,6 @@ from evenq.model.names import table_group
 from evenq.runtime.allocator import use_one_arena
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
-from evenq.serving.program.logs import errors_only, setup_logs
 from evenq.tables.checking import table_of
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
@@ -37,11 +33,9 @@ from evenq.tables.layout import TableChanged
 from evenq.tables.typed.columns import TypedSchema
 from evenq.tables.typed.stored import keep_schema, read_schema
 
-log = logging.getLogger(__name__)
 PATIENCE_MS: Final = 30_000
 """Longest time without a new file during which an export retries."""
 PAUSE_MAX_MS: Final = 60_000
-EVERY_MS_MIN: Final = 100
 PASSING: Final = (ConnectionFailed, RequestTimeout, HaNotAvailable, TooManyRequests, IllegalOffset, TableChanged)
 """Errors that another attempt may not meet: a broker's restart, another exporter, retention."""
 
@@ -68,8 +62,8 @@ async def _export(options: argparse.Namespace) -> None:
     try:
         async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
             await source.queues(options.topic)  # a wrong name must not leave a folder
-            run = _topic_export(options, source, _tell(options))
-            clock, backoff = source.clock, _backoff()
+            run = topic_export(options, options.topic, source, _tell(options))
+            clock, backoff = source.clock, make_backoff()
             give_up_ms = clock.monotonic_ms() + PATIENCE_MS
             while True:
                 turn = await run.turn()
@@ -123,7 +117,7 @@ def _tell(options: argparse.Namespace) -> Callable[[str, int, int], None]:
 
     def wrote(path: str, rows: int, misfits: int) -> None:
         if not options.output.for_programs:
-            complain(f"wrote {path}, {rows:,} rows{_untyped(misfits)}")
+            complain(f"wrote {path}, {rows:,} rows{untyped(misfits)}")
 
     return wrote
 
@@ -160,7 +154,7 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
         raise topic_error(error, options.topic)
 
 
-def _untyped(misfits: int) -> str:
+def untyped(misfits: int) -> str:
     return f", {misfits:,} without typed columns" if misfits else ""
 
 
@@ -171,72 +165,6 @@ def _unreported(topic: str, error: Error) -> str:
     return f"{error.message}; --no-report exports without a report"
 
 
-def follow(options: argparse.Namespace) -> None:
-    use_one_arena()
-    setup_logs("INFO", program="table")
-    try:
-        with errors_only("evenq.client"):  # outages are logged here, once
-            asyncio.run(_follow(options))
-    except Error as error:
-        raise topic_error(error, options.topic) from error
-
-
-async def _follow(options: argparse.Namespace) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
-        await source.queues(options.topic)
-        run = _topic_export(options, source, _log_file)
-        failure_log, report_log = FailureLog(), FailureLog("retention of %s does not wait: %s", "retention of %s waits")
-        backoff, every_ms = _backoff(), max(EVERY_MS_MIN, options.every)
-
-        def end() -> None:
-            run.stopping = True
-            stop.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
-        log.info("following %s into %s", options.topic, options.to)
-        while not stop.is_set():
-            try:
-                turn = await run.turn()
-                failures: dict[str, Error] = {str(queue): error for queue, error in turn.failures.items()}
-                report_log.now({} if turn.unreported is None else {options.topic: turn.unreported})
-            except Error as error:
-                failures = {options.topic: error}
-            failure_log.now(failures)
-            if failures:
-                pause_ms = max(every_ms, backoff.next_ms())
-            else:
-                backoff.reset()
-                pause_ms = every_ms
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause_ms / 1000)
-        log.info("ended")
-
-
-def _log_file(path: str, rows: int, misfits: int) -> None:
-    log.info("wrote %s, %d rows%s", path, rows, _untyped(misfits))
-
-
-class FailureLog:
-    """Failures of an export in a log: one line when a kind begins at a place, and one when the place works again."""
-
-    def __init__(self, began: str = "%s is not exported, retrying: %s", ended: str = "%s is exported again") -> None:
-        """`began`: text for a place and an error; `ended`: for the place."""
-        self._began, self._ended = began, ended
-        self._known: dict[str, type[Error]] = {}
-
-    def now(self, failures: dict[str, Error]) -> None:
-        """Logs what changed since the last call. `failures`: by queue or topic."""
-        for place, error in failures.items():
-            if self._known.get(place) is not type(error):
-                self._known[place] = type(error)
-                log.warning(self._began, place, error.message)
-        for place in [place for place in self._known if place not in failures]:
-            del self._known[place]
-            log.info(self._ended, place)
-
-
 def must_be_installed(*packages: str) -> None:
     """Raises ModuleNotFoundError before anything is written or read."""
     for package in packages:
@@ -244,19 +172,18 @@ def must_be_installed(*packages: str) -> None:
             raise ModuleNotFoundError(name=package)
 
 
-def _topic_export(
-    options: argparse.Namespace, source: TopicSource, wrote: Callable[[str, int, int], None]
+def topic_export(
+    options: argparse.Namespace, topic: str, source: TopicSource, wrote: Callable[[str, int, int], None]
 ) -> TopicExport:
+    """Returns the export of a topic with the options of the command line. Raises SettingsError, TableChanged."""
     must_be_installed("pyarrow", "numpy")
     schema = _given_schema(options)  # before a folder is made
     target = table_target(options.to)
-    settings = table_settings(
-        target, options.topic, rows_per_file=options.rows_per_file, close_after_ms=options.close_after
-    )
+    settings = table_settings(target, topic, rows_per_file=options.rows_per_file, close_after_ms=options.close_after)
     if schema is not None:
-        keep_schema(target, options.topic, schema)
+        keep_schema(target, topic, schema)
     plan = ExportPlan(
-        topic=options.topic,
+        topic=topic,
         settings=settings,
         settle_ms=options.settle,
         allow_gaps=options.allow_gaps,
@@ -274,5 +201,5 @@ def _given_schema(options: argparse.Namespace) -> TypedSchema | None:
     return None
 
 
-def _backoff() -> Backoff:
+def make_backoff() -> Backoff:
     return Backoff(random.Random(), first_ms=500, max_ms=PAUSE_MAX_MS)  # noqa: S311  jitter

@@ -41,11 +41,12 @@ does not fit stays as it is, with null in the typed columns and the reason in bo
 """
 _FOLLOW = """\
 examples:
-  evenq table follow orders --to /tables
+  evenq table follow --to /tables                         all topics that are tables: evenq topic create orders --table
   evenq table follow orders --to s3://lake/evenq --close-after 1m
 
-It retries until it can continue, and logs each kind of failure once. SIGTERM and Ctrl-C end it after its current file,
-with exit code 0. A second one beside it does no harm.
+Without a topic it also finds the tables that are declared later, and exports one after the other. It retries until it
+can continue, and logs each kind of failure once. SIGTERM and Ctrl-C end it after its current file, with exit code 0. A
+second one beside it does no harm.
 """
 _VERIFY = """\
 examples:
@@ -107,6 +108,7 @@ def add_table(commands: Any) -> None:
         examples=_EXPORT,
         extras="tables",
     )
+    add_topic_name(export, "topic")
     _add_export(export)
     export.add_argument(
         "--tail", action="store_true", help="also write the newest messages: a file ends at the end of each queue"
@@ -115,11 +117,12 @@ def add_table(commands: Any) -> None:
         actions,
         "follow",
         "write files as messages arrive, until SIGTERM",
-        "table.commands",
+        "table.following",
         "follow",
         examples=_FOLLOW,
         extras="tables",
     )
+    add_topic_name(follow, "topic", nargs="?", help="only this topic (default: all that are declared tables)")
     _add_export(follow)
     follow.add_argument(
         "--every", type=duration_ms, default=5_000, metavar="TIME", help="pause between two looks (default 5s)"
@@ -214,7 +217,6 @@ def _add_publish(actions: Any) -> None:
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
-    add_topic_name(parser, "topic")
     _add_target(parser)
     parser.add_argument(
         "--rows-per-file",

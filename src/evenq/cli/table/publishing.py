@@ -18,7 +18,8 @@ from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
 from evenq.cli.output import Column, Listing, Page, print_page
-from evenq.cli.table.commands import EVERY_MS_MIN, PAUSE_MAX_MS, FailureLog, must_be_installed
+from evenq.cli.table.commands import PAUSE_MAX_MS, must_be_installed
+from evenq.cli.table.following import EVERY_MS_MIN, FailureLog
 from evenq.errors import ConnectionFailed, Error, RequestTimeout, StoreError
 from evenq.runtime.backoff import Backoff
 from evenq.serving.program.logs import errors_only, setup_logs

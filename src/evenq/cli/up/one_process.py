@@ -20,7 +20,7 @@ from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.cli.up.plan import HOST, UpPlan
-from evenq.cli.up.ready import announce, console_of, make_topics, wait_served
+from evenq.cli.up.ready import announce, console_of, make_topics, tables_of, wait_served
 from evenq.cli.up.tls import Certificates, make_certificates
 from evenq.client.async_admin import Admin
 from evenq.runtime.clock import Clock
@@ -46,14 +46,16 @@ async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
         admin = await stack.enter_async_context(Admin(endpoint=endpoint, tls=admin_tls))
         await wait_served(admin, brokers=len(brokers), clock=clock)
         await make_topics(admin, plan)
+        ca = certificates.ca if certificates is not None else None
         console = await stack.enter_async_context(console_of(plan, endpoint, admin_tls, clock))
+        await stack.enter_async_context(tables_of(plan, endpoint, ca))
         announce(
             plan,
             endpoint,
             metrics_port=brokers[0].metrics_port,
             brokers=len(brokers),
             where="one process",
-            ca=certificates.ca if certificates is not None else None,
+            ca=ca,
             console=console,
         )
         await _first(stop.wait, *(broker.wait for broker in brokers))

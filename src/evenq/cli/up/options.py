@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from evenq.cli.grammar import command
-from evenq.cli.values import between, folder, positive
+from evenq.cli.values import between, folder, place, positive
 
 _UP = """\
 examples:
@@ -15,6 +16,7 @@ examples:
   evenq up --topic orders:8 --topic jobs:4:FIFO
   evenq up --processes --data ./queue        each service in its own process, logs in ./queue/logs
   evenq up --replicas 3 --data ./queue       three copies of each message: no loss if one process dies
+  evenq up --data ./queue --tables ./tables  also Parquet files of topics that are tables
   evenq up --tls                             TLS with a temporary authority; prints the settings of clients
 
 It prints a line that starts with `ready` when clients are served. Ctrl-C stops it in order.
@@ -68,6 +70,17 @@ def add_up(commands: Any) -> None:
         help="reject messages to unknown topics (default: the first message creates the topic)",
     )
     up.add_argument("--sync", action="store_true", help="acknowledge a message only after its fsync; needs --data")
+    _add_beside(up)
+    up.add_argument(
+        "--log-level",
+        default="WARNING",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        help="lowest level of log lines on standard error (default %(default)s)",
+    )
+
+
+def _add_beside(up: argparse.ArgumentParser) -> None:
+    """Adds the options of what runs beside the servers."""
     up.add_argument(
         "--metrics-port",
         type=_page_port,
@@ -84,10 +97,11 @@ def add_up(commands: Any) -> None:
         "--allow-changes", action="store_true", help="let the web console send messages and change the cluster"
     )
     up.add_argument(
-        "--log-level",
-        default="WARNING",
-        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-        help="lowest level of log lines on standard error (default %(default)s)",
+        "--tables",
+        type=place,
+        metavar="DIR",
+        help="run `evenq table follow --to DIR` beside it: Parquet files of all topics that are declared tables, each "
+        "after 10 minutes at the latest",
     )
 
 

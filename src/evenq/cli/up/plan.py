@@ -10,7 +10,7 @@ from pathlib import Path
 from evenq.cli.console_options import CONSOLE_PORT
 from evenq.cli.topic.options import MESSAGE_TYPES
 from evenq.errors import PortInUse, SettingsError
-from evenq.runtime.extras import EXTRA_OF, is_installed
+from evenq.runtime.extras import EXTRA_OF, is_installed, missing
 from evenq.testing.free_ports import FreePorts, port_is_free
 
 HOST = "127.0.0.1"
@@ -53,6 +53,8 @@ class UpPlan:
     """False: any free port if that one is in use."""
     allow_changes: bool = False
     """True: the console may change the cluster."""
+    tables: str = ""
+    """Folder or URL of the tables; empty: none are written."""
 
     def broker_name(self, index: int) -> str:
         """Returns `broker-a`, `broker-b` ..."""
@@ -108,6 +110,7 @@ def plan_of(options: argparse.Namespace, stack: ExitStack) -> UpPlan:
         console_port=_console_port(options.console_port),
         console_port_fixed=options.console_port is not None,
         allow_changes=options.allow_changes,
+        tables=_tables(options.tables),
     )
 
 
@@ -129,6 +132,16 @@ def _console_port(port: int | None) -> int:
     if not all(is_installed(package) for package, extra in EXTRA_OF.items() if extra == "console"):
         return -1
     return CONSOLE_PORT
+
+
+def _tables(place: str | None) -> str:
+    """Raises SettingsError without the packages that write Parquet files."""
+    if place is None:
+        return ""
+    for package in ("pyarrow", "numpy"):
+        if not is_installed(package):
+            raise SettingsError(missing("--tables", package))
+    return place
 
 
 def _port_hint(port: int, count: int) -> str:

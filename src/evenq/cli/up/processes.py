@@ -13,7 +13,7 @@ from pathlib import Path
 
 from evenq.cli.output import complain
 from evenq.cli.up.plan import UpPlan
-from evenq.cli.up.ready import announce, console_of, make_topics, wait_served
+from evenq.cli.up.ready import announce, console_of, make_topics, tables_of, wait_served
 from evenq.client.async_admin import Admin
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import Clock
@@ -52,7 +52,12 @@ async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
         await asyncio.to_thread(cluster.start)
         endpoint = cluster.endpoint if plan.replicas == 1 else cluster.endpoints
         tls = cluster.client_tls or False
-        async with Admin(endpoint=endpoint, tls=tls) as admin, console_of(plan, endpoint, tls, clock) as console:
+        ca = cluster.authority.ca.resolve() if cluster.authority is not None else None
+        async with (
+            Admin(endpoint=endpoint, tls=tls) as admin,
+            console_of(plan, endpoint, tls, clock) as console,
+            tables_of(plan, endpoint, ca),
+        ):
             await wait_served(admin, brokers=brokers, clock=clock)
             await make_topics(admin, plan)
             announce(
@@ -61,7 +66,7 @@ async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
                 metrics_port=cluster.brokers[0].metrics_port,
                 brokers=brokers,
                 where=f"{copies}a process each, logs in {folder / 'logs'}",
-                ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
+                ca=ca,
                 console=console,
             )
             await _watch(cluster, plan, admin, stop, clock)

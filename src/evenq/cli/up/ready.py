@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from evenq.cli.output import print_lines
+from evenq.cli.output import complain, print_lines
 from evenq.cli.topic.commands import create_topic
 from evenq.cli.up.plan import HOST, UpPlan
 from evenq.client.async_admin import Admin
 from evenq.console.settings import ConsoleSettings
 from evenq.errors import BadRequest, Error, PortInUse, RequestTimeout
 from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.serving.program.run import PARENT
 from evenq.wire.tls import Tls
 
 READY_MS_MAX = 30_000
+TABLES_END_S = 30
+"""Longest time for the file that is being written at the end."""
 
 
 async def wait_served(admin: Admin, *, brokers: int, clock: Clock) -> None:
@@ -61,6 +69,39 @@ async def console_of(plan: UpPlan, endpoint: str, tls: Tls | bool, clock: Clock)
         server = ConsoleServer(replace(settings, port=0), clock)
     async with server:
         yield server.url
+
+
+@asynccontextmanager
+async def tables_of(plan: UpPlan, endpoint: str, ca: Path | None) -> AsyncIterator[None]:
+    """Runs the program that writes the tables of the plan: its work must not delay the brokers. `ca`: with TLS."""
+    if not plan.tables:
+        yield
+        return
+    words = ["table", "follow", "--to", plan.tables, "--endpoint", endpoint]
+    words += [] if ca is None else ["--tls-ca", str(ca)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}
+    # In a session of its own, as Ctrl-C would end it before the brokers have stopped.
+    environment[PARENT] = str(os.getpid())
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "evenq", *words, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+    )
+
+    async def watch() -> None:
+        code = await process.wait()
+        complain(f"no table is written any more: exit code {code}. Start it again: evenq {shlex.join(words)}")
+
+    watcher = spawn(watch(), name="program of the tables")
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), TABLES_END_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 def announce(

@@ -35,7 +35,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2  # a person must change a setting or port; a restart without a change cannot help
 FILES_MAX = 1 << 20
 """Most open files that a server requests: each client needs one, and many systems allow only 1024 by default."""
-PARENT = "EVENQ_PARENT_PID"  # set by `evenq up --processes` and test clusters for the servers that they start
+PARENT = "EVENQ_PARENT_PID"  # set by `evenq up` and test clusters for the processes that they start
 PARENT_MS = 1_000
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -108,13 +108,18 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
     watching = [spawn(watch_open_files(SystemClock()), name="open files")]
-    if (parent := os.environ.get(PARENT, "")).isdigit():
-        watching.append(spawn(_watch_parent(int(parent), lambda: on_signal("parent ended")), name="parent"))
+    watching += parent_watch(lambda: on_signal("parent ended"))
     try:
         await main(stop)
     finally:
         for watch in watching:
             watch.cancel()
+
+
+def parent_watch(end: Callable[[], None]) -> list[asyncio.Task[None]]:
+    """Returns a task that calls `end` when the process of `PARENT` has ended; none without that variable."""
+    parent = os.environ.get(PARENT, "")
+    return [spawn(_watch_parent(int(parent), end), name="parent")] if parent.isdigit() else []
 
 
 async def _watch_parent(parent: int, end: Callable[[], None]) -> None:

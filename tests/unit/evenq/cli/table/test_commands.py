@@ -7,12 +7,14 @@ import logging
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
-from evenq.cli.table import commands, querying, reports
-from evenq.cli.table.commands import FailureLog, topic_error
+from evenq.cli.table import commands, following, querying, reports
+from evenq.cli.table.commands import topic_error
+from evenq.cli.table.following import FailureLog
 from evenq.errors import ConnectionFailed, Error, Forbidden, StoreCorrupted, StoreFull, TopicNotFound
 from evenq.runtime.clock import SystemClock
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
@@ -48,8 +50,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     log.add(250)
     monkeypatch.setattr(FakeSource, "log", log, raising=False)
     monkeypatch.setattr(FakeSource, "failures", [])
-    monkeypatch.setattr(commands, "setup_logs", lambda *_, **__: None)  # of the whole process
-    for module in (commands, reports, querying):
+    monkeypatch.setattr(following, "setup_logs", lambda *_, **__: None)  # of the whole process
+    for module in (commands, following, reports, querying):
         monkeypatch.setattr(module, "TopicSource", FakeSource)
     return log
 
@@ -130,7 +132,7 @@ def test_a_wrong_topic_and_missing_rights_name_the_next_command(run: Any, tmp_pa
 def test_follow_writes_retries_and_ends_on_sigterm(
     run: Any, tmp_path: Path, log: FakeLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO, "evenq.cli.table.commands")
+    caplog.set_level(logging.INFO, "evenq.cli.table.following")
     original, turns = commands.TopicExport.turn, []
 
     async def turn(self: Any) -> Any:
@@ -153,8 +155,56 @@ def test_follow_writes_retries_and_ends_on_sigterm(
     assert texts[-1] == "ended"
 
 
+class FakeAdmin:
+    """In place of `Admin`: one declared table, and a list that fails at the second look."""
+
+    looks = 0
+
+    def __init__(self, **_: Any) -> None:
+        FakeAdmin.looks = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    async def list_groups(self) -> list[Any]:
+        FakeAdmin.looks += 1
+        if FakeAdmin.looks == 3:
+            raise ConnectionFailed("away")
+        if FakeAdmin.looks == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return [SimpleNamespace(group=name) for name in ("evenq-table-orders", "billing")]
+
+
+@pytest.mark.usefixtures("log")
+def test_follow_without_a_topic_uses_its_last_list_while_none_can_be_read(
+    run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "evenq.cli.table.following")
+    monkeypatch.setattr(following, "Admin", FakeAdmin)
+    monkeypatch.setattr(following, "LIST_EVERY_MS", 0)
+    words = "--namespace= --rows-per-file 100 --close-after 1m --every 1ms"
+    code, _, err, _ = run(f"table follow --to {tmp_path} {words}")
+    assert (code, err) == (0, "")
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts[:2] == [f"following all tables into {tmp_path}", "topics with a table: orders"]
+    assert [text for text in texts if "list of groups" in text] == [
+        "the list of groups cannot be read, retrying: away", "the list of groups can be read again"
+    ]  # fmt: skip
+    assert sum(text.startswith("topics with") for text in texts) == 1
+    assert {path.name for path in tmp_path.iterdir()} >= {"orders"}
+
+
+@pytest.mark.usefixtures("log")
+def test_a_schema_needs_its_topic(run: Any, tmp_path: Path) -> None:
+    code, _, err, _ = run(f"table follow --to {tmp_path} --table-schema orders.json")
+    assert (code, "name the topic" in err) == (2, True)
+
+
 def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "evenq.cli.table.commands")
+    caplog.set_level(logging.INFO, "evenq.cli.table.following")
     failure_log = FailureLog()
     for failures in (
         {"q": StoreFull("full")},
