@@ -80,8 +80,8 @@ async def tables_of(plan: UpPlan, endpoint: str, ca: Path | None) -> AsyncIterat
     words = ["table", "follow", "--to", plan.tables, "--endpoint", endpoint]
     words += [] if ca is None else ["--tls-ca", str(ca)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}
-    # In a session of its own, as Ctrl-C would end it before the brokers have stopped.
     environment[PARENT] = str(os.getpid())
+    # In a session of its own, as Ctrl-C in a terminal would end it too, and be taken for a failure.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "evenq", *words, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
     )
