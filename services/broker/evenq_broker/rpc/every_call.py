@@ -240,6 +240,7 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
             cluster_catalog=parts.cluster_catalog,
             membership=parts.membership,
             lite=parts.lite,
+            schedules=parts.schedules.table,
         ).rpcs(),
         *Doctor(parts.runtime, cluster=parts.cluster, rebalancer=parts.rebalancer, group_parts=group_parts).rpcs(),
         *queries.rpcs(kernel, cluster=parts.cluster),

@@ -288,6 +288,9 @@ class ResizedTopic(_Message):
     stored: builtins.int
     delayed: builtins.int
     gone: builtins.bool
+    schedules: builtins.int
+    @builtins.property
+    def schedule_names(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -300,9 +303,11 @@ class ResizedTopic(_Message):
         stored: builtins.int | None = ...,
         delayed: builtins.int | None = ...,
         gone: builtins.bool | None = ...,
+        schedules: builtins.int | None = ...,
+        schedule_names: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone", "schedules", "schedule_names"]) -> None: ...
 
 class UnfinishedQueue(_Message):
     DESCRIPTOR: Descriptor
@@ -403,6 +408,9 @@ class DrainBrokerResponse(_Message):
     unread: builtins.int
     dead_letters: builtins.int
     writers: builtins.int
+    schedules: builtins.int
+    @builtins.property
+    def schedule_names(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -417,9 +425,11 @@ class DrainBrokerResponse(_Message):
         unread: builtins.int | None = ...,
         dead_letters: builtins.int | None = ...,
         writers: builtins.int | None = ...,
+        schedules: builtins.int | None = ...,
+        schedule_names: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers", "schedules", "schedule_names"]) -> None: ...
 
 class ForgetBrokerRequest(_Message):
     DESCRIPTOR: Descriptor
