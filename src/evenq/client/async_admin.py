@@ -153,6 +153,13 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         """
         return await self._calls.run_schedule(topic, name, message_id)
 
+    async def move_schedule(self, topic: str, name: str, *, to: str = "") -> ScheduleView:
+        """Makes broker `to` keep a schedule; empty: the broker that would keep a new one of its name. Each time still
+        has one message. After any failure it can be repeated, and continues. Raises NotFound, BadRequest for a broker
+        that does not accept messages of the topic, and PreconditionFailed while it moves to another broker.
+        """
+        return await self._calls.move_schedule(topic, name, to)
+
     async def delete_schedule(self, topic: str, name: str) -> None:
         """Deletes a schedule. Raises NotFound."""
         await self._calls.delete_schedule(topic, name)

@@ -123,11 +123,20 @@ class KeptSchedule:
     @property
     def state(self) -> str:
         """Its state for metrics: active, paused or failing."""
-        return "paused" if self.schedule.paused else "failing" if self.problem else "active"
+        return "paused" if self.schedule.paused else "failing" if self.trouble else "active"
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not fire, also if it is handed over; empty: it does."""
+        schedule = self.schedule
+        if not schedule.moving_to:
+            return self.problem
+        return f"it is being moved to broker {schedule.moving_to}; repeat `evenq schedule move` until that is done"
 
     def put(self, schedule: Schedule, rule: Every | Cron | None) -> None:
         """Replaces the schedule."""
-        self.schedule, self.rule, self.problem = schedule, rule, ""
+        self.schedule, self.rule = schedule, rule
+        self.problem = self.problem if rule is None else ""
         self.moved()
 
     def moved(self) -> None:

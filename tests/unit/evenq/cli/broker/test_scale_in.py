@@ -66,7 +66,9 @@ def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer
 )
 def test_draining_says_what_check_scale_in_says_when_all_is_read(run, options, answer, why):
     checked, _, _, _ = run(f"broker check-scale-in a {options}", ListBrokers=known(), DrainBroker=answer)
-    code, out, _, _ = run(f"broker drain a {options}", DrainBroker=answer)
+    stays = admin_pb2.MoveScheduleResponse()
+    code, out, _, calls = run(f"broker drain a {options}", DrainBroker=answer, MoveSchedule=stays)
+    assert [name for name, _ in calls].count("MoveSchedule") == answer.schedules
     assert code == checked == int(bool(why))
     text = " ".join(out.split())
     assert (f"it may not be removed: {why}" if why else "it may be removed.") in text
