@@ -1,24 +1,16 @@
 """Hands schedules over from one broker to another, so that each time has one message (decision 152).
 
-The broker that takes a schedule drives: it queries the giver, and repeats that after any failure. Each step is durable
-before the next one begins:
+The broker that takes a schedule drives, and repeats everything after a failure. Each step is durable before the next:
+the giver writes `moving_to` and never fires again; the taker writes the schedule with what was fired, and `came_from`;
+the giver removes it, unless its `hop` is newer than reported; the taker clears `came_from`. Invariants:
 
-1. The giver records `moving_to`, after the last firing. From then on it never fires the schedule.
-2. The taker records the schedule with what was fired, and `came_from`. It may fire from then on.
-3. The giver removes the schedule; only if its `hop` is not newer than the reported one.
-4. The taker clears `came_from`.
-
-Invariants:
 - At most one broker has the schedule without `moving_to`. With `moving_to` it is given to that broker alone.
-- The taker's `done_ms` is the giver's, so neither clock matters: no time up to it is fired again, and none is left out.
-- The taker is the only source of state: it holds the answer of the giver and stores it within one call, and a second
-  call for the same schedule is refused meanwhile. So an old answer is never stored after a newer one.
-- A schedule with `came_from` is not deleted or given away before step 3: otherwise the giver, which still offers it,
-  would bring it back.
+- The taker holds the answer of the giver and stores it within one call, and a second call for the schedule is refused
+  meanwhile: an old answer is never stored after a newer one.
+- A schedule with `came_from` is not deleted or given away: the giver, which still offers it, would bring it back.
 
-Example: the answer of step 1 is lost, and the taker dies. The giver does not fire. A repeated move gets the same answer
-and continues. A move back to the giver undoes step 1, because the taker answers that it does not have it; then the
-schedule counts from now.
+Example: the answer is lost, and the taker dies. A repeated move gets the same answer. A move back undoes it, because the
+taker answers that it does not have the schedule; then that counts from now.
 """
 
 from __future__ import annotations
