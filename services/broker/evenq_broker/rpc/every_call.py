@@ -231,6 +231,7 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
         sessions=parts.sessions,
         delayed_retries=parts.delayed_retries,
         stuck_queues=parts.stuck_queues,
+        schedules=parts.schedules.table,
     )
     return [
         *ClusterOverview(

@@ -119,6 +119,8 @@ class KeptSchedule:
     """Number of times between `done_ms` and `looked_ms`."""
     problem: str = ""
     """Why it does not fire; empty: it does."""
+    missed_at_ms: int | None = None
+    """When times without a message were noted last, by the monotonic clock; None: not since the start."""
 
     @property
     def state(self) -> str:

@@ -203,6 +203,8 @@ class Schedules:
             passing("schedule.fired")
             self.firings += len(messages)
             self.passed += kept.schedule.passed - before.passed
+            if kept.schedule.passed > before.passed:
+                kept.missed_at_ms = self._runtime.clock.monotonic_ms()
             for entry in messages:
                 self._runtime.stats.topic(entry.topic_id).came([len(entry.head) + len(entry.system)])
             if kept.problem:
