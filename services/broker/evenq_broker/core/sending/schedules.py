@@ -34,14 +34,16 @@ LATE_MS = 60_000
 """With SKIP, a later firing is missed. Quartz: misfireThreshold, 60 s."""
 NAME_PROPERTY, TIME_PROPERTY = "evenq-schedule", "evenq-schedule-time-ms"
 """Properties of the messages: name of the schedule, and the time that the firing is for, ms since the epoch."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,64}")
+_NAME = re.compile(r"(?!\.+$)[a-zA-Z0-9._-]{1,64}")
+"""Without `.` and `..`, which no address of a page can contain."""
 
 
 def must_be_legal(schedule: Schedule) -> None:
     """Raises BadRequest for a definition that is not valid, apart from its rule and its message."""
     if not _NAME.fullmatch(schedule.name):
         raise BadRequest(
-            f"the schedule's name is {schedule.name[:80]!r}; give 1 to 64 letters, digits, '.', '_' and '-'"
+            f"the schedule's name is {schedule.name[:80]!r}; give 1 to 64 letters, digits, '.', '_' and '-', and "
+            "not only dots"
         )
     if bool(schedule.cron) == bool(schedule.every_ms):
         raise BadRequest(

@@ -9,8 +9,8 @@ the giver removes it, unless its `hop` is newer than reported; the taker clears 
   meanwhile: an old answer is never stored after a newer one.
 - A schedule with `came_from` is not deleted or given away: the giver, which still offers it, would bring it back.
 
-Example: the answer is lost, and the taker dies. A repeated move gets the same answer. A move back undoes it, because the
-taker answers that it does not have the schedule; then that counts from now.
+Example: the answer is lost, and the taker dies. A repeated move gets the same answer. A move back undoes it, because
+the taker answers that it does not have the schedule; then that counts from now.
 """
 
 from __future__ import annotations
