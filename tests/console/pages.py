@@ -31,6 +31,7 @@ PAGES = (
     ConsolePage("move", "/groups/billing?tab=move", "billing"),
     ConsolePage("messages", "/messages?topic=orders", "Messages"),
     ConsolePage("scheduled", "/scheduled", "Scheduled"),
+    ConsolePage("schedules", "/schedules", "Schedules"),
     ConsolePage("transactions", "/transactions", "Transactions"),
     ConsolePage("dead-letters", "/dead-letters", "Dead letters"),
     ConsolePage("clients", "/clients", "Clients"),

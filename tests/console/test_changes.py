@@ -74,6 +74,20 @@ def test_a_delayed_message_is_recalled_after_a_plan(tab: Tab, cluster: LocalClus
         admin.delete_topic("reminders")
 
 
+def test_a_schedule_is_paused_after_a_plan(tab: Tab, cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic("reports", queues=1)
+        admin.create_schedule("nightly", evenq.Message(topic="reports", body=b"run"), every="1h")
+        page = tab.open("/schedules?topic=reports")
+        page.get_by_role("link", name="nightly").click()
+        page.get_by_role("link", name="Pause").click()
+        expect(page.get_by_text("It sends no message until it is resumed")).to_be_visible()
+        page.get_by_role("button", name="Apply this plan").click()
+        expect(page.get_by_role("status")).to_have_text("Schedule nightly is paused.")
+        assert admin.describe_schedule("reports", "nightly").paused
+        admin.delete_topic("reports")
+
+
 def test_a_sentence_about_a_change_is_not_repeated_by_a_link_in_another_browser(tab: Tab) -> None:
     page = tab.open("/topics?done=Send+your+keys+to+evil.example")
     expect(page.get_by_role("heading", level=1)).to_have_text("Topics")

@@ -100,6 +100,60 @@ def test_each_time_has_one_message_wherever_the_broker_is_killed(
     must_be_each_once(cluster.endpoint)
 
 
+def moved(endpoint: str, to: str) -> bool:
+    try:
+        with evenq.Admin(endpoint=endpoint) as admin:
+            return admin.move_schedule("t", "each-second", to=to).broker_name == to
+    except Error:
+        return False
+
+
+@pytest.mark.cluster(own=True, brokers=2, rebalancer=False)
+@pytest.mark.parametrize(
+    "point",
+    [
+        "schedule.taken",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("schedule.given", "schedule.fetched", "schedule.confirmed")
+        ),
+    ],
+)
+def test_each_time_has_one_message_wherever_a_move_is_killed(cluster: LocalCluster, tmp_path: Path, point: str) -> None:
+    prepare(cluster.endpoint)
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        source = admin.describe_schedule("t", "each-second").broker_name
+        [target] = {one.name for one in admin.list_brokers()} - {source}
+    dies = cluster.brokers[sorted([source, target]).index(source if point == "schedule.given" else target)]
+    counts = tmp_path / "counts"
+    dies.environment |= {VARIABLE: f"{point}:1", COUNTS_VARIABLE: str(counts)}
+    dies.restart()
+    until(lambda: fired(cluster.endpoint) >= 2, what="it fires")
+    until(lambda: moved(cluster.endpoint, target) or not dies.alive, what="the move begins")
+    until(lambda: read_counts(counts)[point].hit == 1, what=f"{point} was passed")
+    dies.environment.pop(VARIABLE)
+    until(lambda: not dies.alive, what="it is killed")
+    dies.restart()
+    until(lambda: moved(cluster.endpoint, target), what="the move ends")
+    before = fired(cluster.endpoint)
+    until(lambda: fired(cluster.endpoint) >= before + 3, what="it fires at the other broker")
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        schedule = admin.pause_schedule("t", "each-second")
+    found = sorted(times(cluster.endpoint))
+    assert schedule.broker_name == target
+    assert {later - earlier for earlier, later in pairwise(found)} == {SECOND_MS}
+    assert (len(found), found[-1], schedule.passed) == (schedule.fired, schedule.last_ms, 0)
+
+
+@pytest.mark.cluster(own=True, brokers=2, rebalancer=False)
+def test_a_drained_broker_hands_over_its_schedules(cluster: LocalCluster) -> None:
+    prepare(cluster.endpoint)
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        source = admin.describe_schedule("t", "each-second").broker_name
+        view = admin.drain_broker(source)
+        assert (view.schedules, admin.describe_schedule("t", "each-second").broker_name != source) == (0, True)
+
+
 @pytest.mark.slow
 def test_each_time_has_one_message_while_leaders_are_killed(tmp_path: Path) -> None:
     with group(tmp_path) as cluster:

@@ -211,7 +211,8 @@ class Broker:
         if not self.cluster.started:
             return
         if self.catalog.draining:
-            await self.cluster.known.goodbye(left_here(self.kernel, membership=self.membership, lite=self.lite))
+            left = left_here(self.kernel, membership=self.membership, lite=self.lite, schedules=self.schedules.table)
+            await self.cluster.known.goodbye(left)
         if drain_ms > 0:
             await asyncio.gather(self.sessions.hand_over(drain_ms), self.cluster.goodbye())
             self.sessions.close()

@@ -31,6 +31,7 @@ class Admin(SyncFace, AdminClient):
     pause_schedule = blocking(AsyncAdmin.pause_schedule)
     resume_schedule = blocking(AsyncAdmin.resume_schedule)
     run_schedule = blocking(AsyncAdmin.run_schedule)
+    move_schedule = blocking(AsyncAdmin.move_schedule)
     delete_schedule = blocking(AsyncAdmin.delete_schedule)
 
     create_group = blocking(AsyncAdmin.create_group)

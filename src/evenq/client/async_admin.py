@@ -91,7 +91,7 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         )
 
     async def delete_topic(self, topic: str) -> None:
-        """Deletes a topic with all its messages."""
+        """Deletes a topic with all its messages and schedules."""
         await self._calls.delete_topic(topic)
 
     async def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
@@ -153,6 +153,13 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         """
         return await self._calls.run_schedule(topic, name, message_id)
 
+    async def move_schedule(self, topic: str, name: str, *, to: str = "") -> ScheduleView:
+        """Makes broker `to` keep a schedule; empty: the broker that would keep a new one of its name. Each time still
+        has one message. After any failure it can be repeated, and continues. Raises NotFound, BadRequest for a broker
+        that does not accept messages of the topic, and PreconditionFailed while it moves to another broker.
+        """
+        return await self._calls.move_schedule(topic, name, to)
+
     async def delete_schedule(self, topic: str, name: str) -> None:
         """Deletes a schedule. Raises NotFound."""
         await self._calls.delete_schedule(topic, name)
@@ -206,11 +213,11 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         """Removes a topic from one of its brokers, but never from its last one.
 
         The broker accepts no more messages for the topic. When every group has read those that it has, the topic and
-        its messages are deleted there. Messages that no group reads keep it there, unless `close_unread`; so do the
-        broker's delayed messages and open transactions. `force` removes it in any case, with unread messages. `dry_run`
-        changes nothing and returns what is there. `wait_ms` 0 does one step and returns what is left: call again until
-        `gone`. Otherwise it waits at most that time and then raises RequestTimeout. To cancel: `permit_topic(topic,
-        "read-write", broker=broker)`. Raises TopicNotFound, NotFound, BadRequest.
+        its messages are deleted there. Messages that no group reads, and schedules, keep it there, unless
+        `close_unread`; so do the broker's delayed messages and open transactions. `force` removes it in any case, with
+        unread messages. `dry_run` changes nothing and returns what is there. `wait_ms` 0 does one step and returns what
+        is left: call again until `gone`. Otherwise it waits at most that time and then raises RequestTimeout. To
+        cancel: `permit_topic(topic, "read-write", broker=broker)`. Raises TopicNotFound, NotFound, BadRequest.
         """
         return await withdrawn(
             self._calls,
@@ -385,7 +392,7 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         lost.
 
         It must be drained and read to the end, and another broker must accept messages. With `allow_unread` it may hold
-        dead letters, and messages that no group ever read. Changes nothing.
+        dead letters, messages that no group ever read, and schedules. Changes nothing.
         """
         return await scale_in_checked(self._calls, brokers, allow_unread=allow_unread)
 

@@ -12,14 +12,22 @@ import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-
-from evenq.client.core.admin.query_views import MessageView
+from typing import Protocol
 
 SHOWN_BYTES = 64 << 10
 CHECKED_BYTES_MAX = 1 << 20
 """Largest body that is loaded whole, to check and show it as JSON."""
 LINE_BYTES = 16
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+class WithBody(Protocol):
+    """A message, or a schedule."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def body_bytes(self) -> int: ...
 
 
 class BodyForm(StrEnum):
@@ -41,7 +49,7 @@ class ShownBody:
     """Why the body is not shown in the requested form."""
 
 
-def shown_body(message: MessageView, form: str) -> ShownBody:
+def shown_body(message: WithBody, form: str) -> ShownBody:
     """Returns the body in a form; one that does not fit the body is replaced, with a note. Unknown: the best one."""
     text, size = _text(message), message.body_bytes
     note = ""
@@ -60,12 +68,12 @@ def shown_body(message: MessageView, form: str) -> ShownBody:
     return ShownBody(form=BodyForm.TEXT, text=text, hidden_bytes=size - len(cut), note=note)
 
 
-def is_whole_text(message: MessageView) -> bool:
+def is_whole_text(message: WithBody) -> bool:
     """True if the body is complete and UTF-8."""
     return len(message.body) == message.body_bytes and _text(message, len(message.body)) is not None
 
 
-def _text(message: MessageView, bytes_max: int = SHOWN_BYTES) -> str | None:
+def _text(message: WithBody, bytes_max: int = SHOWN_BYTES) -> str | None:
     """Returns the first part of a UTF-8 body; a character that is cut at the end is left out. None: not UTF-8."""
     cut = message.body[:bytes_max]
     try:
@@ -74,7 +82,7 @@ def _text(message: MessageView, bytes_max: int = SHOWN_BYTES) -> str | None:
         return None
 
 
-def _json_problem(message: MessageView) -> str:
+def _json_problem(message: WithBody) -> str:
     """Returns why the body is not shown as JSON; empty: it can be shown."""
     if len(message.body) < message.body_bytes:
         return f"JSON is checked up to {CHECKED_BYTES_MAX:,} bytes; this body has {message.body_bytes:,}."

@@ -109,6 +109,8 @@ def _view(verb: str, first: str, options: Mapping[str, str]) -> Fix | None:
             return Fix(label="Show the owners", path=("groups", first), query=query)
         case "offset show" if first:
             return Fix(label="Show the queues", path=("groups", first), query={"topic": options.get("topic", "")})
+        case "schedule list" if first:
+            return Fix(label="Show the schedules", path=("schedules",), query={"topic": first})
         case "message find" if first:
             query = {"topic": first} | {name: options[name] for name in ("queue", "offset") if name in options}
             return Fix(label="Show the message", path=("messages",), query=query | {"order": "oldest"})

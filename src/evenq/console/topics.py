@@ -102,7 +102,7 @@ async def _create(visit: Visit) -> Response:
 async def _delete(visit: Visit) -> Response:
     name = visit.path("topic")
     if visit.text("confirm") != name:
-        raise BadRequest(f"type the name {name} to delete the topic with all its messages")
+        raise BadRequest(f"type the name {name} to delete the topic with all its messages and schedules")
     await visit.admin.delete_topic(name)
     return visit.after(f"Deleted topic {name}.", "topics")
 

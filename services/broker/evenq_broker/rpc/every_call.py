@@ -5,6 +5,7 @@ from __future__ import annotations
 from evenq.serving.auth.calls import MESSAGING, rpc
 from evenq.serving.rpc import Rpc
 from evenq_broker.loops.delivery.taking import MessageTaker
+from evenq_broker.loops.sending.schedule_moves import ScheduleMoves
 from evenq_broker.parts import Parts
 from evenq_broker.rpc.admin import admin_v2_messages
 from evenq_broker.rpc.admin.admin_v2 import BrokerAdmin
@@ -198,7 +199,13 @@ def _operators(parts: Parts, sending: SendHandler, client_list: ClientList, rese
     return [
         *of_topics.rpcs(),
         *of_groups.rpcs(),
-        *ScheduleHandler(kernel, cluster=parts.cluster, schedules=parts.schedules, sending=sending).rpcs(),
+        *ScheduleHandler(
+            kernel,
+            cluster=parts.cluster,
+            schedules=parts.schedules,
+            moves=ScheduleMoves(kernel, cluster=parts.cluster, schedules=parts.schedules),
+            sending=sending,
+        ).rpcs(),
         *BrokerAdmin(kernel, cluster=parts.cluster, clients=parts.clients).rpcs(),
         *GroupAdmin(
             kernel, cluster=parts.cluster, client_list=client_list, long_polls=parts.long_polls, resets=resets
@@ -224,6 +231,7 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
         sessions=parts.sessions,
         delayed_retries=parts.delayed_retries,
         stuck_queues=parts.stuck_queues,
+        schedules=parts.schedules.table,
     )
     return [
         *ClusterOverview(
@@ -240,6 +248,7 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
             cluster_catalog=parts.cluster_catalog,
             membership=parts.membership,
             lite=parts.lite,
+            schedules=parts.schedules.table,
         ).rpcs(),
         *Doctor(parts.runtime, cluster=parts.cluster, rebalancer=parts.rebalancer, group_parts=group_parts).rpcs(),
         *queries.rpcs(kernel, cluster=parts.cluster),

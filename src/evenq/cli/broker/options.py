@@ -22,9 +22,9 @@ examples:
 _SCALE_IN = """\
 examples:
   evenq broker check-scale-in broker-c                 may the broker be removed?
-  evenq broker check-scale-in broker-b broker-c --yes  ignore messages that no group has read
+  evenq broker check-scale-in broker-b broker-c --yes  ignore schedules, and what no group has read
 """
-_IGNORED = "ignore messages that no group has read, and dead letters"
+_IGNORED = "ignore messages that no group has read, dead letters, and schedules"
 _MOVE_LEADER = """\
 examples:
   evenq broker move-leader broker-a            the best copy in sync becomes leader
@@ -116,7 +116,7 @@ def _add_draining(actions: Any) -> None:
     check = command(
         actions,
         "check-scale-in",
-        "check whether brokers may be removed: exit code 0 if no unread message would be lost",
+        "check whether brokers may be removed: exit code 0 if no unread message and no schedule would be lost",
         "broker.scale_in",
         "check",
         examples=_SCALE_IN,

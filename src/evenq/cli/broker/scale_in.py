@@ -22,6 +22,7 @@ _COLUMNS = (
     Column("delayed", "delayed", "number"),
     Column("unread", "read by no group", "number"),
     Column("dead_letters", "dead letters", "number"),
+    Column("schedules", "schedules", "number"),
     Column("why", "why not", "sentence"),
 )
 
@@ -34,7 +35,11 @@ def check(options: argparse.Namespace) -> int:
 
     results = with_admin(options, work)
     refused = [one.broker_name for one in results if one.problem]
-    sentence = f"{', '.join(refused)}: not yet." if refused else "They may be removed: no unread message would be lost."
+    sentence = (
+        f"{', '.join(refused)}: not yet."
+        if refused
+        else "They may be removed: no unread message and no schedule would be lost."
+    )
     listing = Listing(key="brokers", columns=_COLUMNS, rows=[_row(one) for one in results])
     page = Page(facts={"removable": not refused}, listings=[listing], sentence=sentence, names="brokers")
     print_page(page, options.output)
@@ -43,7 +48,9 @@ def check(options: argparse.Namespace) -> int:
 
 def _row(one: ScaleInView) -> tuple[Scalar, ...]:
     left = one.left
-    held = (left.draining, left.lag, left.delayed, left.unread, left.dead_letters) if left else (False, 0, 0, 0, 0)
+    held: tuple[Scalar, ...] = (False, 0, 0, 0, 0, 0)
+    if left:
+        held = (left.draining, left.lag, left.delayed, left.unread, left.dead_letters, left.schedules)
     return (one.broker_name, one.state.lower(), not one.problem, *held, one.problem)
 
 
@@ -51,7 +58,7 @@ def forget(options: argparse.Namespace) -> None:
     if not options.yes:
         raise NotConfirmed(
             f"this declares broker {options.name} gone for good: brokers and clients no longer wait for it, and its "
-            "messages return only with the broker; add --yes to confirm"
+            "messages and schedules return only with the broker; add --yes to confirm"
         )
 
     async def work(admin: Admin) -> None:

@@ -1,4 +1,4 @@
-"""`evenq schedule create | list | show | pause | resume | run | delete`."""
+"""`evenq schedule create | list | show | pause | resume | run | move | delete`."""
 
 from __future__ import annotations
 
@@ -112,6 +112,13 @@ def run(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
+def move(options: argparse.Namespace) -> None:
+    async def work(admin: Admin) -> None:
+        _print(options, await admin.move_schedule(options.topic, options.name, to=options.to))
+
+    with_admin(options, work)
+
+
 def delete(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         await admin.delete_schedule(options.topic, options.name)
@@ -128,6 +135,7 @@ def _print(options: argparse.Namespace, one: ScheduleView) -> None:
 
 def _row(one: ScheduleView) -> tuple[Scalar, ...]:
     state = "paused" if one.paused else "failing" if one.problem else "active"
+    state = "moving" if one.moving_to else state
     rule = one.schedule or f"every {duration_text(one.every_ms)}"
     times = one.next_ms, one.last_ms
     return one.topic, one.name, rule, state, *times, one.fired, one.passed, one.broker_name, one.problem

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from evenq.cli.grammar import add_topic_name, command, message_property, noun
+from evenq.cli.grammar import add_broker_name, add_topic_name, command, message_property, noun
 from evenq.cli.values import between, duration_ms
 
 MISSED = ("one", "skip", "all")
@@ -19,6 +19,7 @@ examples:
   evenq schedule pause reports nightly
   evenq schedule resume reports nightly      counts from now
   evenq schedule run reports nightly         sends its message now
+  evenq schedule move reports nightly --to broker-b
   evenq schedule delete reports nightly
 """
 
@@ -78,6 +79,17 @@ def add_schedule(commands: Any) -> None:
         ("delete", "delete a schedule"),
     ):
         _add_names(command(actions, name, text, "schedule.commands", name, examples=_SCHEDULE))
+
+    move = command(
+        actions,
+        "move",
+        "make another broker keep a schedule; after any failure run it again",
+        "schedule.commands",
+        "move",
+        examples=_SCHEDULE,
+    )
+    _add_names(move)
+    add_broker_name(move, "--to", default="", metavar="BROKER", help="default: the one that would keep a new schedule")
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:

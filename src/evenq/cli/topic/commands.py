@@ -214,7 +214,8 @@ async def _readers(options: argparse.Namespace, admin: Admin, groups: Sequence[s
 def delete(options: argparse.Namespace) -> None:
     if not options.yes:
         raise NotConfirmed(
-            f"this deletes topic {options.name} with all its messages on every broker; add --yes to confirm"
+            f"this deletes topic {options.name} with all its messages and schedules on every broker; add --yes to "
+            "confirm"
         )
 
     async def work(admin: Admin) -> None:

@@ -73,7 +73,9 @@ def add_topic(commands: Any) -> None:
     add_topic_name(show, "name", nargs="?")
     show.set_defaults(all=False, lite=False)
     _add_resizing(actions)
-    delete = command(actions, "delete", "delete a topic with all its messages", "topic.commands", "delete")
+    delete = command(
+        actions, "delete", "delete a topic with all its messages and schedules", "topic.commands", "delete"
+    )
     add_topic_name(delete, "name")
     delete.add_argument("--yes", action="store_true", help="confirm the deletion")
 

@@ -16,7 +16,7 @@ from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import DrainView, ResizeView, WithdrawView
-from evenq.client.loops.admin.resizing import why_kept
+from evenq.client.loops.admin.resizing import schedules_text, why_kept
 from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageType
 
@@ -158,6 +158,8 @@ def _drained(name: str, view: DrainView, problem: str) -> str:
         kept.append(f"{view.unread:,} messages that no group has read")
     if view.dead_letters:
         kept.append(f"{view.dead_letters:,} dead letters")
+    if view.schedules:
+        kept.append(schedules_text(view.schedules, view.schedule_names))
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
     verdict = f"it may not be removed: {problem}" if problem else "it may be removed"
     return f"Broker {name} accepts no messages, and every group has read its messages; {verdict}.{rest}"
@@ -202,6 +204,8 @@ def _print_broker(options: argparse.Namespace, view: DrainView, sentence: str) -
         "delayed": view.delayed,
         "unread": view.unread,
         "dead_letters": view.dead_letters,
+        "schedules": view.schedules,
+        "schedule_names": list(view.schedule_names),
         "other_writers": view.other_writers,
     }
     listings = (
@@ -259,9 +263,12 @@ async def _leave_planned(admin: Admin, options: argparse.Namespace) -> bool:
     delayed = ""
     if view.delayed:
         delayed = f"The removal waits for {view.delayed:,} delayed messages and open transactions of the broker. "
+    schedules = ""
+    if view.schedules:
+        schedules = f"With the topic, the broker deletes {schedules_text(view.schedules, view.schedule_names)}. "
     sentence = (
         f"Topic {options.name} holds {view.stored:,} messages on {options.broker}, which are deleted with it. Groups "
-        f"must read first: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
+        f"must read first: {who(view.unfinished)}. {delayed}{schedules}{hidden_text(view.unread)}"
     )
     if options.yes and not options.dry_run:
         progress_console().print(sentence)
@@ -290,6 +297,8 @@ def _print_left(options: argparse.Namespace, view: WithdrawView, sentence: str) 
             "stored": view.stored,
             "unread": view.unread,
             "delayed": view.delayed,
+            "schedules": view.schedules,
+            "schedule_names": list(view.schedule_names),
         },
         listings=[unfinished_listing(view.unfinished)] if options.output.structured or view.unfinished else [],
         sentence=sentence,

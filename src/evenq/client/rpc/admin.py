@@ -112,6 +112,10 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.RunScheduleRequest(topic=topic, name=name, message_id=message_id)
         return (await self.ask("RunSchedule", request, admin_pb2.RunScheduleResponse)).message_id
 
+    async def move_schedule(self, topic: str, name: str, to: str) -> ScheduleView:
+        request = admin_pb2.MoveScheduleRequest(topic=topic, name=name, to=to)
+        return view(ScheduleView, (await self.ask("MoveSchedule", request, admin_pb2.MoveScheduleResponse)).state)
+
     async def delete_schedule(self, topic: str, name: str) -> None:
         request = admin_pb2.DeleteScheduleRequest(topic=topic, name=name)
         await self.ask("DeleteSchedule", request, admin_pb2.DeleteScheduleResponse)

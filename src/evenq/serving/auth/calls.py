@@ -186,6 +186,7 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
         "PauseSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
         "RunSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
         "DeleteSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
+        "MoveSchedule": _row(_TOPIC, Action.PUBLISH, _BY_TOPIC, audited=True),
         # Any user: it names its caller alone.
         "DescribeCaller": _row(_CLIENT, Action.DESCRIBE, names_none=True),
     },
@@ -203,6 +204,7 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
         "LiteReady": _row(_CLUSTER, Action.INTERNAL),
         "Clients": _row(_CLUSTER, Action.INTERNAL),
         "CatalogChanges": _row(_CLUSTER, Action.INTERNAL),
+        "GiveSchedule": _row(_CLUSTER, Action.INTERNAL),
     },
     replication_pb2.DESCRIPTOR.services_by_name["Replication"]: {
         "Link": _row(_CLUSTER, Action.INTERNAL),

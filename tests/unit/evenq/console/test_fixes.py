@@ -41,6 +41,7 @@ PLANS = [
 VIEWS = [
     (command("client show", "-odd id"), ("clients", "-odd id"), {}),
     (command("client list", group="billing"), ("clients",), {"q": "billing"}),
+    (command("schedule list", "orders"), ("schedules",), {"topic": "orders"}),
     (command("group show", "billing"), ("groups", "billing"), {}),
     (command("group explain", "billing", topic="orders"), ("groups", "billing"), {"tab": "why", "topic": "orders"}),
     (command("offset show", "billing", topic="orders"), ("groups", "billing"), {"topic": "orders"}),

@@ -34,6 +34,7 @@ class Left:
     delayed: int  # messages whose delivery time has not come, and open transactions
     unread: int  # messages of topics that no group ever read
     dead_letters: int
+    schedules: tuple[str, ...] = ()  # topic and name of each, ascending
 
     @property
     def empty(self) -> bool:

@@ -172,6 +172,34 @@ def _tables(looks: Looks) -> Iterable[Finding]:
         )
 
 
+def _schedules(looks: Looks) -> Iterable[Finding]:
+    """Names no schedule: a user may see the group without a right to the topic's schedules."""
+    for part in looks.now.brokers:
+        for one in part.schedules:
+            of_topic = f"of {one.topic} at broker {part.broker_name}"
+            see = command("schedule list", one.topic)
+            if one.failing:
+                yield Finding(
+                    kind=FindingKind.SCHEDULE_FAILS,
+                    severity=Severity.WARNING,
+                    subject=one.topic,
+                    seen=f"{count(one.failing, 'schedule')} {of_topic} cannot send messages: {one.problem}",
+                    fix="remove the cause: times that pass meanwhile get messages by the policy of each schedule; this "
+                    "shows the cause of each",
+                    command=see,
+                )
+            if one.missed:
+                yield Finding(
+                    kind=FindingKind.SCHEDULE_MISSED,
+                    severity=Severity.NOTE,
+                    subject=one.topic,
+                    seen=f"{count(one.missed, 'schedule')} {of_topic} could not send for a while, which ended within "
+                    "the last hour, and some of the times got no message",
+                    fix="create schedules whose times all count with `--missed all`; this shows how many each missed",
+                    command=see,
+                )
+
+
 def _unowned(facts: GroupFacts) -> dict[MessageQueue, GivenQueue | None]:
     """Returns readable queues without an owner: by the decision, or without a lock where members divide them."""
     unowned: dict[MessageQueue, GivenQueue | None] = {
@@ -504,6 +532,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _strategy,
     _nobody_reads,
     _tables,
+    _schedules,
     _owners,
     _two_owners,
     _hand_overs,

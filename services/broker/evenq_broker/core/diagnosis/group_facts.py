@@ -70,6 +70,16 @@ class LostBroker:
     dead_letters: int = 0  # dead letters that it still held then
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleTroubles:
+    """Schedules of a topic at one broker that do not send messages, or left some out."""
+
+    topic: str
+    failing: int
+    problem: str  # of one of them
+    missed: int  # those with missed times, found within the last hour, that got no message
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPart:
     """Facts from one broker."""
@@ -95,6 +105,8 @@ class BrokerPart:
     failed: int = 0
     """Deliveries that were given back or not finished in time, since the broker started."""
     delivered: int = 0  # all deliveries since then
+    schedules: tuple[ScheduleTroubles, ...] = ()
+    """Of topics that the group reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,14 +34,16 @@ LATE_MS = 60_000
 """With SKIP, a later firing is missed. Quartz: misfireThreshold, 60 s."""
 NAME_PROPERTY, TIME_PROPERTY = "evenq-schedule", "evenq-schedule-time-ms"
 """Properties of the messages: name of the schedule, and the time that the firing is for, ms since the epoch."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,64}")
+_NAME = re.compile(r"(?!\.+$)[a-zA-Z0-9._-]{1,64}")
+"""Without `.` and `..`, which no address of a page can contain."""
 
 
 def must_be_legal(schedule: Schedule) -> None:
     """Raises BadRequest for a definition that is not valid, apart from its rule and its message."""
     if not _NAME.fullmatch(schedule.name):
         raise BadRequest(
-            f"the schedule's name is {schedule.name[:80]!r}; give 1 to 64 letters, digits, '.', '_' and '-'"
+            f"the schedule's name is {schedule.name[:80]!r}; give 1 to 64 letters, digits, '.', '_' and '-', and "
+            "not only dots"
         )
     if bool(schedule.cron) == bool(schedule.every_ms):
         raise BadRequest(
@@ -119,15 +121,26 @@ class KeptSchedule:
     """Number of times between `done_ms` and `looked_ms`."""
     problem: str = ""
     """Why it does not fire; empty: it does."""
+    missed_at_ms: int | None = None
+    """When times without a message were noted last, by the monotonic clock; None: not since the start."""
 
     @property
     def state(self) -> str:
         """Its state for metrics: active, paused or failing."""
-        return "paused" if self.schedule.paused else "failing" if self.problem else "active"
+        return "paused" if self.schedule.paused else "failing" if self.trouble else "active"
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not fire, also if it is handed over; empty: it does."""
+        schedule = self.schedule
+        if not schedule.moving_to:
+            return self.problem
+        return f"it is being moved to broker {schedule.moving_to}; repeat `evenq schedule move` until that is done"
 
     def put(self, schedule: Schedule, rule: Every | Cron | None) -> None:
         """Replaces the schedule."""
-        self.schedule, self.rule, self.problem = schedule, rule, ""
+        self.schedule, self.rule = schedule, rule
+        self.problem = self.problem if rule is None else ""
         self.moved()
 
     def moved(self) -> None:

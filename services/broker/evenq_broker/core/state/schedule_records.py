@@ -54,6 +54,12 @@ class Schedule:
     """Number of missed times without a message."""
     last_ms: int = 0
     """Time of the last message; 0: none."""
+    moving_to: str = ""
+    """The broker to which it is handed over: it never fires here again. See `loops.sending.schedule_moves`."""
+    came_from: str = ""
+    """The broker that handed it over and may still have it; empty: none has."""
+    hop: int = 0
+    """How many times it was handed over."""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -61,11 +67,8 @@ class Schedule:
         return self.topic_id, self.name
 
 
-DEFINITION = tuple(
-    field.name
-    for field in fields(Schedule)
-    if field.name not in {"uid", "paused", "made_ms", "done_ms", "fired", "passed", "last_ms"}
-)
+_STATE = {"uid", "paused", "made_ms", "done_ms", "fired", "passed", "last_ms", "moving_to", "came_from", "hop"}
+DEFINITION = tuple(field.name for field in fields(Schedule) if field.name not in _STATE)
 """Fields that a user gives."""
 
 

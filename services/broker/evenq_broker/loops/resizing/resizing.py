@@ -18,6 +18,7 @@ from evenq.model.names import DLQ_PREFIX, is_system_topic
 from evenq_broker.core.cluster.unfinished import Hidden, Left, Unfinished
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
 from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.sending.schedules import ScheduleTable
 from evenq_broker.core.state.records import DrainPut, TopicPut
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.progress.starting import reads_all
@@ -136,8 +137,8 @@ def stranded(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables) -> 
     return sum(most.values())
 
 
-def left_here(kernel: Kernel, *, membership: GroupTables, lite: Lites) -> Left:
-    """Returns the messages that would be missed if this broker ended now."""
+def left_here(kernel: Kernel, *, membership: GroupTables, lite: Lites, schedules: ScheduleTable) -> Left:
+    """Returns the messages and schedules that would be missed if this broker ended now."""
     remaining: list[Unfinished] = []
     unread = dead_letters = 0
     begun: dict[int, set[int]] = {}
@@ -154,7 +155,8 @@ def left_here(kernel: Kernel, *, membership: GroupTables, lite: Lites) -> Left:
         elif groups or not is_system_topic(topic.name):
             remaining += unfinished(kernel, topic, range(topic.queues_ever), groups, membership=membership)
             unread += 0 if groups else stored
-    return Left(tuple(remaining), kernel.ledger.store.timers.stats.pending, unread, dead_letters)
+    names = sorted(f"{kernel.catalog.topic_name(one.schedule.topic_id)} {one.schedule.name}" for one in schedules)
+    return Left(tuple(remaining), kernel.ledger.store.timers.stats.pending, unread, dead_letters, tuple(names))
 
 
 def _unfinished_lite(
@@ -233,18 +235,26 @@ class Remains:
     delayed: int
     """All delayed messages and open transactions of the broker: each may be of this topic. 0 if it takes none."""
     stored: int
+    schedules: tuple[str, ...] = ()
+    """Names of the topic's schedules here, ascending; they are deleted with it."""
     gone: bool = False
 
 
 async def leave(
-    kernel: Kernel, name: str, *, close_unread: bool, force: bool, membership: GroupTables
+    kernel: Kernel,
+    name: str,
+    *,
+    close_unread: bool,
+    force: bool,
+    membership: GroupTables,
+    schedules: ScheduleTable,
 ) -> tuple[TopicConfig, Remains]:
     """Runs one step of the topic's removal from this broker; returns the topic and its remains. `close_unread` drops
-    unread messages, `force` all.
+    unread messages and schedules, `force` all.
 
     The topic is closed for sends, its messages are read to the end, then it is deleted. The state between the steps is
     the topic itself, closed for writing. The removal ends when every group has finished all messages here. Messages
-    that no group has read, and delayed messages, prevent it unless the caller allows their loss.
+    that no group has read, delayed messages and schedules prevent it unless the caller allows their loss.
     `rpc.resizing.resizing` has checked before that the topic exists on another broker, and that no broker creates it
     again by use.
     """
@@ -254,20 +264,23 @@ async def leave(
     remains = Remains((), 0, 0, 0)
     for _ in range(2):  # the second round sees a send that chose its queue before the closing
         await kernel.ledger.store.flush()
-        remains = _remains(kernel, topic, membership=membership)
-        if not force and (remains.unfinished or remains.delayed or (remains.unread and not close_unread)):
+        remains = _remains(kernel, topic, membership=membership, schedules=schedules)
+        hidden = remains.unread or remains.schedules
+        if not force and (remains.unfinished or remains.delayed or (hidden and not close_unread)):
             return topic, remains
     await kernel.catalog.delete_topic(name)
     return topic, replace(remains, gone=True)
 
 
-def look(kernel: Kernel, name: str, *, membership: GroupTables) -> tuple[TopicConfig, Remains]:
+def look(
+    kernel: Kernel, name: str, *, membership: GroupTables, schedules: ScheduleTable
+) -> tuple[TopicConfig, Remains]:
     """Returns what `leave` would find HERE now; changes nothing. Raises the errors of `leave`."""
     topic = known_topic(kernel, name)
-    return topic, _remains(kernel, topic, membership=membership)
+    return topic, _remains(kernel, topic, membership=membership, schedules=schedules)
 
 
-def _remains(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables) -> Remains:
+def _remains(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables, schedules: ScheduleTable) -> Remains:
     left = tuple(unfinished(kernel, topic, range(topic.queues_ever), membership=membership))
     ranges = [kernel.ledger.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.queues_ever)]
     stored = sum(high - low for low, high in ranges)
@@ -276,4 +289,5 @@ def _remains(kernel: Kernel, topic: TopicConfig, *, membership: GroupTables) -> 
         unread=0 if left or kernel.ledger.progress.groups_of(topic.topic_id) else stored,
         delayed=kernel.ledger.store.timers.stats.pending if topic.message_type in _TIMED else 0,
         stored=stored,
+        schedules=tuple(one.schedule.name for one in schedules.of(topic.topic_id)),
     )

@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
-from evenq.errors import BadRequest, Error, NotFound, QueueClosed
+from evenq.errors import BadRequest, Error, NotFound, PreconditionFailed, QueueClosed
 from evenq.model import TopicConfig
 from evenq.runtime.failpoints import passing
 from evenq.store import Append
@@ -79,7 +79,8 @@ def zone_of(name: str) -> tzinfo:
 
 class _Storing(NamedTuple):
     stored: asyncio.Future[None]
-    before: Schedule
+    before: Schedule | None
+    """None: there was none of the name."""
     outcome: asyncio.Future[None]
     """Done when the outcome is in the state."""
 
@@ -110,11 +111,14 @@ class Schedules:
     def start(self) -> None:
         """Reads the rules of the replayed schedules, and starts to fire."""
         for kept in self.table:
-            try:
-                kept.put(kept.schedule, rule_of(kept.schedule, zone_of))
-            except ValueError as error:
-                self._troubled(kept, str(error))
+            self._read_rule(kept)
         self._run()
+
+    def _read_rule(self, kept: KeptSchedule) -> None:
+        try:
+            kept.put(kept.schedule, rule_of(kept.schedule, zone_of))
+        except ValueError as error:
+            self._troubled(kept, str(error))
 
     def _run(self) -> None:
         if not self._running and len(self.table) and self._runtime.failed is not None:
@@ -133,7 +137,7 @@ class Schedules:
         now_ms, steps, wait_ms = self._runtime.clock.now_ms(), 0, TICK_MS
         for kept in self.table:
             key = kept.schedule.key
-            if kept.next_ms is None or kept.schedule.paused or key in self._storing:
+            if kept.next_ms is None or kept.schedule.paused or kept.schedule.moving_to or key in self._storing:
                 continue
             if kept.next_ms > now_ms:
                 wait_ms = min(wait_ms, kept.next_ms - now_ms)
@@ -199,6 +203,8 @@ class Schedules:
             passing("schedule.fired")
             self.firings += len(messages)
             self.passed += kept.schedule.passed - before.passed
+            if kept.schedule.passed > before.passed:
+                kept.missed_at_ms = self._runtime.clock.monotonic_ms()
             for entry in messages:
                 self._runtime.stats.topic(entry.topic_id).came([len(entry.head) + len(entry.system)])
             if kept.problem:
@@ -243,15 +249,15 @@ class Schedules:
                 f"the schedule {wanted.cron!r} never fires: no day of the next 50 years matches; change it"
             )
         self._message(wanted, topic, now_ms)
-        kept = await self._idle(topic.topic_id, wanted.name)
+        kept = await self.idle(topic.topic_id, wanted.name)
+        _must_stay(kept)
         if kept is not None and is_same(kept.schedule, wanted):
             await self._ledger.journal.settled()
             return kept
         if self._catalog.topics.by_id(topic.topic_id) is None:
             raise NotFound(f"topic {topic.name} was deleted meanwhile")
         if kept is None:
-            names = {one.topic_id: one.name for one in self._catalog.topics.all()}
-            self.table.must_have_room(topic.name, topic.topic_id, names)
+            self.must_have_room(topic)
             uid = f"{self._runtime.rng.getrandbits(128):032x}"
             made = replace(wanted, uid=uid, made_ms=now_ms, done_ms=now_ms)
         else:
@@ -265,6 +271,8 @@ class Schedules:
                 fired=old.fired,
                 passed=old.passed,
                 last_ms=old.last_ms,
+                came_from=old.came_from,
+                hop=old.hop,
             )
         kept = self.table.put(made, rule)
         self._run()
@@ -286,9 +294,48 @@ class Schedules:
     async def delete(self, topic: TopicConfig, name: str) -> None:
         """Removes a schedule; durable when it returns. Raises NotFound."""
         await self._known(topic, name)
-        self.table.remove(topic.topic_id, name)
-        self._again_ms.pop((topic.topic_id, name), None)
-        await self._ledger.journal.record(ScheduleRemoved(topic.topic_id, name))
+        await self.remove(topic.topic_id, name)
+
+    async def remove(self, topic_id: int, name: str) -> None:
+        """Removes a schedule, also one that is handed over."""
+        self.table.remove(topic_id, name)
+        self._again_ms.pop((topic_id, name), None)
+        await self._ledger.journal.record(ScheduleRemoved(topic_id, name))
+
+    async def settled(self) -> None:
+        """Ends when all earlier changes are safe."""
+        await self._ledger.journal.settled()
+
+    def must_have_room(self, topic: TopicConfig) -> None:
+        """Raises TooManyRequests if one more schedule of the topic does not fit."""
+        names = {one.topic_id: one.name for one in self._catalog.topics.all()}
+        self.table.must_have_room(topic.name, topic.topic_id, names)
+
+    async def write(self, made: Schedule) -> KeptSchedule:
+        """Stores a schedule that is handed over, as it is given. It neither fires nor changes until that is safe; if it
+        certainly was not stored, the state is what it was.
+        """
+        kept = self.table.get(*made.key)
+        before = None if kept is None else kept.schedule
+        stored = self._ledger.journal.record_once(SchedulePut(made))
+        outcome = asyncio.get_running_loop().create_future()
+        self._storing[made.key] = _Storing(stored, before, outcome)
+        kept = self.table.put(made)
+        self._read_rule(kept)
+        stored.add_done_callback(partial(self._written, kept, before))
+        self._run()
+        await asyncio.wait({outcome})
+        await stored
+        return kept
+
+    def _written(self, kept: KeptSchedule, before: Schedule | None, stored: asyncio.Future[None]) -> None:
+        key = kept.schedule.key
+        self._storing.pop(key).outcome.set_result(None)
+        if not stored.cancelled() and isinstance(stored.exception(), REFUSED):
+            if before is None:
+                self.table.remove(*key)
+            else:
+                kept.put(before, kept.rule)
 
     def forget_topic(self, topic_id: int) -> None:
         """Forgets the schedules of a deleted topic; its record in the journal ends them too."""
@@ -303,11 +350,11 @@ class Schedules:
         return kept
 
     async def _known(self, topic: TopicConfig, name: str) -> KeptSchedule:
-        await self._idle(topic.topic_id, name)
+        _must_stay(await self.idle(topic.topic_id, name))
         return self.known(topic, name)
 
-    async def _idle(self, topic_id: int, name: str) -> KeptSchedule | None:
-        """Returns a schedule while none of its firings is being stored; None: there is none."""
+    async def idle(self, topic_id: int, name: str) -> KeptSchedule | None:
+        """Returns a schedule while nothing of it is being stored; None: there is none."""
         while (storing := self._storing.get((topic_id, name))) is not None:
             await asyncio.wait({storing.outcome})
         return self.table.get(topic_id, name)
@@ -315,4 +362,11 @@ class Schedules:
     def _dump(self) -> Iterator[SchedulePut]:
         for kept in self.table:
             storing = self._storing.get(kept.schedule.key)
-            yield SchedulePut(kept.schedule if storing is None or not storing.is_refused() else storing.before)
+            schedule = kept.schedule if storing is None or not storing.is_refused() else storing.before
+            if schedule is not None:
+                yield SchedulePut(schedule)
+
+
+def _must_stay(kept: KeptSchedule | None) -> None:
+    if kept is not None and kept.schedule.moving_to:
+        raise PreconditionFailed(f"schedule {kept.schedule.name} cannot be changed: {kept.trouble}")

@@ -17,11 +17,13 @@ from evenq_broker.core.diagnosis.group_facts import (
     LostBroker,
     MemberAt,
     QueueAt,
+    ScheduleTroubles,
 )
 from evenq_broker.core.diagnosis.own_division import own_division, owner_of
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.members import MemberTally, Protocol
 from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.sending.schedules import ScheduleTable
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.replay import waiting_letters
 from evenq_broker.loops.groups.sessions import Sessions
@@ -45,6 +47,7 @@ REFUSED_MAX = 100
 STRANDED_MAX = 1_000
 ROWS_MAX = 20_000
 SLICE = 500
+HOUR_MS = 3_600_000
 
 
 class GroupParts:
@@ -59,11 +62,13 @@ class GroupParts:
         sessions: Sessions,
         delayed_retries: DelayedRetries,
         stuck_queues: StuckQueues,
+        schedules: ScheduleTable,
     ) -> None:
         self._kernel = kernel
         self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._membership, self._sessions = cluster, membership, sessions
         self._delayed_retries, self._stuck_queues = delayed_retries, stuck_queues
+        self._schedules = schedules
 
     async def here(self, name: str) -> diagnosis_pb2.GroupPart:
         """Returns the state of the group at this broker; long work yields to other calls."""
@@ -92,6 +97,7 @@ class GroupParts:
         for topic in self._topics(group, tallies):
             counts = counts_of(self._runtime.settings.broker_name, topic, draining=self._catalog.draining)
             part.topics.append(entry_of(topic.name, counts))
+            self._add_schedules(part, topic)
             part.stranded.extend(self._stranded(group, topic)[: STRANDED_MAX - len(part.stranded)])
             for queue_id in range(topic.read_queues if topic.permission.readable else 0):
                 if len(part.queues) >= QUEUES_MAX:
@@ -110,6 +116,13 @@ class GroupParts:
             for one in unfinished(self._kernel, topic, closed, membership=self._membership)
             if one.group == group.name
         ]
+
+    def _add_schedules(self, part: diagnosis_pb2.GroupPart, topic: TopicConfig) -> None:
+        now_ms, known = self._runtime.clock.monotonic_ms(), self._schedules.of(topic.topic_id)
+        failing = [one.trouble for one in known if one.state == "failing"]
+        missed = sum(one.missed_at_ms is not None and now_ms - one.missed_at_ms < HOUR_MS for one in known)
+        if failing or missed:
+            part.schedules.add(topic=topic.name, failing=len(failing), problem=(failing or [""])[0], missed=missed)
 
     def _topics(self, group: GroupConfig, tallies: Iterable[MemberTally]) -> list[TopicConfig]:
         """Returns topics that the group has read or its members subscribe to, without LITE topics: they have
@@ -218,6 +231,7 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
         retries_waiting=part.retries_waiting,
         failed=part.failed,
         delivered=part.delivered,
+        schedules=tuple(ScheduleTroubles(one.topic, one.failing, one.problem, one.missed) for one in part.schedules),
     )
 
 

@@ -17,6 +17,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.unfinished import Unfinished
 from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.sending.schedules import ScheduleTable
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -28,6 +29,7 @@ from evenq_broker.rpc.answers import OK, answers_of, parsed
 SERVICE = "/evenq.v1.Admin/"
 _Change = admin_pb2.DrainBrokerRequest
 UNFINISHED_NAMED_MAX = 1_000
+SCHEDULES_NAMED_MAX = 100
 
 
 class ResizeHandler:
@@ -39,13 +41,15 @@ class ResizeHandler:
         cluster_catalog: ClusterCatalog,
         membership: GroupTables,
         lite: Lites,
+        schedules: ScheduleTable,
     ) -> None:
         self._kernel = kernel
         self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._membership, self._lite = cluster, membership, lite
+        self._schedules = schedules
         self._cluster_catalog = cluster_catalog
         self._leaving = TopicLeaveHandler(
-            kernel, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership
+            kernel, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership, schedules=schedules
         )
 
     def rpcs(self) -> list[Rpc]:
@@ -118,7 +122,7 @@ class ResizeHandler:
             await drain(self._kernel, on=True)
         elif request.change == _Change.RESUME:
             await drain(self._kernel, on=False)
-        left = left_here(self._kernel, membership=self._membership, lite=self._lite)
+        left = left_here(self._kernel, membership=self._membership, lite=self._lite, schedules=self._schedules)
         return admin_pb2.DrainBrokerResponse(
             status=OK,
             broker_name=own,
@@ -130,6 +134,8 @@ class ResizeHandler:
             unread=left.unread,
             dead_letters=left.dead_letters,
             writers=await self._writers(),
+            schedules=len(left.schedules),
+            schedule_names=left.schedules[:SCHEDULES_NAMED_MAX],
         ).SerializeToString()
 
     async def forget(self, data: bytes, _context: RpcContext) -> bytes:
@@ -216,9 +222,15 @@ class TopicLeaveHandler:
     """
 
     def __init__(
-        self, kernel: Kernel, *, cluster: ClusterLink, cluster_catalog: ClusterCatalog, membership: GroupTables
+        self,
+        kernel: Kernel,
+        *,
+        cluster: ClusterLink,
+        cluster_catalog: ClusterCatalog,
+        membership: GroupTables,
+        schedules: ScheduleTable,
     ) -> None:
-        self._kernel = kernel
+        self._kernel, self._schedules = kernel, schedules
         self._runtime, self._catalog = kernel.runtime, kernel.catalog
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
 
@@ -272,7 +284,7 @@ class TopicLeaveHandler:
     async def _here(self, request: admin_pb2.ScaleTopicRequest) -> admin_pb2.ResizedTopic:
         own = self._runtime.settings.broker_name
         if request.dry_run:
-            topic, remains = look(self._kernel, request.topic, membership=self._membership)
+            topic, remains = look(self._kernel, request.topic, membership=self._membership, schedules=self._schedules)
         else:
             topic, remains = await leave(
                 self._kernel,
@@ -280,6 +292,7 @@ class TopicLeaveHandler:
                 close_unread=request.close_unread,
                 force=request.force,
                 membership=self._membership,
+                schedules=self._schedules,
             )
         return admin_pb2.ResizedTopic(
             broker_name=own,
@@ -289,6 +302,8 @@ class TopicLeaveHandler:
             stored=remains.stored,
             delayed=remains.delayed,
             gone=remains.gone,
+            schedules=len(remains.schedules),
+            schedule_names=remains.schedules[:SCHEDULES_NAMED_MAX],
         )
 
 

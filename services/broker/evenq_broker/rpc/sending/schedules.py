@@ -2,27 +2,36 @@
 
 A new schedule goes to the home of its message group, or of its name (`model.lanes.home_of`), so that two calls for one
 name meet at one broker. All brokers are queried first: the home may have changed since a schedule was made. While one
-does not answer, a new name is refused, because a second schedule of the name would fire too.
+does not answer, a new name is refused, because a second schedule of the name would fire too. A new name is looked for
+twice: a schedule that is moved during the first look may be seen at neither broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound, TopicNotFound
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    HaNotAvailable,
+    NotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
 from evenq.model import TopicConfig
 from evenq.model.lanes import home_of
 from evenq.serving.auth.calls import rpc
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, peers_pb2
 from evenq_broker.core.sending.schedules import MISSED_MAX, KeptSchedule
 from evenq_broker.core.state.schedule_records import Missed, Schedule
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.sending.schedule_moves import GIVE, ScheduleMoves
 from evenq_broker.loops.sending.schedules import Schedules
 from evenq_broker.loops.state.kernel import Kernel
-from evenq_broker.loops.wire.scheduled_messages import scheduled_message
+from evenq_broker.loops.wire.scheduled_messages import given, scheduled_message
 from evenq_broker.rpc.answers import OK, answers_of, parsed
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.sending.send import SendHandler, must_be_open
@@ -31,7 +40,16 @@ SERVICE = "/evenq.v1.Admin/"
 
 
 class ScheduleHandler:
-    def __init__(self, kernel: Kernel, *, cluster: ClusterLink, schedules: Schedules, sending: SendHandler) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        cluster: ClusterLink,
+        schedules: Schedules,
+        moves: ScheduleMoves,
+        sending: SendHandler,
+    ) -> None:
+        self._moves = moves
         self._kernel, self._runtime, self._catalog = kernel, kernel.runtime, kernel.catalog
         self._cluster, self._schedules, self._sending = cluster, schedules, sending
 
@@ -42,6 +60,8 @@ class ScheduleHandler:
             rpc(SERVICE + "PauseSchedule", self.pause),
             rpc(SERVICE + "RunSchedule", self.run),
             rpc(SERVICE + "DeleteSchedule", self.delete),
+            rpc(SERVICE + "MoveSchedule", self.move),
+            rpc(GIVE, self.give),
         ]
 
     async def put(self, data: bytes, context: RpcContext) -> bytes:
@@ -50,8 +70,7 @@ class ScheduleHandler:
         must_be_open(topic)
         owner = await self._holder(topic, wanted.name, context, may_be_new=True)
         if not owner:
-            route = self._catalog.routes.route(topic)
-            names = [at.broker.name for at in route if at.counts.permission.writable]
+            names = self._open(topic)
             if not names:
                 raise ConnectionFailed(f"no live broker accepts messages of topic {topic}; try again later")
             owner = home_of(wanted.message_group or wanted.name, names)
@@ -73,7 +92,7 @@ class ScheduleHandler:
         others = await self._cluster.ask_all(SERVICE + "ListSchedules", local.SerializeToString())
         for part in answers_of(admin_pb2.ListSchedulesResponse, others, silent=response.silent):
             response.schedules.extend(part.schedules)
-        response.schedules.sort(key=lambda one: (one.schedule.topic, one.schedule.name, one.broker_name))
+        response.schedules.sort(key=_order)
         return response.SerializeToString()
 
     async def pause(self, data: bytes, context: RpcContext) -> bytes:
@@ -104,8 +123,42 @@ class ScheduleHandler:
         address = await self._elsewhere(request.topic, request.name, context)
         if address is not None:
             return await forward(self._runtime, address, data, context)
-        await self._schedules.delete(self._topic(request.topic), request.name)
+        topic = self._topic(request.topic)
+        await self._moves.settle(topic, request.name)
+        await self._schedules.delete(topic, request.name)
         return admin_pb2.DeleteScheduleResponse(status=OK).SerializeToString()
+
+    async def move(self, data: bytes, context: RpcContext) -> bytes:
+        """Is carried out by the broker that takes the schedule."""
+        request = parsed(admin_pb2.MoveScheduleRequest, data)
+        topic, name = request.topic, request.name
+        must_be_open(topic)
+        self._must_exist(topic)
+        found = await self._find(topic, name)
+        if found is None:
+            raise _unknown(topic, name)
+        names = [one for one in self._open(topic) if one != found.broker_name]
+        to = request.to or found.moving_to or (names and home_of(found.schedule.message_group or name, names))
+        if not to:
+            raise PreconditionFailed(f"no broker but {found.broker_name} accepts messages of topic {topic}")
+        if to not in {*names, found.broker_name}:
+            others = ", ".join(names) or "none"
+            raise BadRequest(f"broker {to[:80]!r} does not accept messages of topic {topic}; those that do: {others}")
+        address = self._address(to, context)
+        if address is not None:
+            request.to = to
+            return await forward(self._runtime, address, request.SerializeToString(), context)
+        kept = await self._moves.take(self._topic(topic), name, found.broker_name)
+        return admin_pb2.MoveScheduleResponse(status=OK, state=self._state(kept, whole=True)).SerializeToString()
+
+    async def give(self, data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(peers_pb2.GiveScheduleRequest, data)
+        topic, to = self._topic(request.topic), request.broker_name
+        if request.hop:
+            await self._moves.gone(topic, request.name, to, uid=request.uid, hop=request.hop)
+            return peers_pb2.GiveScheduleResponse(status=OK).SerializeToString()
+        schedule = given(await self._moves.give(topic, request.name, to))
+        return peers_pb2.GiveScheduleResponse(status=OK, schedule=schedule).SerializeToString()
 
     # ------------------------------------------------------------------------------------------------ places
 
@@ -118,23 +171,37 @@ class ScheduleHandler:
         TopicNotFound, NotFound, and HaNotAvailable if it may be at a broker that does not answer.
         """
         own = self._runtime.settings.broker_name
-        if MARK in context.headers or self._here(topic, name):
+        if MARK in context.headers or any(not one.moving_to for one in self._here(topic, name)):
             return own
         self._must_exist(topic)
+        found = await self._find(topic, name) or (await self._find(topic, name) if may_be_new else None)
+        if found is None:
+            if not may_be_new:
+                raise _unknown(topic, name)
+            return ""
+        if found.moving_to:
+            raise PreconditionFailed(f"schedule {name} cannot be changed: {found.problem}")
+        return found.broker_name
+
+    async def _find(self, topic: str, name: str) -> admin_pb2.ScheduleState | None:
+        """Returns the schedule; of one that is being moved, the place where it fires, if there is one. Raises
+        HaNotAvailable if it may be at a broker that does not answer.
+        """
         local = admin_pb2.ListSchedulesRequest(topic=topic, name=name, local=True).SerializeToString()
         silent: list[str] = []
         others = await self._cluster.ask_all(SERVICE + "ListSchedules", local)
-        for part in answers_of(admin_pb2.ListSchedulesResponse, others, silent=silent):
-            for one in part.schedules:
-                return one.broker_name
-        if silent:
+        parts = answers_of(admin_pb2.ListSchedulesResponse, others, silent=silent)
+        found = [*self._here(topic, name), *(one for part in parts for one in part.schedules)]
+        if not found and silent:
             raise HaNotAvailable(
                 f"the schedule {name[:80]!r} may be at a broker that does not answer ({', '.join(sorted(silent))}); "
                 "try again when it is back, or remove a lost broker with `evenq broker forget`"
             )
-        if not may_be_new:
-            raise NotFound(f"topic {topic} has no schedule {name[:80]!r}; see `evenq schedule list {topic}`")
-        return ""
+        return min(found, key=_order, default=None)
+
+    def _open(self, topic: str) -> Sequence[str]:
+        """Returns the brokers that accept messages of the topic."""
+        return [at.broker.name for at in self._catalog.routes.route(topic) if at.counts.permission.writable]
 
     def _address(self, broker: str, context: RpcContext) -> str | None:
         address = owner_of(self._kernel, broker, context, cluster=self._cluster)
@@ -185,13 +252,22 @@ class ScheduleHandler:
             broker_name=self._runtime.settings.broker_name,
             paused=schedule.paused,
             made_ms=schedule.made_ms,
-            next_ms=0 if schedule.paused else kept.next_ms or 0,
+            next_ms=0 if schedule.paused or schedule.moving_to else kept.next_ms or 0,
             last_ms=schedule.last_ms,
             fired=schedule.fired,
             passed=schedule.passed,
-            problem=kept.problem,
+            problem=kept.trouble,
+            moving_to=schedule.moving_to,
             body_bytes=len(schedule.body),
         )
+
+
+def _order(one: admin_pb2.ScheduleState) -> tuple[str, str, bool, str]:
+    return one.schedule.topic, one.schedule.name, bool(one.moving_to), one.broker_name
+
+
+def _unknown(topic: str, name: str) -> NotFound:
+    return NotFound(f"topic {topic} has no schedule {name[:80]!r}; see `evenq schedule list {topic}`")
 
 
 def _definition(request: admin_pb2.Schedule) -> Schedule:

@@ -267,6 +267,8 @@ class ScheduleView:
     """Missed times without a message."""
     problem: str
     """Why it does not fire now; empty: it does."""
+    moving_to: str = ""
+    """The broker to which it is moved: it does not fire before that is done. Empty: it is not moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

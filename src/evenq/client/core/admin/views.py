@@ -115,6 +115,10 @@ class WithdrawView:
     """Delayed messages and open transactions of the broker; each may be of this topic."""
     stored: int
     """All messages of the topic there, read or not."""
+    schedules: int = 0
+    """Its recurring messages there; they are deleted with it."""
+    schedule_names: tuple[str, ...] = ()
+    """100 at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,10 @@ class DrainView:
     dead_letters: int
     other_writers: int
     """Other live brokers that accept messages; 0: producers have no other broker."""
+    schedules: int = 0
+    """Recurring messages that it keeps; without it nothing sends them."""
+    schedule_names: tuple[str, ...] = ()
+    """Topic and name, with a space between them; 100 at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

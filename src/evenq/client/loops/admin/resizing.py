@@ -5,8 +5,9 @@ Brokers keep the state between the steps, so a call that timed out can be repeat
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from evenq.client.core.admin.views import (
@@ -16,7 +17,7 @@ from evenq.client.core.admin.views import (
     UnfinishedView,
     WithdrawView,
 )
-from evenq.errors import BadRequest, RequestTimeout
+from evenq.errors import BadRequest, Error, RequestTimeout
 from evenq.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 AGAIN_MS = 500
 GROUPS_NAMED_MAX = 5
+SCHEDULES_NAMED_MAX = 5
 
 
 async def scaled(
@@ -65,7 +67,7 @@ async def drained(calls: AdminCalls, clock: Clock, broker: str, *, wait_ms: int)
     """Repeats steps until the broker is empty; one step with `wait_ms` 0. Raises RequestTimeout after `wait_ms`."""
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
-        view = await calls.drain_broker(broker)
+        view = await _drain_step(calls, broker)
         if not wait_ms or view.empty:
             return view
         if clock.monotonic_ms() >= deadline_ms:
@@ -74,6 +76,18 @@ async def drained(calls: AdminCalls, clock: Clock, broker: str, *, wait_ms: int)
                 f"{view.delayed} delayed messages and open transactions; call again to wait longer, or resume_broker"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+async def _drain_step(calls: AdminCalls, broker: str) -> DrainView:
+    """Drains, and moves schedules to other brokers; one that cannot be moved stays, and its move says why."""
+    view = await calls.drain_broker(broker)
+    if not view.schedules:
+        return view
+    for one in view.schedule_names:
+        topic, _, name = one.partition(" ")
+        with contextlib.suppress(Error):
+            await calls.move_schedule(topic, name, "")
+    return await calls.drain_broker(broker)
 
 
 async def withdrawn(
@@ -98,10 +112,18 @@ async def withdrawn(
         if clock.monotonic_ms() >= deadline_ms:
             raise RequestTimeout(
                 f"topic {topic} cannot leave broker {broker} after {wait_ms} ms: to be read {_who(view.unfinished)}; "
-                f"{view.unread} messages that no group reads (close_unread=True ends them); {view.delayed} delayed "
-                "messages and open transactions; call again to wait longer, or with force=True to end all of it"
+                f"{view.unread} messages that no group reads and {view.schedules} schedules (close_unread=True ends "
+                f"them); {view.delayed} delayed messages and open transactions; call again to wait longer, or with "
+                "force=True to end all of it"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
+
+
+def schedules_text(count: int, names: Sequence[str]) -> str:
+    """Returns the number of schedules and the first names."""
+    shown = [*names[:SCHEDULES_NAMED_MAX]]
+    more = f" and {count - len(shown)} more" * (count > len(shown))
+    return f"{count} schedule{'s' * (count != 1)} ({', '.join(shown)}{more})"
 
 
 def _who(left: Iterable[UnfinishedView]) -> str:
@@ -142,6 +164,11 @@ def why_kept(name: str, left: DrainView, *, allow_unread: bool) -> str:
         return f"groups have not read all of it: `evenq broker drain {name} --wait 3600`"
     if not allow_unread and (left.unread or left.dead_letters):
         return "it holds messages that no group waits for: read or replay them, or add --yes"
+    if not allow_unread and left.schedules:
+        return (
+            f"it keeps {schedules_text(left.schedules, left.schedule_names)}, which nothing sends without it: `evenq "
+            "schedule move TOPIC NAME` or `evenq schedule delete TOPIC NAME`, or add --yes"
+        )
     if not left.other_writers:
         return "no other broker accepts messages"
     return ""

@@ -14,9 +14,17 @@ def known():
     return response
 
 
-def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
+def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1, schedules=0):
+    names = [f"t s{number}" for number in range(schedules)]
     return admin_pb2.DrainBrokerResponse(
-        broker_name="a", draining=draining, empty=empty, unread=unread, dead_letters=dead_letters, writers=writers
+        broker_name="a",
+        draining=draining,
+        empty=empty,
+        unread=unread,
+        dead_letters=dead_letters,
+        writers=writers,
+        schedules=schedules,
+        schedule_names=names,
     )
 
 
@@ -27,7 +35,9 @@ def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
         ("", left(empty=False), "groups have not read all of it"),
         ("", left(unread=1), "it holds messages that no group waits for"),
         ("", left(dead_letters=1), "it holds messages that no group waits for"),
-        ("--yes", left(unread=1, dead_letters=1), ""),
+        ("", left(schedules=1), "it keeps 1 schedule (t s0)"),
+        ("", left(schedules=7), "it keeps 7 schedules (t s0, t s1, t s2, t s3, t s4 and 2 more)"),
+        ("--yes", left(unread=1, dead_letters=1, schedules=1), ""),
         ("", left(writers=0), "no other broker accepts messages"),
         ("", left(), ""),
     ],
@@ -48,13 +58,17 @@ def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer
         ("", left(), ""),
         ("", left(unread=1), "it holds messages that no group waits for"),
         ("", left(dead_letters=1), "it holds messages that no group waits for"),
-        ("--yes", left(unread=1, dead_letters=1), ""),
+        ("", left(schedules=1), "it keeps 1 schedule (t s0)"),
+        ("", left(schedules=7), "it keeps 7 schedules (t s0, t s1, t s2, t s3, t s4 and 2 more)"),
+        ("--yes", left(unread=1, dead_letters=1, schedules=1), ""),
         ("--yes", left(writers=0), "no other broker accepts messages"),
     ],
 )
 def test_draining_says_what_check_scale_in_says_when_all_is_read(run, options, answer, why):
     checked, _, _, _ = run(f"broker check-scale-in a {options}", ListBrokers=known(), DrainBroker=answer)
-    code, out, _, _ = run(f"broker drain a {options}", DrainBroker=answer)
+    stays = admin_pb2.MoveScheduleResponse()
+    code, out, _, calls = run(f"broker drain a {options}", DrainBroker=answer, MoveSchedule=stays)
+    assert [name for name, _ in calls].count("MoveSchedule") == answer.schedules
     assert code == checked == int(bool(why))
     text = " ".join(out.split())
     assert (f"it may not be removed: {why}" if why else "it may be removed.") in text

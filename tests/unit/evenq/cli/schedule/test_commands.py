@@ -89,13 +89,16 @@ def test_a_schedule_is_shown_without_control_characters(run: Any) -> None:
     assert "brokers that did not answer: b" in error
 
 
-def test_a_schedule_is_paused_resumed_run_and_deleted(run: Any) -> None:
+def test_a_schedule_is_paused_resumed_run_moved_and_deleted(run: Any) -> None:
     for word, paused in (("pause", True), ("resume", False)):
         _, _, _, calls = run(f"schedule {word} t s", PauseSchedule=admin_pb2.PauseScheduleResponse(state=state()))
         request = admin_pb2.PauseScheduleRequest.FromString(calls[0][1])
         assert (request.topic, request.name, request.paused) == ("t", "s", paused)
     _, out, _, _ = run("schedule run t s", RunSchedule=admin_pb2.RunScheduleResponse(message_id="id1"))
     assert "Message id1 was sent to topic t." in out
+    moved = admin_pb2.MoveScheduleResponse(state=state(moving_to="b", problem="it is being moved"))
+    _, out, _, calls = run("schedule move t s --to b", MoveSchedule=moved)
+    assert ("moving" in out, admin_pb2.MoveScheduleRequest.FromString(calls[0][1]).to) == (True, "b")
     _, out, _, calls = run("schedule delete t s", DeleteSchedule=admin_pb2.DeleteScheduleResponse())
     assert "Schedule s of topic t is deleted." in out
     assert admin_pb2.DeleteScheduleRequest.FromString(calls[0][1]).name == "s"

@@ -133,6 +133,14 @@ def test_it_waits_for_the_groups_and_says_whom(run):
     assert requests(calls)[1].force
 
 
+def test_the_plan_names_the_schedules_there(run):
+    answer = view()
+    answer.brokers[0].schedules = 1
+    answer.brokers[0].schedule_names.append("nightly")
+    code, out, _, _ = run(f"{LINE} --dry-run", ScaleTopic=answer)
+    assert (code, "With the topic, the broker deletes 1 schedule (nightly)." in " ".join(out.split())) == (0, True)
+
+
 def test_one_step_only_and_for_programs(run):
     code, out, _, calls = run(f"{LINE} --yes --no-wait --json", ScaleTopic=view(delayed=2, lag=1))
     output = json.loads(out)

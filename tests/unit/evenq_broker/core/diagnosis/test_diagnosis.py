@@ -20,6 +20,7 @@ from evenq_broker.core.diagnosis.group_facts import (
     LostBroker,
     MemberAt,
     QueueAt,
+    ScheduleTroubles,
 )
 from evenq_broker.core.groups.members import Member, Protocol
 
@@ -108,6 +109,11 @@ def group(
         facts.setdefault("rebalancer", "rebalancer:8083")
     facts.setdefault("decided", decided)
     return GroupFacts(group="g", strategy="STICKY", brokers=tuple(parts), **facts)
+
+
+def scheduled(troubles: ScheduleTroubles) -> GroupFacts:
+    first, *others = group().brokers
+    return replace(group(), brokers=(replace(first, schedules=(troubles,)), *others))
 
 
 def kinds(now: GroupFacts, before: GroupFacts | None = None) -> list[FindingKind]:
@@ -236,6 +242,8 @@ SICK = {
         brokers=(BrokerPart(broker_name="a", queues=(QueueAt(queue=QUEUES[0], lag=7),)),),
     ),
     FindingKind.TABLE_BEHIND: table(unmoved_ms=3_600_000),
+    FindingKind.SCHEDULE_FAILS: scheduled(ScheduleTroubles(TOPIC, 2, "the time zone 'X' is unknown", 0)),
+    FindingKind.SCHEDULE_MISSED: scheduled(ScheduleTroubles(TOPIC, 0, "", 1)),
     FindingKind.UNOWNED_QUEUES: group(given=("", *OWNERS[1:]), owners=("", *OWNERS[1:])),
     FindingKind.UNCOVERED_ZONE: group(
         given=("m1", "m2", *("",) * 2), owners=("m1", "m2", *("",) * 2), zones=("north", "south")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.cluster.unfinished import Hidden
 from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.schedule_records import Schedule
 from evenq_broker.loops.resizing.resizing import (
     Remains,
     drain,
@@ -126,7 +127,7 @@ async def test_a_group_with_members_counts_before_it_has_begun(stage: Any) -> No
         broker.membership.members.join(name, member, now_ms=stage.clock.monotonic_ms(), lease_ms=60_000)
     _, left = await stage.during(scale(broker.kernel, "t", 1, membership=broker.membership))
     assert [one.group for one in left.unfinished] == ["first", "last"]
-    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
     assert [one.group for one in left.unfinished] == ["first", "last"]
 
 
@@ -141,7 +142,7 @@ async def test_a_group_of_a_deleted_topic_counts_for_the_one_that_was_created_ag
         await stage.during(broker.catalog.delete_topic("t"))
         await stage.during(broker.catalog.create_topic("t", queues=1))
     await send(stage, 0, count=3)
-    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
     assert [(one.group, one.lag) for one in left.unfinished] == ([("g", 3)] if waits else [])
     assert left.unread == (0 if waits else 3)
     topic = await stage.during(permit(broker.kernel, "t", Permission.WRITE))
@@ -190,15 +191,20 @@ async def test_a_draining_broker_takes_nothing_and_tells_what_is_left(stage: Any
     await stage.during(drain(broker.kernel, on=True))
     assert broker.cluster.own.now().topics["t"].permission is Permission.READ
     assert await send(stage, 0) == definition_pb2.FORBIDDEN
-    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
     assert [(one.group, one.lag) for one in left.unfinished] == [("g", 2)]
     assert (left.delayed, left.unread, left.empty) == (1, 0, False)
     await read(stage, 0, 3)
     await stage.until(
-        lambda: left_here(broker.kernel, membership=broker.membership, lite=broker.lite).delayed == 0,
+        lambda: (
+            left_here(
+                broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table
+            ).delayed
+            == 0
+        ),
         limit_ms=30_000,
     )
-    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
     assert left.empty
     assert left.unread == 1, "no group ever read the topic `later`"
     await stage.during(drain(broker.kernel, on=False))
@@ -213,7 +219,7 @@ async def test_what_is_left_here_counts_queues_that_were_closed_unread(stage: An
     await read(stage, 1, 1)
     await stage.during(scale(broker.kernel, "t", 1, force=True, membership=broker.membership))
     assert counts(broker.catalog.topics.get("t")) == (1, 1, 2)
-    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite)
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
     assert [(one.queue.queue_id, one.group, one.lag) for one in left.unfinished] == [(1, "g", 2)]
 
 
@@ -309,7 +315,14 @@ async def stored(stage: Any, **options: Any) -> Any:
 
 async def step(stage: Any, broker: Any, *, close_unread: bool = False, force: bool = False) -> Remains:
     _, remains = await stage.during(
-        leave(broker.kernel, "t", close_unread=close_unread, force=force, membership=broker.membership)
+        leave(
+            broker.kernel,
+            "t",
+            close_unread=close_unread,
+            force=force,
+            membership=broker.membership,
+            schedules=broker.schedules.table,
+        )
     )
     return remains  # type: ignore[no-any-return]  # the stage knows no types
 
@@ -323,14 +336,27 @@ async def test_what_no_group_reads_keeps_it_unless_told_otherwise(stage: Any) ->
     assert broker.catalog.topics.get("t") is None
 
 
+async def test_schedules_keep_a_topic_like_messages_that_no_group_reads(stage: Any) -> None:
+    broker = await stage.broker()
+    topic = await stage.during(broker.catalog.create_topic("t", queues=2))
+    made = Schedule(topic_id=0, name="s", uid="", every_ms=60_000, body=b"x")
+    await stage.during(broker.schedules.put(topic, made))
+    left = left_here(broker.kernel, membership=broker.membership, lite=broker.lite, schedules=broker.schedules.table)
+    assert (left.empty, left.schedules) == (True, ("t s",)), "a drain does not wait for them: they do not end"
+    remains = await step(stage, broker)
+    assert (remains.schedules, remains.unread, remains.gone) == (("s",), 0, False)
+    assert (await step(stage, broker, close_unread=True)).gone
+    assert len(broker.schedules.table) == 0
+
+
 async def test_a_look_changes_nothing(stage: Any) -> None:
     broker = await stored(stage)
     before = broker.catalog.topics.get("t")
-    topic, remains = look(broker.kernel, "t", membership=broker.membership)
+    topic, remains = look(broker.kernel, "t", membership=broker.membership, schedules=broker.schedules.table)
     assert (topic, broker.catalog.topics.get("t")) == (before, before)
     assert (remains.unread, remains.stored, remains.gone) == (3, 3, False)
     with pytest.raises(TopicNotFound):
-        look(broker.kernel, "u", membership=broker.membership)
+        look(broker.kernel, "u", membership=broker.membership, schedules=broker.schedules.table)
 
 
 async def test_a_group_has_to_read_it_first(stage: Any) -> None:
@@ -374,5 +400,12 @@ async def test_only_a_topic_that_is_here_and_of_users_leaves(stage: Any) -> None
         await step(stage, broker)
     with pytest.raises(IllegalTopic):
         await stage.during(
-            leave(broker.kernel, "%RETRY%g", close_unread=False, force=False, membership=broker.membership)
+            leave(
+                broker.kernel,
+                "%RETRY%g",
+                close_unread=False,
+                force=False,
+                membership=broker.membership,
+                schedules=broker.schedules.table,
+            )
         )

@@ -257,6 +257,7 @@ async def test_limits_and_what_is_not_valid_are_refused(stage: Any, monkeypatch:
     for wanted, message in [
         (schedule("a b"), "the schedule's name is 'a b'"),
         (schedule(""), "the schedule's name is ''"),
+        (schedule(".."), "and not only dots"),
         (schedule(every_ms=999), "the interval is 999 ms, the range is 1000 ms"),
         (schedule(cron="0 6 * * * Europe/berlin"), "the time zone 'Europe/berlin' is unknown"),
         (schedule(cron="0 6 * * * ../../etc/passwd"), "is unknown"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.schedule_records import Schedule
 from evenq_broker.loops.resizing.resizing import permit, scale
 from evenq_proofs.fake_registry import FakeRegistry
 
@@ -42,6 +43,26 @@ async def test_a_group_whose_queues_are_held_is_healthy_and_looked_at_once(stage
     assert (answer.members, answer.queues, list(answer.brokers)) == (1, 2, ["a"])
     assert answer.decides == "its members divide the queues by AVG: the group has no strategy"
     assert stage.clock.monotonic_ms() - before_ms < 500
+
+
+async def test_schedules_of_the_groups_topics_that_fail_or_missed_times_are_told(stage: Any) -> None:
+    broker = await stage.broker()
+    topic = await stage.during(broker.catalog.create_topic("t", queues=2))
+    group = await stage.during(broker.catalog.create_group("g"))
+    broker.ledger.progress.start(group.group_id, topic.topic_id, 0, 0)
+    made = Schedule(topic_id=0, name="s", uid="", every_ms=10_000, body=b"x")
+    await stage.during(broker.schedules.put(topic, made))
+    assert list((await ask(stage)).findings) == []
+    await stage.during(permit(broker.kernel, "t", Permission.READ))
+    await stage.clock.advance(35_000)
+    [one] = (await ask(stage)).findings
+    assert (one.kind, one.severity, one.subject) == ("SCHEDULE_FAILS", "WARNING", "t")
+    assert "1 schedule of t at broker a cannot send messages: topic t is closed for writing here" in one.seen
+    assert one.command == "evenq schedule list t"
+    await stage.during(permit(broker.kernel, "t", Permission.READ_WRITE))
+    await stage.clock.advance(2_000)
+    [one] = [one for one in (await ask(stage)).findings if one.kind.startswith("SCHEDULE")]
+    assert (one.kind, one.severity) == ("SCHEDULE_MISSED", "NOTE")
 
 
 async def test_a_head_that_does_not_move_is_stuck_after_the_time_asked_for(stage: Any) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from evenq_broker.core.state.schedule_records import Schedule
 from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
@@ -81,6 +82,19 @@ async def test_a_broker_is_drained_through_any_other_and_shows_it(stage: Any) ->
     assert answer.draining, "looking changes nothing"
     answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.RESUME))
     assert not answer.draining
+
+
+async def test_schedules_are_named_where_their_broker_or_their_topic_there_is_to_go(stage: Any) -> None:
+    _, b = await two(stage)
+    topic = b.catalog.topics.get("t")
+    for number in range(2):
+        made = Schedule(topic_id=0, name=f"s{number}", uid="", every_ms=60_000, body=b"x")
+        await stage.during(b.schedules.put(topic, made))
+    answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.DRAIN))
+    assert (answer.empty, answer.schedules, list(answer.schedule_names)) == (True, 2, ["t s0", "t s1"])
+    plan = admin_pb2.ScaleTopicRequest(topic="t", broker_name="b", dry_run=True)
+    [there] = (await ask(stage, "ScaleTopic", plan)).brokers
+    assert (there.gone, there.schedules, list(there.schedule_names)) == (False, 2, ["s0", "s1"])
 
 
 async def test_what_makes_no_sense_is_refused_with_a_sentence(stage: Any) -> None:

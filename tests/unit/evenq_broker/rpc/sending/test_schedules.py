@@ -168,4 +168,4 @@ async def test_what_is_not_valid_is_refused(stage: Any) -> None:
 
 def test_changes_are_in_the_audit_log() -> None:
     audited = {name for name, row in CALLS.items() if row.access.audited}
-    assert audited == {f"{ADMIN}{what}Schedule" for what in ("Put", "Pause", "Run", "Delete")}
+    assert audited == {f"{ADMIN}{what}Schedule" for what in ("Put", "Pause", "Run", "Delete", "Move")}

@@ -288,6 +288,9 @@ class ResizedTopic(_Message):
     stored: builtins.int
     delayed: builtins.int
     gone: builtins.bool
+    schedules: builtins.int
+    @builtins.property
+    def schedule_names(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -300,9 +303,11 @@ class ResizedTopic(_Message):
         stored: builtins.int | None = ...,
         delayed: builtins.int | None = ...,
         gone: builtins.bool | None = ...,
+        schedules: builtins.int | None = ...,
+        schedule_names: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "entry", "unfinished", "error", "unread", "stored", "delayed", "gone", "schedules", "schedule_names"]) -> None: ...
 
 class UnfinishedQueue(_Message):
     DESCRIPTOR: Descriptor
@@ -403,6 +408,9 @@ class DrainBrokerResponse(_Message):
     unread: builtins.int
     dead_letters: builtins.int
     writers: builtins.int
+    schedules: builtins.int
+    @builtins.property
+    def schedule_names(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -417,9 +425,11 @@ class DrainBrokerResponse(_Message):
         unread: builtins.int | None = ...,
         dead_letters: builtins.int | None = ...,
         writers: builtins.int | None = ...,
+        schedules: builtins.int | None = ...,
+        schedule_names: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "broker_name", "draining", "empty", "unfinished", "lag", "delayed", "unread", "dead_letters", "writers", "schedules", "schedule_names"]) -> None: ...
 
 class ForgetBrokerRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -1641,6 +1651,7 @@ class ScheduleState(_Message):
     passed: builtins.int
     problem: builtins.str
     body_bytes: builtins.int
+    moving_to: builtins.str
 
     def __init__(
         self,
@@ -1655,9 +1666,10 @@ class ScheduleState(_Message):
         passed: builtins.int | None = ...,
         problem: builtins.str | None = ...,
         body_bytes: builtins.int | None = ...,
+        moving_to: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["schedule"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["schedule", "broker_name", "paused", "made_ms", "next_ms", "last_ms", "fired", "passed", "problem", "body_bytes"]) -> None: ...
+    def ClearField(self, field_name: Literal["schedule", "broker_name", "paused", "made_ms", "next_ms", "last_ms", "fired", "passed", "problem", "body_bytes", "moving_to"]) -> None: ...
 
 class PutScheduleRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -1818,6 +1830,39 @@ class DeleteScheduleResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status"]) -> None: ...
+
+class MoveScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    name: builtins.str
+    to: builtins.str
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        to: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "name", "to"]) -> None: ...
+
+class MoveScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def state(self) -> ScheduleState: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        state: ScheduleState | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status", "state"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "state"]) -> None: ...
 
 class DescribeCallerRequest(_Message):
     DESCRIPTOR: Descriptor

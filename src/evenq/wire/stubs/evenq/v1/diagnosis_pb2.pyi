@@ -116,6 +116,8 @@ class GroupPart(_Message):
     delivered: builtins.int
     @builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[RefusedMember]: ...
+    @builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[ScheduleTroubles]: ...
 
     def __init__(
         self,
@@ -136,9 +138,28 @@ class GroupPart(_Message):
         failed: builtins.int | None = ...,
         delivered: builtins.int | None = ...,
         refused: Iterable[RefusedMember] | None = ...,
+        schedules: Iterable[ScheduleTroubles] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings", "lost", "retries_waiting", "failed", "delivered", "refused"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings", "lost", "retries_waiting", "failed", "delivered", "refused", "schedules"]) -> None: ...
+
+class ScheduleTroubles(_Message):
+    DESCRIPTOR: Descriptor
+
+    topic: builtins.str
+    failing: builtins.int
+    problem: builtins.str
+    missed: builtins.int
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        failing: builtins.int | None = ...,
+        problem: builtins.str | None = ...,
+        missed: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "failing", "problem", "missed"]) -> None: ...
 
 class RefusedMember(_Message):
     DESCRIPTOR: Descriptor

@@ -7,8 +7,11 @@ import evenq.wire.stubs.evenq.v1.groups_pb2
 
 _FILE = (
     b'\n\x14evenq/v1/peers.proto\x12\x08evenq.v1\x1a#apache/rocketmq/v2/definition.proto\x1a\x14evenq/v1/admin.proto'
-    b'\x1a\x15evenq/v1/groups.proto"V\n\x15CatalogChangesRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12(\n\x07cha'
-    b'nges\x18\x02 \x03(\x0b2\x17.evenq.v1.CatalogChange"U\n\x16CatalogChangesResponse\x12*\n\x06status\x18\x01 \x01('
+    b'\x1a\x15evenq/v1/groups.proto"a\n\x13GiveScheduleRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12\r\n\x05topi'
+    b'c\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x0b\n\x03hop\x18\x05 '
+    b'\x01(\x05"T\n\x14GiveScheduleResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x10\n'
+    b'\x08schedule\x18\x02 \x01(\x0c"V\n\x15CatalogChangesRequest\x12\x13\n\x0bbroker_name\x18\x01 \x01(\t\x12(\n\x07ch'
+    b'anges\x18\x02 \x03(\x0b2\x17.evenq.v1.CatalogChange"U\n\x16CatalogChangesResponse\x12*\n\x06status\x18\x01 \x01('
     b'\x0b2\x1a.apache.rocketmq.v2.Status\x12\x0f\n\x07refused\x18\x02 \x03(\t"v\n\rCatalogChange\x12\x0c\n\x04name\x18'
     b'\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\r\n\x05at_ms\x18\x03 \x01(\x03\x12\x0f\n\x07waiting\x18\x04 '
     b'\x03(\t\x12*\n\x04made\x18\x05 \x01(\x0b2\x1c.evenq.v1.CreateTopicRequest".\n\x0eClientsRequest\x12\r\n\x05ended'
@@ -29,12 +32,13 @@ _FILE = (
     b'\x16.evenq.v1.WaitingPolls"I\n\x0cWaitingPolls\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t'
     b'\x12\x0c\n\x04push\x18\x03 \x01(\x08\x12\r\n\x05count\x18\x04 \x01(\x05";\n\rInterestEvent\x12*\n\x0bdeliverable'
     b'\x18\x01 \x03(\x0b2\x15.evenq.v1.Deliverable"9\n\x0bDeliverable\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic'
-    b'\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x082\xd6\x03\n\x05Peers\x12B\n\x08Interest\x12\x19.evenq.v1.Inte'
+    b'\x18\x02 \x01(\t\x12\x0c\n\x04push\x18\x03 \x01(\x082\xa5\x04\n\x05Peers\x12B\n\x08Interest\x12\x19.evenq.v1.Inte'
     b'restRequest\x1a\x17.evenq.v1.InterestEvent(\x010\x01\x12\\\n\x11LiteSubscriptions\x12".evenq.v1.LiteSubscriptions'
     b'Request\x1a#.evenq.v1.LiteSubscriptionsResponse\x12P\n\rGroupSettings\x12\x1e.evenq.v1.GroupSettingsRequest\x1a'
     b'\x1f.evenq.v1.GroupSettingsResponse\x12D\n\tLiteReady\x12\x1a.evenq.v1.LiteReadyRequest\x1a\x1b.evenq.v1.LiteRead'
     b'yResponse\x12>\n\x07Clients\x12\x18.evenq.v1.ClientsRequest\x1a\x19.evenq.v1.ClientsResponse\x12S\n\x0eCatalogCha'
-    b'nges\x12\x1f.evenq.v1.CatalogChangesRequest\x1a .evenq.v1.CatalogChangesResponseb\x06proto3'
+    b'nges\x12\x1f.evenq.v1.CatalogChangesRequest\x1a .evenq.v1.CatalogChangesResponse\x12M\n\x0cGiveSchedule\x12\x1d.e'
+    b'venq.v1.GiveScheduleRequest\x1a\x1e.evenq.v1.GiveScheduleResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

@@ -16,6 +16,42 @@ from evenq.wire.stubs.evenq.v1 import groups_pb2 as _evenq_v1_groups
 
 DESCRIPTOR: FileDescriptor
 
+class GiveScheduleRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    topic: builtins.str
+    name: builtins.str
+    uid: builtins.str
+    hop: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        topic: builtins.str | None = ...,
+        name: builtins.str | None = ...,
+        uid: builtins.str | None = ...,
+        hop: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "topic", "name", "uid", "hop"]) -> None: ...
+
+class GiveScheduleResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    schedule: builtins.bytes
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        schedule: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "schedule"]) -> None: ...
+
 class CatalogChangesRequest(_Message):
     DESCRIPTOR: Descriptor
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from evenq.client.core.admin.views import DrainView, ResizeView, UnfinishedView
-from evenq.client.loops.admin.resizing import AGAIN_MS, drained, scaled
-from evenq.errors import RequestTimeout
+from evenq.client.loops.admin.resizing import AGAIN_MS, drained, scaled, why_kept
+from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageQueue
 from evenq.runtime.clock import FakeClock
 
@@ -20,9 +20,15 @@ def left(*groups: str) -> tuple[UnfinishedView, ...]:
 class Wire:
     """A topic that is read after this number of steps."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *schedules: str) -> None:
         self.steps = steps
         self.asked = 0
+        self.schedules = list(schedules)
+
+    async def move_schedule(self, topic: str, name: str, to: str) -> None:
+        if topic == "closed":
+            raise BadRequest("no other broker accepts its messages")
+        self.schedules.remove(f"{topic} {name}")
 
     async def scale_topic(
         self, topic: str, queues: int, *, broker: str, force: bool, close_unread: bool, dry_run: bool = False
@@ -50,6 +56,8 @@ class Wire:
             unread=0,
             dead_letters=0,
             other_writers=1,
+            schedules=len(self.schedules),
+            schedule_names=tuple(self.schedules),
         )
 
 
@@ -66,6 +74,13 @@ async def test_without_a_wait_one_step_is_done_and_told() -> None:
     assert not (await drained(wire, FakeClock(), "a", wait_ms=0)).empty
     looked = scaled(wire, FakeClock(), "t", 2, broker="", force=False, close_unread=False, dry_run=True, wait_ms=9_000)
     assert not (await looked)[0].done, "a look waits for nothing"
+
+
+async def test_a_drain_moves_the_schedules_that_can_be_moved() -> None:
+    view = await drained(Wire(1, "t nightly", "closed daily"), FakeClock(), "a", wait_ms=0)
+    assert view.schedule_names == ("closed daily",)
+    assert "it keeps 1 schedule (closed daily)" in why_kept("a", view, allow_unread=False)
+    assert why_kept("a", view, allow_unread=True) == ""
 
 
 async def test_a_wait_goes_on_until_everything_is_read() -> None:
