@@ -11,6 +11,7 @@ whose frames hold no status with the trailer `evenq-code`, which becomes the err
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -260,6 +261,8 @@ class GrpcNet:
         if made is not None:  # by another call, while this one fetched a certificate
             return made
         spare = self._make_room() if len(self._peers) >= self._channels_max else None
+        if not self._peers and not _threads_start():
+            raise shutting_down(address)
         if secure is not None:
             credentials, more, version = secure
             channel = grpc.aio.secure_channel(target, credentials, options=(*self._options, *more))
@@ -353,6 +356,15 @@ class GrpcNet:
         raise errors.TooManyRequests(
             f"calls run to {self._channels_max} addresses at the same time, the maximum; wait for one to end"
         )
+
+
+def _threads_start() -> bool:
+    """False: the process ends, and Python is 3.12 or newer. gRPC starts a thread for its first channel, and crashes."""
+    try:
+        threading.Thread(target=bool).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _without_call(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:

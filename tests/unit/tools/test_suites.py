@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import yaml
 from evenq_proofs.make_targets import make_targets
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,6 +48,14 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "EVENQ_TEST_SLOW=$(git rev-list --count HEAD" in ci, "another share of the slow tests for each commit"
     test = [command for command in commands_of("test", everything=True) if "/pytest " in command]
     assert set(test) <= set(commands_of("check", everything=True))
+
+
+def test_ci_tests_each_version_of_python_that_the_package_names() -> None:
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    tested = jobs["python"]["strategy"]["matrix"]["python"]
+    assert set(classifiers) <= {"3.11", *tested}, "3.11: .ci/run"
+    assert jobs["python"]["steps"][-1]["run"] == "make test PYTHON=python${{ matrix.python }}"
 
 
 def test_make_lets_python_keep_what_it_compiled() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import http
 import json
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
@@ -204,12 +205,28 @@ class KubernetesApi:
                         "kubeconfig"
                     ) from error
                 self._client = client.ApiClient(settings)
+                _accept_old_authorities(self._client.rest_client.pool_manager.connection_pool_kw)
             return self._client
 
     def _http_error(self) -> type[Exception]:
         from urllib3.exceptions import HTTPError
 
         return HTTPError
+
+
+def _accept_old_authorities(options: dict[str, Any]) -> None:
+    """Makes the TLS context without the flag VERIFY_X509_STRICT, which urllib3 sets since Python 3.13.
+
+    With it, authorities without key usage or key identifiers are refused. Older tools made such clusters; kubectl and
+    Python 3.12 accept them.
+    """
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context(cert_reqs=options["cert_reqs"])
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not (options["ca_certs"] or options.get("ca_cert_data")):  # urllib3 does this only for a context of its own
+        context.load_default_certs()
+    options["ssl_context"] = context
 
 
 def _lines(response: Any) -> Iterator[bytes]:

@@ -67,7 +67,6 @@ class MetricsPage:
                 writer.transport.abort()
             tasks = [task for task in self._tasks if task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

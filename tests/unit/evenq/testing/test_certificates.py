@@ -1,5 +1,6 @@
 """Certificates made on the spot: who signs, who may read the keys, and what is missing without the package."""
 
+import contextlib
 import ssl
 import stat
 import sys
@@ -19,6 +20,22 @@ def test_a_pair_belongs_together_is_signed_by_its_authority_and_names_its_hosts(
     trusting = ssl.create_default_context(cafile=str(authority.ca))
     assert trusting.cert_store_stats()["x509_ca"] == 1
     assert {"localhost", "127.0.0.1", "::1"} <= set(here())
+
+
+def test_certificates_pass_the_strict_check_that_python_3_13_makes_by_default(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", hosts=["localhost"])
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(pair.certificate, pair.key)
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(back, there, server_hostname="localhost")
+    server = served.wrap_bio(there, back, server_side=True)
+    for side in (client, server, client):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert client.getpeercert()["subjectAltName"] == (("DNS", "localhost"),)
 
 
 def test_only_their_owner_may_read_keys(tmp_path: Path) -> None:

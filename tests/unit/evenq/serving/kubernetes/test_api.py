@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -13,8 +15,11 @@ import pytest
 
 pytest.importorskip("kubernetes")
 
+from cryptography import x509
+
 from evenq.errors import ConnectionFailed, Forbidden, NotFound, PreconditionFailed
 from evenq.serving.kubernetes.api import Expired, KubernetesApi
+from evenq.testing.certificates import Authority
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,9 +64,18 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
+@contextmanager
+def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool = False) -> Iterator[KubernetesApi]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    cluster = {"server": address}
+    if tls:
+        authority = Authority(folder)
+        pair = authority.sign("server", hosts=["127.0.0.1"])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        cluster = {"server": address.replace("http", "https"), "certificate-authority": str(authority.ca)}
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     config = {
@@ -69,12 +83,12 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": {"token": "secret"}}],
     }
-    (tmp_path / "config").write_text(json.dumps(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    (folder / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(folder / "config"))
     try:
         yield KubernetesApi()
     finally:
@@ -83,11 +97,32 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
         thread.join()
 
 
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
+    with serving(tmp_path, monkeypatch) as made:
+        yield made
+
+
 def test_calls_carry_the_token_and_bodies_and_answers_are_json(api: KubernetesApi) -> None:
     assert api.namespace == "default"
     assert api.call("GET", "/whatever") == {"authorization": "Bearer secret"}
     assert api.call("PUT", "/whatever", {"a": 1}) == {"got": {"a": 1}}
     assert api.call("PATCH", "/whatever", {"a": 1}) == {"type": "application/merge-patch+json"}
+
+
+def test_an_authority_without_key_identifiers_is_trusted_with_each_version_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """urllib3 sets VERIFY_X509_STRICT with Python 3.13, which refuses authorities that kubectl accepts."""
+    add = x509.CertificateBuilder.add_extension
+    without = (x509.AuthorityKeyIdentifier, x509.KeyUsage)
+    monkeypatch.setattr(
+        x509.CertificateBuilder,
+        "add_extension",
+        lambda self, it, critical: self if isinstance(it, without) else add(self, it, critical),
+    )
+    with serving(tmp_path, monkeypatch, tls=True) as api:
+        assert api.call("PUT", "/whatever", {"a": 1}) == {"got": {"a": 1}}
 
 
 @pytest.mark.parametrize(
