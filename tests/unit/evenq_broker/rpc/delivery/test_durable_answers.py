@@ -266,6 +266,11 @@ CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
         lambda _: admin_pb2.DeleteScheduleRequest(topic="t", name="s"),
         admin_pb2.DeleteScheduleResponse,
     ),
+    "give schedule": (
+        "/evenq.v1.Peers/GiveSchedule",
+        lambda _: peers_pb2.GiveScheduleRequest(broker_name="b", topic="t", name="s"),
+        peers_pb2.GiveScheduleResponse,
+    ),
 }
 
 
@@ -284,7 +289,7 @@ async def given(on: Any, name: str, handle: str) -> str:
         return str(entry.recall_handle)
     if name == "delete group":
         await on.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group="idle"), admin_pb2.CreateGroupResponse)
-    if name in ("pause schedule", "run schedule", "delete schedule"):
+    if name in ("pause schedule", "run schedule", "delete schedule", "give schedule"):
         await on.call(ADMIN + "PutSchedule", put_schedule(""), admin_pb2.PutScheduleResponse)
     if name == "count":
         begin_at = data_pb2.CommitOffsetsRequest(
@@ -354,6 +359,7 @@ KEEPS_NOTHING = {
     ADMIN + "ElectUnclean": OF_COPIES,
     ADMIN + "FindMessages": A_READ,
     ADMIN + "ListSchedules": A_READ,
+    ADMIN + "MoveSchedule": "the giver's step is held here; those of the taker: test_schedule_moves.py",
     "/evenq.v1.Assignment/Query": A_READ,
     "/evenq.v1.Assignment/SetMessageRequestMode": "the rebalancer's",
     "/evenq.v1.Backup/Fetch": A_READ,
