@@ -75,10 +75,12 @@ def create(cluster: LocalCluster, topic: str) -> None:
         admin.create_topic(topic, queues=4)
 
 
-def test_messages_that_were_not_waited_for_are_sent_before_the_process_ends(cluster: LocalCluster) -> None:
-    create(cluster, "sent")
-    assert ends(SENDS, endpoint=cluster.endpoint, topic="sent", count=501) == ""
-    assert stored(cluster, "sent") == 501
+@pytest.mark.parametrize("count", [1, 501])
+def test_messages_that_were_not_waited_for_are_sent_before_the_process_ends(cluster: LocalCluster, count: int) -> None:
+    """With Python 3.12 gRPC's thread must run before the process ends: after one message there is no connection yet."""
+    create(cluster, f"sent-{count}")
+    assert ends(SENDS, endpoint=cluster.endpoint, topic=f"sent-{count}", count=count) == ""
+    assert stored(cluster, f"sent-{count}") == count
 
 
 def test_messages_that_nobody_takes_are_counted_in_a_warning() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -24,7 +25,7 @@ from evenq.client.loops.sending.gates import ThreadGate
 from evenq.client.loops.sending.outgoing import Entry, Item, Outcomes, Selector, SendBlock, SendResult, goes_anywhere
 from evenq.client.transaction import Transaction, resolution_of
 from evenq.client.wiring import direct_part
-from evenq.errors import Error
+from evenq.errors import Error, Unsupported
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ class Producer(SyncFace, ProducerClient):
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
         self._inbox: deque[Entry] = deque()
-        self._rung = False
+        self._rung = self._threaded = False
         self._in_loop(self._connect)
         self._background.exits.add(self)
 
@@ -342,6 +343,8 @@ class Producer(SyncFace, ProducerClient):
         observation: SendObservation | None = None,
     ) -> Future[SendResult]:
         self._check_open()
+        if not (urgent or self._threaded):
+            self._start_thread()
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
         future: Future[SendResult] = Future()
@@ -358,6 +361,21 @@ class Producer(SyncFace, ProducerClient):
             )
         )
         return future
+
+    def _start_thread(self) -> None:
+        """Starts gRPC's thread, which the first connection needs. Since Python 3.12 a process that ends starts none, so
+        the messages of a program that ends after its first sends would be lost. Not earlier: a child that is forked
+        between the client and its first send needs a thread of its own.
+        """
+        self._threaded = True
+
+        async def start() -> None:
+            from evenq.wire.net import hold_grpc
+
+            hold_grpc()
+
+        with suppress(Unsupported):  # in the loop's own thread: a callback of a message, so it runs
+            self._run(start())
 
     def _take_reply(self, reply: Message) -> Future[SendResult]:
         with observed_send(self._identity, reply) as sending:

@@ -11,6 +11,7 @@ whose frames hold no status with the trailer `evenq-code`, which becomes the err
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -261,7 +262,7 @@ class GrpcNet:
         if made is not None:  # by another call, while this one fetched a certificate
             return made
         spare = self._make_room() if len(self._peers) >= self._channels_max else None
-        if not self._peers and not _threads_start():
+        if not (self._peers or _held_by == os.getpid() or _threads_start()):
             raise shutting_down(address)
         if secure is not None:
             credentials, more, version = secure
@@ -358,8 +359,20 @@ class GrpcNet:
         )
 
 
+_held_by = 0
+"""The process that called `hold_grpc`."""
+
+
+def hold_grpc() -> None:
+    """Starts gRPC's thread, as a first channel does, for the rest of the process: one that ends cannot start it."""
+    global _held_by  # noqa: PLW0603  once per process
+    if _held_by != os.getpid():
+        grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # missing in grpc-stubs
+        _held_by = os.getpid()
+
+
 def _threads_start() -> bool:
-    """False: the process ends, and Python is 3.12 or newer. gRPC starts a thread for its first channel, and crashes."""
+    """False: the process ends, and Python is 3.12 or newer. gRPC would crash without its thread."""
     try:
         threading.Thread(target=bool).start()
     except RuntimeError:

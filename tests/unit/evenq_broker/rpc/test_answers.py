@@ -108,6 +108,8 @@ ELSEWHERE = {
     "evenq.v1.ListDeadLettersRequest.message_id": LOOKED_UP,
     "evenq.v1.ListSchedulesRequest.name": LOOKED_UP,
     "evenq.v1.MemberSubscription.topic": "kept, and has a row",
+    "evenq.v1.MoveScheduleRequest.name": LOOKED_UP,
+    "evenq.v1.MoveScheduleRequest.to": LOOKED_UP,
     "evenq.v1.NewCopy.address": "an operator's, in the group record",
     "evenq.v1.PauseScheduleRequest.name": LOOKED_UP,
     "evenq.v1.RetryPolicy.kind": CHECKED,
