@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from evenq.cli.output import complain
 from evenq.cli.up.plan import UpPlan, plan_of
 from evenq.errors import Error, StoreError, StoreLocked
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.lock_file import LockHeld, lock_file
 from evenq.serving.program.logs import setup_logs
 from evenq.serving.program.run import run as run_loop
+from evenq.serving.program.settings import is_from_kubernetes
+
+_SERVICES = ("EVENQ_BROKER_", "EVENQ_NAMESERVER_", "EVENQ_REBALANCER_")
 
 
 def lock_folder(folder: Path, stack: ExitStack) -> None:
@@ -35,7 +41,18 @@ def lock_folder(folder: Path, stack: ExitStack) -> None:
         ) from error
 
 
+def settings_without_effect(environ: Mapping[str, str]) -> list[str]:
+    """Returns the variables that servers of their own would read, such as EVENQ_BROKER_AUTH__ENABLED."""
+    return sorted(name for name in environ if name.startswith(_SERVICES) and not is_from_kubernetes(name, environ))
+
+
 def run(options: argparse.Namespace) -> int:
+    if names := settings_without_effect(os.environ):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        complain(
+            f"`evenq up` does not read {', '.join(names[:3])}{more}: it takes options only. For settings, start "
+            "evenq-nameserver, evenq-rebalancer and evenq-broker."
+        )
     with ExitStack() as stack:
         return _run(options, plan_of(options, stack), stack)
 

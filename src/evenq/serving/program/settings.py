@@ -160,7 +160,7 @@ def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[s
     for variable in sorted(environ):
         if not variable.startswith(_prefix(program)):
             continue
-        if _is_from_kubernetes(variable, environ):
+        if is_from_kubernetes(variable, environ):
             continue
         if variable not in by_variable:
             raise SettingsError(_unknown("environment variable", variable, list(by_variable), program))
@@ -168,9 +168,10 @@ def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[s
     return texts
 
 
-def _is_from_kubernetes(variable: str, environ: Mapping[str, str]) -> bool:
-    # For a Service `evenq-broker` Kubernetes gives pods variables like EVENQ_BROKER_SERVICE_HOST and EVENQ_BROKER_PORT,
-    # whose value is a URL. They are not a mistake.
+def is_from_kubernetes(variable: str, environ: Mapping[str, str]) -> bool:
+    """True for a variable that is not a mistake: for a Service `evenq-broker`, Kubernetes gives pods variables like
+    EVENQ_BROKER_SERVICE_HOST and EVENQ_BROKER_PORT, whose value is a URL.
+    """
     _, service, rest = variable.partition("_SERVICE_")
     if service and (rest == "HOST" or rest.startswith("PORT")):
         return True

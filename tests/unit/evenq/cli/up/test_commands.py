@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenq.cli.parser import make_parser
-from evenq.cli.up.commands import lock_folder
+from evenq.cli.up.commands import lock_folder, run, settings_without_effect
 from evenq.cli.up.plan import StartTopic, parse_topic, plan_of
 from evenq.cli.up.ready import announce
 from evenq.cli.up.tls import how_to
@@ -18,6 +18,18 @@ from evenq.errors import PortInUse, SettingsError, StoreError, StoreLocked
 def plan(*words):
     with ExitStack() as stack:
         return plan_of(make_parser().parse_args(["up", *words]), stack)
+
+
+def test_settings_of_servers_that_it_does_not_read_are_named(monkeypatch, capsys):
+    names = [f"EVENQ_BROKER_AUTH__{number}" for number in range(4)] + ["EVENQ_NAMESERVER_PORT"]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("EVENQ_BROKER_SERVICE_HOST", "10.0.0.1")  # Kubernetes
+    with pytest.raises(SettingsError):
+        run(make_parser().parse_args(["up", "--sync"]))
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"does not read {', '.join(names[:3])} and 2 more: it takes options only" in error
+    assert settings_without_effect({"EVENQ_ENDPOINT": "x", "EVENQ_BROKERS": "x"}) == []
 
 
 def test_two_starts_in_the_same_moment_choose_different_metrics_ports(monkeypatch):
