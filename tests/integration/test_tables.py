@@ -315,7 +315,9 @@ def test_all_declared_tables_are_followed_also_those_that_come_later(cluster: Lo
         one.terminate()
         _, errors = one.communicate(timeout=60)
         assert one.returncode == 0, errors
-    assert {path.name for path in tmp_path.iterdir()} == {"first%all-a", "all-b", "all-c", "inner"}
+    names = {path.name for path in tmp_path.iterdir()}  # other tests of this cluster have declared tables, too
+    assert names >= {"first%all-a", "all-b", "all-c"}
+    assert "all-no" not in names
     assert {path.name for path in (tmp_path / "inner").iterdir()} == {"first%all-a"}
     words = ("table", "follow", "--to", tmp_path, "--table-schema", tmp_path / "orders.json")
     assert "name the topic" in run_evenq(*words, endpoint=cluster.endpoint, code=2)
