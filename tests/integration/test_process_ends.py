@@ -54,6 +54,32 @@ assert begun.wait(60)
 """
 
 
+FORKS = """
+import os, signal, warnings
+warnings.simplefilter("ignore")
+import evenq
+
+def send(body):
+    producer = evenq.Producer(endpoint={endpoint!r})
+    producer.send_async({topic!r}, body).result(30)
+    return producer
+
+parent = send(b"parent")
+if {count}:
+    parent.close()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    try:
+        send(b"child").close()
+        os._exit(7)
+    except evenq.Error as error:
+        os._exit(8 if "forked" in str(error) else 9)
+print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=__import__("sys").stderr)
+parent.close()
+"""
+
+
 pytestmark = pytest.mark.cluster(rebalancer=False)
 
 
@@ -105,3 +131,11 @@ def test_no_listener_fails_because_the_process_ends(cluster: LocalCluster) -> No
     assert ends(LISTENS, endpoint=cluster.endpoint, topic="heard") == ""
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         assert not any(topic.topic.startswith("%RETRY%") for topic in admin.list_topics(include_system=True))
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_forked_child_sends_or_is_told_why_it_cannot(cluster: LocalCluster, closed: bool) -> None:
+    """With an open client of the parent gRPC crashed in the child."""
+    create(cluster, "forked")
+    errors = ends(FORKS, endpoint=cluster.endpoint, topic="forked", count=closed)
+    assert f"ended with {7 if closed else 8}" in errors

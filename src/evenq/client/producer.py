@@ -291,7 +291,7 @@ class Producer(SyncFace, ProducerClient):
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
         self._inbox: deque[Entry] = deque()
-        self._rung = self._threaded = False
+        self._rung = self._threaded = self._held = False
         self._in_loop(self._connect)
         self._background.exits.add(self)
 
@@ -364,8 +364,8 @@ class Producer(SyncFace, ProducerClient):
 
     def _start_thread(self) -> None:
         """Starts gRPC's thread, which the first connection needs. Since Python 3.12 a process that ends starts none, so
-        the messages of a program that ends after its first sends would be lost. Not earlier: a child that is forked
-        between the client and its first send needs a thread of its own.
+        the messages of a program that ends after its first sends would be lost. Not earlier, and not after the close: a
+        child that is forked then needs a thread of its own.
         """
         self._threaded = True
 
@@ -373,6 +373,7 @@ class Producer(SyncFace, ProducerClient):
             from evenq.wire.net import hold_grpc
 
             hold_grpc()
+            self._held = True
 
         with suppress(Unsupported):  # in the loop's own thread: a callback of a message, so it runs
             self._run(start())
@@ -427,3 +428,8 @@ class Producer(SyncFace, ProducerClient):
     async def _shut(self) -> None:
         self._empty_inbox()
         await super()._shut()
+        if self._held:
+            from evenq.wire.net import let_grpc_go
+
+            self._held = False
+            let_grpc_go()

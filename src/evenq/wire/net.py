@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Literal
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
@@ -235,6 +236,11 @@ class GrpcNet:
             channels_max=self._channels_max,
         )
 
+    @property
+    def is_open(self) -> bool:
+        """True while it has a channel."""
+        return bool(self._peers or self._retired)
+
     async def close(self) -> None:
         """Closes all channels; running calls are cancelled."""
         self._closed = True
@@ -262,8 +268,14 @@ class GrpcNet:
         if made is not None:  # by another call, while this one fetched a certificate
             return made
         spare = self._make_room() if len(self._peers) >= self._channels_max else None
-        if not (self._peers or _held_by == os.getpid() or _threads_start()):
+        if _forked:
+            raise errors.Unsupported(
+                "this process was forked while a client of its parent was open, so gRPC would crash here: use the "
+                "'spawn' or 'forkserver' method of multiprocessing, or close all clients before the fork"
+            )
+        if not (self._peers or _holds[os.getpid()] or _threads_start()):
             raise shutting_down(address)
+        _nets.add(self)
         if secure is not None:
             credentials, more, version = secure
             channel = grpc.aio.secure_channel(target, credentials, options=(*self._options, *more))
@@ -359,16 +371,34 @@ class GrpcNet:
         )
 
 
-_held_by = 0
-"""The process that called `hold_grpc`."""
+_holds: Counter[int] = Counter()
+"""By process: calls of `hold_grpc` without one of `let_grpc_go`. A forked child begins with none."""
+_nets: WeakSet[GrpcNet] = WeakSet()
+"""Nets that had a channel."""
+_forked = False
+"""True: gRPC's thread ran when this process was forked."""
+
+
+def _after_fork() -> None:
+    global _forked  # noqa: PLW0603  once per process
+    _forked = _forked or any(net.is_open for net in _nets) or any(_holds.values())
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def hold_grpc() -> None:
-    """Starts gRPC's thread, as a first channel does, for the rest of the process: one that ends cannot start it."""
-    global _held_by  # noqa: PLW0603  once per process
-    if _held_by != os.getpid():
-        grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # missing in grpc-stubs
-        _held_by = os.getpid()
+    """Starts gRPC's thread, as a first channel does: a process that ends cannot start it. Each call needs a
+    `let_grpc_go`: a child that is forked while the thread runs cannot use gRPC.
+    """
+    grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # missing in grpc-stubs
+    _holds[os.getpid()] += 1
+
+
+def let_grpc_go() -> None:
+    """Lets the thread end with the last channel."""
+    _holds[os.getpid()] -= 1
+    grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
 
 
 def _threads_start() -> bool:
