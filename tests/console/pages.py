@@ -31,7 +31,7 @@ PAGES = (
     ConsolePage("move", "/groups/billing?tab=move", "billing"),
     ConsolePage("messages", "/messages?topic=orders", "Messages"),
     ConsolePage("scheduled", "/scheduled", "Scheduled"),
-    ConsolePage("schedules", "/schedules", "Schedules"),
+    ConsolePage("schedules", "/schedules", "Recurring messages"),
     ConsolePage("transactions", "/transactions", "Transactions"),
     ConsolePage("dead-letters", "/dead-letters", "Dead letters"),
     ConsolePage("clients", "/clients", "Clients"),

@@ -10,7 +10,8 @@ from tests.console.pages import PAGES, ConsolePage
 
 FOCUSED = "document.activeElement.textContent.trim() || document.activeElement.name || document.activeElement.tagName"
 MENU = [
-    "evenq", "Overview", "Topics", "Groups", "Messages", "Scheduled", "Transactions", "Dead letters", "Clients", "Rights",
+    "evenq", "Overview", "Topics", "Groups", "Messages", "Scheduled", "Recurring", "Transactions", "Dead letters",
+    "Clients", "Rights",
 ]  # fmt: skip
 STEPS_MAX = 100
 

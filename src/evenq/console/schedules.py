@@ -38,7 +38,7 @@ async def _list(visit: Visit) -> Response:
     begin = visit.number("begin")
     return visit.page(
         "schedules.html",
-        title="Schedules",
+        title="Recurring messages",
         topic=topic,
         schedules=view.schedules[begin : begin + ROWS],
         total=len(view.schedules),
