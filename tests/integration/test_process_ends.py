@@ -103,7 +103,7 @@ def create(cluster: LocalCluster, topic: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 501])
 def test_messages_that_were_not_waited_for_are_sent_before_the_process_ends(cluster: LocalCluster, count: int) -> None:
-    """With Python 3.12 gRPC's thread must run before the process ends: after one message there is no connection yet."""
+    """With Python 3.12 gRPC's thread must run before the process ends. After one message the connection is not made yet."""
     create(cluster, f"sent-{count}")
     assert ends(SENDS, endpoint=cluster.endpoint, topic=f"sent-{count}", count=count) == ""
     assert stored(cluster, f"sent-{count}") == count
