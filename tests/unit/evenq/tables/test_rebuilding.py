@@ -132,7 +132,7 @@ def test_what_retention_deleted_is_named_and_the_rest_is_written(log: FakeLog, t
 
 @pytest.mark.parametrize(("lost", "at"), [(190, 200), (190, -3), (205, 200), (205, -3)])
 def test_a_file_is_never_replaced_by_other_messages(log: FakeLog, target: TableTarget, lost: int, at: int) -> None:
-    """The broker lost the end of its log, and has other messages at these offsets. A mark beside the file tells that."""
+    """The broker lost the end of its log, and has other messages at these offsets. The marks of the files beside it differ."""
     export(log, target)
     path = damage(target, 2, at=at)
     log.queues[0][lost:] = [(LATER_MS - 700_000, b"another") for _ in range(320 - lost)]
