@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_proofs.rpcs import fake_rpc
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import ConnectionFailed, Error, SettingsError, TlsFailed
 from evenq.runtime.clock import SystemClock
@@ -57,12 +57,6 @@ async def opened(tls: TlsSettings, port: int = -1) -> GrpcServers:
 
 async def said(net: GrpcNet, address: str) -> str:
     return (await net.unary(address, METHOD, b"hello", timeout_ms=60_000)).decode()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(true):  # noqa: ASYNC110  what a thread sees sets no event
-            await asyncio.sleep(0.02)
 
 
 async def until_let_in(address: str, tls: Tls) -> None:
@@ -285,11 +279,11 @@ async def test_a_pair_that_makes_no_sense_is_logged_and_the_one_before_stays(
         before = await asyncio.to_thread(certificate_of, doors.port)
         try:
             pair.key.write_bytes(other.key.read_bytes())
-            await until(lambda: "belong together" in caplog.text)
+            await until_async(lambda: "belong together" in caplog.text)
             assert await asyncio.to_thread(certificate_of, doors.port) == before
             assert await said(net, f"127.0.0.1:{doors.port}") == "tls True hello"
             pair.certificate.write_bytes(other.certificate.read_bytes())
-            await until(lambda: certificate_of(doors.port) != before)
+            await until_async(lambda: asyncio.to_thread(lambda: certificate_of(doors.port) != before))
         finally:
             await net.close()
             await doors.stop()
@@ -315,7 +309,7 @@ async def test_links_that_are_moved_as_kubernetes_does_it_are_noticed(authority:
     before = await asyncio.to_thread(certificate_of, doors.port)
     try:
         place("..2026_2")
-        await until(lambda: certificate_of(doors.port) != before)
+        await until_async(lambda: asyncio.to_thread(lambda: certificate_of(doors.port) != before))
     finally:
         await doors.stop()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.loops import topology as module
 from evenq_rebalancer.loops.topology import TopologyWatch
@@ -70,11 +70,6 @@ class Stage:
         api: Any = self.api
         self.watch = TopologyWatch(api, clock=SystemClock(), changed=self.changed.append)
 
-    async def until(self, state) -> None:
-        async with asyncio.timeout(60):
-            while not state():  # noqa: ASYNC110  the other side is a thread
-                await asyncio.sleep(0.01)
-
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
@@ -90,17 +85,17 @@ async def stage() -> AsyncIterator[Stage]:
 async def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of_the_addresses(stage: Stage) -> None:
     stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
     stage.watch.start()
-    await stage.until(lambda: stage.watch.zone_of("x") == "north")
+    await until_async(lambda: stage.watch.zone_of("x") == "north")
     assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=False)
     stage.api.events["pods"].put(("MODIFIED", pod("a", "x", leaving=True, version="11")))
-    await stage.until(lambda: stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True))
+    await until_async(lambda: stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True))
     stage.api.events["pods"].put(("BOOKMARK", {"metadata": {"resourceVersion": "12"}}))
     stage.api.events["pods"].put(None)  # the watch ends by itself and goes on from where it was
-    await stage.until(lambda: stage.api.versions == ["10", "12"])
+    await until_async(lambda: stage.api.versions == ["10", "12"])
     stage.api.events["nodes"].put(("DELETED", node("n1", "north")))
-    await stage.until(lambda: stage.watch.zone_of("x") == "")
+    await until_async(lambda: stage.watch.zone_of("x") == "")
     stage.api.events["pods"].put(("DELETED", pod("a", "x")))
-    await stage.until(lambda: len(stage.changed) >= 4)
+    await until_async(lambda: len(stage.changed) >= 4)
     assert set(stage.changed) == {frozenset({"x"})}
     assert stage.api.listed_count["pods"] == 1
 
@@ -108,10 +103,10 @@ async def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of
 async def test_a_watch_that_is_too_far_behind_lists_again(stage: Stage) -> None:
     stage.api.lists["pods"] = [pod("a", "x")]
     stage.watch.start()
-    await stage.until(lambda: stage.watch.place_of("x") is not None)
+    await until_async(lambda: stage.watch.place_of("x") is not None)
     stage.api.lists["pods"] = [pod("b", "y")]
     stage.api.events["pods"].put(Expired("410"))
-    await stage.until(lambda: stage.watch.place_of("y") is not None)
+    await until_async(lambda: stage.watch.place_of("y") is not None)
     assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True)
 
 
@@ -122,11 +117,11 @@ async def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(
     with caplog.at_level(logging.INFO):
         stage.api.lists = {"pods": Forbidden("no role"), "nodes": Forbidden("no role")}
         stage.watch.start()
-        await stage.until(lambda: stage.api.listed_count["pods"] > 3 and stage.api.listed_count["nodes"] > 3)
+        await until_async(lambda: stage.api.listed_count["pods"] > 3 and stage.api.listed_count["nodes"] > 3)
         assert stage.watch.zone_of("x") == ""
         assert stage.watch.place_of("x") is None
         stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
-        await stage.until(lambda: stage.watch.zone_of("x") == "north")
+        await until_async(lambda: stage.watch.zone_of("x") == "north")
     messages = [record.message for record in caplog.records]
     assert sum("cannot be watched" in message for message in messages) == 2, "one for pods, one for nodes"
 
@@ -137,4 +132,4 @@ async def test_objects_that_make_no_sense_are_passed_over(stage: Stage, given: d
     stage.watch.start()
     stage.api.events["pods"].put(("ADDED", given))
     stage.api.events["pods"].put(("ADDED", pod("a", "x")))
-    await stage.until(lambda: stage.watch.place_of("x") is not None)
+    await until_async(lambda: stage.watch.place_of("x") is not None)

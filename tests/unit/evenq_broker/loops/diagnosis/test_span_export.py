@@ -14,6 +14,7 @@ from evenq_broker.loops.diagnosis.span_export import SpanExport
 from evenq_broker.metrics.span_metrics import span_metrics
 from evenq_broker.settings import TracingSettings
 from evenq_proofs.otlp import Collector, fields
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import SettingsError
 from evenq.serving.program.metrics import exposition
@@ -38,12 +39,6 @@ def export_to(endpoint: str, **settings: Any) -> SpanExport:
     return made
 
 
-async def until(is_true: Any) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():  # noqa: ASYNC110 - another thread changes it
-            await asyncio.sleep(0.02)
-
-
 @pytest.fixture
 def collector() -> Any:
     made = Collector()
@@ -54,7 +49,7 @@ def collector() -> Any:
 async def test_a_span_arrives_with_all_that_it_says(collector: Collector) -> None:
     export = export_to(collector.endpoint)
     export.add(spans(1, error="retried"))
-    await until(lambda: export.exported == 1)
+    await until_async(lambda: export.exported == 1)
     await export.close()
     [span] = collector.named("deliver t0")
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (f"{0xABC:032x}", f"{0xDEF:016x}")
@@ -74,7 +69,7 @@ async def test_a_collector_that_is_away_loses_spans_which_are_counted_and_its_re
         port = ports.take()
         export = export_to(f"http://127.0.0.1:{port}", timeout_ms=200)
         export.add(spans(3))
-        await until(lambda: export.failed == 3)
+        await until_async(lambda: export.failed == 3)
         collector = Collector(port)
         try:
             number = 3
@@ -100,7 +95,7 @@ async def test_the_queue_is_bounded_in_spans_and_bytes_and_counts_what_it_drops(
     collector.open.clear()
     export = export_to(collector.endpoint, flush_ms=0, **limit)
     export.add(spans(1))
-    await until(lambda: collector.calls == 1)  # this one waits at the collector, the queue is empty
+    await until_async(lambda: collector.calls == 1)  # this one waits at the collector, the queue is empty
     export.add(spans(100, first=1, text="x" * 1_000))
     waiting = len(export)
     assert 0 < waiting <= 12
@@ -124,14 +119,14 @@ async def test_the_end_does_not_wait_longer_than_its_bound_for_a_slow_collector(
     collector.open.clear()
     export = export_to(collector.endpoint, flush_ms=300, timeout_ms=60_000)
     export.add(spans(1_000))
-    await until(lambda: collector.calls == 1)
+    await until_async(lambda: collector.calls == 1)
     began = time.monotonic()
     await export.close()
     assert time.monotonic() - began < 30, "the call to the collector may last for a minute"
-    await until(lambda: export.failed == 512)  # the call was ended
+    await until_async(lambda: export.failed == 512)  # the call was ended
     assert export.dropped == 1_000 - 512
     assert "tracing.flush_ms (300 ms)" in caplog.text
-    await until(lambda: "evenq-span-export" not in {one.name for one in threading.enumerate()})
+    await until_async(lambda: "evenq-span-export" not in {one.name for one in threading.enumerate()})
 
 
 def test_without_the_packages_the_extra_is_named(monkeypatch: Any) -> None:
