@@ -1,8 +1,9 @@
 """One decision for a whole (group, topic): the owner of each queue, the generation, and the reason.
 
 `sharing` divides the queues. `decide` compares with the previous decision and records since when and why each owner has
-its queue. `holdings` and `idle_reasons` are computed when they are read: most decisions over 10,000 queues never are. `gaps` and `idle` are sentences for the log (AL-9, AL-14,
-AL-20); the loop that publishes decisions logs each sentence once, and again when it changes.
+its queue. `holdings` and `idle_reasons` are computed when they are read: most decisions over 10,000 queues never are.
+`gaps` and `idle` are sentences for the log (AL-9, AL-14, AL-20); the loop that publishes decisions logs each sentence
+once, and again when it changes.
 """
 
 from __future__ import annotations
