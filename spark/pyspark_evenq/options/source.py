@@ -152,10 +152,6 @@ class ReadOptions:
     tls_insecure: bool = False
 
     @property
-    def max_offsets_per_trigger(self) -> int:
-        return self.limits.offsets_max
-
-    @property
     def retry_topic(self) -> str:
         """Retry topic of the group; empty if it is not read."""
         return RETRY_PREFIX + self.group if self.include_retry else ""

@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from evenq.cli.asyncapi_options import add_asyncapi
 from evenq.cli.auth.options import add_auth
 from evenq.cli.backup.options import add_backup
 from evenq.cli.bench.options import add_bench
@@ -227,3 +226,42 @@ def _delay(text: str) -> int:
     from evenq.cli.values import duration_ms
 
     return duration_ms(text)
+
+
+_ASYNCAPI_EXAMPLES = """\
+examples:
+  evenq asyncapi > cluster.json                      all topics and groups of the cluster
+  evenq asyncapi --topic orders --topic refunds --title "Shop events" --document-version 2.1.0
+  evenq asyncapi -o yaml > cluster.yaml
+
+Servers are the brokers, channels the topics, and each group that reads a topic is an operation `receive`. Queues,
+message type, filters and attempts, for which AsyncAPI has no words, are in the extension `x-evenq`.
+A cluster stores bytes, so the messages have no schema; add payloads in the file.
+"""
+
+
+def add_asyncapi(commands: Any) -> None:
+    """Adds the command."""
+    parser = command(
+        commands,
+        "asyncapi",
+        "write an AsyncAPI 3.0 document of the cluster (JSON or YAML)",
+        "asyncapi",
+        "run",
+        examples=_ASYNCAPI_EXAMPLES,
+    )
+    add_topic_name(
+        parser,
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this topic; may be repeated (default: all)",
+    )
+    parser.add_argument("--title", metavar="TEXT", help="title of the document (default: the name of the cluster)")
+    parser.add_argument(
+        "--document-version",
+        default="1.0.0",
+        metavar="TEXT",
+        help="version of what the document describes (default %(default)s)",
+    )

@@ -291,7 +291,7 @@ class Producer(SyncFace, ProducerClient):
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
         self._inbox: deque[Entry] = deque()
-        self._rung = self._threaded = self._held = False
+        self._rung = self._held = False
         self._in_loop(self._connect)
         self._background.exits.add(self)
 
@@ -343,7 +343,7 @@ class Producer(SyncFace, ProducerClient):
         observation: SendObservation | None = None,
     ) -> Future[SendResult]:
         self._check_open()
-        if not (urgent or self._threaded):
+        if not (urgent or self._held):
             self._start_thread()
         encoded = self._encoder.encode(message)
         self._gate.enter(len(encoded.content))
@@ -367,13 +367,13 @@ class Producer(SyncFace, ProducerClient):
         the messages of a program that ends after its first sends would be lost. Not earlier, and not after the close: a
         child that is forked then needs a thread of its own.
         """
-        self._threaded = True
 
         async def start() -> None:
             from evenq.wire.net import hold_grpc
 
-            hold_grpc()
-            self._held = True
+            if not (self._held or self._closed):  # another thread may have been faster
+                hold_grpc()
+                self._held = True
 
         with suppress(Unsupported):  # in the loop's own thread: a callback of a message, so it runs
             self._run(start())
@@ -426,10 +426,12 @@ class Producer(SyncFace, ProducerClient):
         self._sending.flush()
 
     async def _shut(self) -> None:
-        self._empty_inbox()
-        await super()._shut()
-        if self._held:
-            from evenq.wire.net import let_grpc_go
+        try:
+            self._empty_inbox()
+            await super()._shut()
+        finally:
+            if self._held:
+                from evenq.wire.net import let_grpc_go
 
-            self._held = False
-            let_grpc_go()
+                self._held = False
+                let_grpc_go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -14,6 +15,8 @@ from faststream._internal.broker import BrokerUsecase
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
+from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
 from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
@@ -29,7 +32,6 @@ from evenq.errors import Error, Forbidden
 from evenq.faststream.commands import REQUEST_TIMEOUT_S, EvenqPublishCommand, FieldArguments, PublishFields
 from evenq.faststream.configs import ClientArguments, EvenqBrokerConfig
 from evenq.faststream.deliveries import EvenqDelivery
-from evenq.faststream.logs import make_evenq_logger_state
 from evenq.faststream.messages import EvenqMessage
 from evenq.faststream.producers import EvenqProducer
 from evenq.faststream.registrator import EvenqRegistrator
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from faststream._internal.parser import CodecProto
     from faststream._internal.types import BrokerMiddleware, CustomCallable, IdGenerator
     from faststream.specification.schema.extra import Tag, TagDict
+
 
 PROTOCOL, PROTOCOL_VERSION = "rocketmq", "5"
 
@@ -293,3 +296,38 @@ def _check_groups(subscribers: Sequence[EvenqSubscriber]) -> None:
                 "same topics and filters. Give each a group of its own, or all topics to one subscriber, whose "
                 "handlers choose with `filter=lambda message: message.topic == ...`"
             )
+
+
+MESSAGE_ID_WIDTH = 10
+
+
+class EvenqLoggerStorage(DefaultLoggerStorage):
+    """Makes the default logger, with columns as wide as the longest topic and group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._topic_width = len("topic")
+        self._group_width = 0
+
+    def register_subscriber(self, params: dict[str, Any]) -> None:
+        """Called for each subscriber before the first log line."""
+        self._topic_width = max(self._topic_width, len(params.get("topic", "")))
+        self._group_width = max(self._group_width, len(params.get("group", "")))
+
+    def get_logger(self, *, context: ContextRepo) -> LoggerProto:
+        logger = self._get_logger_ref()
+        if logger is None:
+            logger = get_broker_logger(
+                name="evenq",
+                default_context={"topic": "", "group": ""},
+                message_id_ln=MESSAGE_ID_WIDTH,
+                fmt=f"%(asctime)s %(levelname)-8s - %(topic)-{self._topic_width}s | %(group)-{self._group_width}s | "
+                f"%(message_id)-{MESSAGE_ID_WIDTH}s - %(message)s",
+                context=context,
+                log_level=self.logger_log_level,
+            )
+            self._logger_ref.add(logger)
+        return logger
+
+
+make_evenq_logger_state = partial(make_logger_state, default_storage_cls=EvenqLoggerStorage)

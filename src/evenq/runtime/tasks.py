@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from evenq.errors import Error
-from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -67,23 +65,6 @@ async def done_within(future: asyncio.Future[Any], timeout_ms: float, *, clock: 
         sleeper.cancel()
         if not future.done():
             future.cancel()
-
-
-async def forever(name: str, once: Callable[[], Awaitable[None]], *, clock: Clock, rng: random.Random) -> None:
-    """Runs `once` repeatedly; after an `Error`, logs one line and waits longer each time.
-
-    After a normal return `once` runs again immediately: it does its own waiting. Any other exception is a defect and
-    ends the loop, and with it the process.
-    """
-    backoff = Backoff(rng)
-    while True:
-        try:
-            await once()
-            backoff.reset()
-        except Error as error:
-            delay_ms = backoff.next_ms()
-            log.warning("%s failed", name, extra={"error": str(error), "retry_in_ms": delay_ms})
-            await clock.sleep_ms(delay_ms)
 
 
 def let_threads_run() -> None:

@@ -28,7 +28,7 @@ from evenq_broker.core.replication.actions import (
     StopServing,
     Truncate,
 )
-from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
+from evenq_broker.core.replication.config import LastStop, Mode, ReplicationConfig, Timing, keeps_identity
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope, FollowerProgress
@@ -43,7 +43,6 @@ from evenq_broker.core.replication.record import (
 )
 from evenq_broker.core.replication.replica import PARTS, Replica
 from evenq_broker.core.replication.rules import LEADING
-from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 from evenq_proofs.commit_waits import CommitWaits
 
 BROKERS = (0, 1, 2)

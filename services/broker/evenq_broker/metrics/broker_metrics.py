@@ -19,6 +19,8 @@ from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.change_sender import ChangeSender
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.diagnosis.span_export import SpanExport
+from evenq_broker.loops.diagnosis.span_follower import SpanFollower
 from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.resizing.resizing import stranded
 from evenq_broker.loops.staging.staging import Staging
@@ -27,7 +29,6 @@ from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.metrics.backlog_metrics import backlog_metrics
-from evenq_broker.metrics.span_metrics import span_metrics
 from evenq_broker.parts import Parts
 from evenq_broker.runtime import Runtime
 
@@ -429,3 +430,28 @@ def follower_disk_metrics(disk: FollowerDisk, options: StoreOptions) -> list[Met
     return disk_metrics(
         lambda: disk.usage, lambda: 0 if disk.usage is None else volume.free_min_bytes(options, disk.usage)
     )
+
+
+def span_metrics(*, span_export: SpanExport | None, span_follower: SpanFollower | None) -> list[Metric]:
+    """Returns the metrics of the spans that the broker exports; no series without `tracing.otlp_endpoint`."""
+
+    def results() -> Iterable[Sample]:
+        if span_export is not None:
+            yield ("exported",), span_export.exported
+            yield ("failed",), span_export.failed
+            yield ("dropped",), span_export.dropped
+
+    return [
+        counter("evenq_broker_spans_total", "spans", "result").series(
+            results,
+            "Spans of messages: accepted by the collector, lost in a call that failed, or dropped because the queue "
+            "was full.",
+        ),
+        gauge("evenq_broker_spans_waiting", "spans").series(
+            lambda: [] if span_export is None else [((), len(span_export))], "Spans that wait for the collector."
+        ),
+        counter("evenq_broker_span_events_missed_total", "events").series(
+            lambda: [] if span_follower is None else [((), span_follower.missed)],
+            "Messages and records of deliveries that were too many to make spans of; raise trace_bytes.",
+        ),
+    ]

@@ -24,8 +24,7 @@ from evenq_broker.core.state.keys import keys_of
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.places import forget_record
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.record_fetch import fetch_records
-from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
+from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair, fetch_records
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.replication.replica_parts import LeaderTerm

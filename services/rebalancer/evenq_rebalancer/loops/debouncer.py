@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 
 from evenq.runtime.clock import Clock
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
-from evenq_rebalancer.core.decisions import Decision
-from evenq_rebalancer.core.gaps import gaps, idle
+from evenq_rebalancer.core.decisions import Decision, gaps, idle
 from evenq_rebalancer.stats import RebalancerStats
 
 log = logging.getLogger(__name__)

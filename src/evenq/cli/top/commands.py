@@ -1,4 +1,7 @@
-"""`evenq top`: polls the cluster, and draws the tables until `q` or Ctrl-C; with `--once` prints them once."""
+"""`evenq top`: polls the cluster, and draws the tables until `q` or Ctrl-C; with `--once` prints them once.
+
+`Screen` is the state of the live view: the effects of keys, and the rows that fit.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from evenq.cli.admin import with_admin
-from evenq.cli.output import ScreenFrame, print_page, redraw, terminal_height
+from evenq.cli.output import Listing, Page, ScreenFrame, print_page, redraw, terminal_height
+from evenq.cli.top.options import SORT_KEYS
 from evenq.cli.top.rates import WINDOW_MS, base_of, top_page
 from evenq.cli.top.sampling import ClusterSample, take_sample
-from evenq.cli.top.screen import HELP, Screen
 from evenq.client.async_admin import Admin
 from evenq.errors import BadRequest, Error
 from evenq.runtime.clock import Clock, SystemClock
@@ -134,3 +137,60 @@ def _keys(live: _Live) -> Iterator[None]:
     finally:
         loop.remove_reader(number)
         termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+HELP = "q quit  sort: n name, i in/s, o out/s, l lag, m members, r reverse  show: t g b"
+_SORTS = {key[0]: key for key in SORT_KEYS}
+_SECTIONS = {"t": "topics", "g": "groups", "b": "brokers"}
+TABLE_LINES = 5
+"""Lines of a table besides its rows: title, head, rule, and the lines around it."""
+ROWS_MIN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Choices of the user and the state of the view."""
+
+    sort: str
+    reverse: bool = False
+    hidden: frozenset[str] = frozenset()
+    """Sections that the user switched off."""
+    ended: bool = False
+
+    def press(self, key: str) -> Screen:
+        """Returns the screen after a key; unknown keys change nothing."""
+        if key in {"q", "Q", "\x03", "\x04"}:
+            return replace(self, ended=True)
+        if key in _SORTS:
+            return replace(self, sort=_SORTS[key], reverse=False)
+        if key == "r":
+            return replace(self, reverse=not self.reverse)
+        if key in _SECTIONS:
+            hidden = self.hidden ^ {_SECTIONS[key]}
+            return replace(self, hidden=hidden if len(hidden) < len(_SECTIONS) else frozenset())
+        return self
+
+    def fitting(self, page: Page, height: int) -> Page:
+        """Returns the page with as many rows of each shown section as a terminal of `height` lines has."""
+        shown = [one for one in page.listings if one.key not in self.hidden]
+        rows = max(0, height - TABLE_LINES * len(shown))
+        return replace(
+            page, listings=[_cut(one, share) for one, share in zip(shown, _shares(shown, rows), strict=True)]
+        )
+
+
+def _shares(listings: Sequence[Listing], rows: int) -> list[int]:
+    """Divides the rows: small sections get what they need, the others an equal part of the rest."""
+    shares = [0] * len(listings)
+    left, open_ones = rows, sorted(range(len(listings)), key=lambda at: len(listings[at].rows))
+    for done, at in enumerate(open_ones):
+        fair = max(ROWS_MIN, left // (len(open_ones) - done))
+        shares[at] = min(len(listings[at].rows), fair)
+        left = max(0, left - shares[at])
+    return shares
+
+
+def _cut(listing: Listing, rows: int) -> Listing:
+    if len(listing.rows) <= rows:
+        return listing
+    return replace(listing, rows=listing.rows[:rows], title=f"{listing.title}, {rows} of {len(listing.rows)}")

@@ -26,6 +26,7 @@ from evenq.errors import (
 )
 from evenq.model import TransactionResolution
 from evenq.runtime.clock import SystemClock
+from evenq.wire import net
 
 
 def message(body: bytes = b"b", topic: str = "t") -> evenq.Message:
@@ -55,6 +56,28 @@ def test_threads_share_a_producer_and_each_message_is_stored_once(world: Any, in
     expected = [b"%d.%d" % (number, index) for number in range(6) for index in range(20)]
     expected += [b"%d.batch.%d" % (number, index) for number in range(6) for index in range(20)]
     assert world.stored("t") == sorted(expected)
+
+
+def test_grpcs_thread_is_held_once_and_released_by_a_close_that_fails(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create("t")
+    calls = []
+    monkeypatch.setattr(net, "hold_grpc", lambda: calls.append("hold"))
+    monkeypatch.setattr(net, "let_grpc_go", lambda: calls.append("release"))
+    let_go = ClientContext.let_go
+
+    async def fail(self: ClientContext, closed: Any) -> None:
+        await let_go(self, closed)
+        raise OSError("the channel was cut")
+
+    producer = world.make(evenq.Producer)
+    for _ in range(2):
+        producer.send_async(message()).result()
+    monkeypatch.setattr(ClientContext, "let_go", fail)
+    with pytest.raises(OSError, match="cut"):
+        producer.close()
+    assert calls == ["hold", "release"]
 
 
 def test_after_its_end_a_producer_refuses_each_call_by_name_and_closing_again_is_no_error(world: Any) -> None:

@@ -23,7 +23,7 @@ def test_names_are_known_in_any_case_and_by_their_aliases() -> None:
     )
     assert parsed.endpoints == ("a:1", "b:2")
     assert parsed.topics == ("x", "y")
-    assert parsed.max_offsets_per_trigger == 7
+    assert parsed.limits.offsets_max == 7
 
 
 def test_the_format_is_known_in_any_case() -> None:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from evenq.errors import Error, IllegalOffset, TopicNotFound
-from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.model import GroupConfig, TopicConfig
 from evenq.model.lanes import owner_among
 from evenq_broker.core.delivery.queue_progress import READY
 from evenq_broker.core.groups.resets import within
@@ -330,11 +330,6 @@ class Lites:
                 self._ledger.progress.forget_queue(lite.topic_id, lite.queue_id)
                 self._ledger.journal.record(LiteClosed(lite.topic_id, lite.queue_id))
                 log.info("idle lite topic %s of %s expired", lite.name, parent.name, extra={"topic": parent.name})
-
-
-def is_lite(topic: TopicConfig) -> bool:
-    """True for topics whose messages are in lite topics."""
-    return topic.message_type is MessageType.LITE
 
 
 def _must_make_sense(start: RequestedStart) -> None:

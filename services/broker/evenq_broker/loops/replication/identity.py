@@ -17,9 +17,8 @@ from evenq.errors import StoreError
 from evenq.store.io.disk import Disk, read_whole
 from evenq.store.log import lock
 from evenq.store.log.commit_log import not_written
-from evenq_broker.core.replication.config import Mode
+from evenq_broker.core.replication.config import LastStop, Mode, keeps_identity
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID, GroupRecord
-from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 from evenq_broker.loops.replication.remembered import RememberedRecord, replace_file
 
 FILE = "replica"

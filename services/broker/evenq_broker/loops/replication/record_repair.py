@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from evenq.errors import BadRequest, Error, HaNotAvailable, NotFound, StoreCorrupted, StorePoisoned
 from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net, frames_within
 from evenq.runtime.tasks import done_within, spawn
 from evenq.store.copies import epoch_file
 from evenq.store.copies.copy_repair import end_of_file, rewrite_unopened
@@ -33,8 +35,8 @@ from evenq.store.log.log_damage import DamagedPart, LogScan
 from evenq.store.log.record import HEADER_BYTES
 from evenq.store.log.segment import path_of, segment_of
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.loops.wire.records import WantedRecords
-from evenq_broker.loops.wire.replication import RECORDS_BYTES_MAX
+from evenq_broker.loops.wire.records import WantedRecords, ask_records, data_of
+from evenq_broker.loops.wire.replication import RECORDS_BYTES_MAX, LinkOpening
 
 log = logging.getLogger(__name__)
 
@@ -400,3 +402,28 @@ class RecordRepair:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._jobs.close()
+
+
+METHOD = "/evenq.v1.Replication/FetchRecords"
+STALL_MS = 1_500
+"""The longest time without a piece: a reader waits, and there is another copy to query."""
+
+
+async def fetch_records(net: Net, address: str, who: LinkOpening, wanted: WantedRecords, *, clock: Clock) -> bytes:
+    """Fetches records of the log from another copy, in place of those that the disk has damaged.
+
+    Returns the records of the broker `who.receiver` there, unchecked, and no more than requested. Raises BadRequest
+    (another log, or a wrong answer), NotFound (not there, or damaged there, too), HaNotAvailable (not known there to be
+    committed), TooManyRequests, ConnectionFailed, RequestTimeout.
+    """
+    size, parts, came = wanted.end - wanted.start, [], 0
+    silence = f"{address} sent nothing of the records"
+    frames = net.stream(address, METHOD, ask_records(who, wanted), timeout_ms=None)
+    async with aclosing(frames_within(frames, stall_ms=STALL_MS, silence=silence, clock=clock)) as messages:
+        async for message in messages:
+            data = data_of(message)
+            came += len(data)
+            if came > size:
+                raise BadRequest(f"{address} sends more than the {size} bytes of records that were requested")
+            parts.append(data)
+    return b"".join(parts)

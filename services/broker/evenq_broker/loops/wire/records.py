@@ -1,4 +1,4 @@
-"""Messages by which a copy fetches records that its disk has damaged (`loops.replication.record_fetch`), or a snapshot
+"""Messages by which a copy fetches records that its disk has damaged (`loops.replication.record_repair`), or a snapshot
 (`loops.replication.snapshot_fetch`). Both are checked elsewhere.
 """
 

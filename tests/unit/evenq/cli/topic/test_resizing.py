@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from evenq.cli import waiting
 from evenq.cli.parser import make_parser
-from evenq.cli.topic.resizing import permission_text
-from evenq.cli.waiting import who
+from evenq.cli.topic import resizing
+from evenq.cli.topic.resizing import permission_text, who
 from evenq.client.core.admin.views import UnfinishedView
 from evenq.model import MessageQueue, Permission
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
@@ -93,7 +92,7 @@ def test_more_queues_need_no_yes(run) -> None:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(waiting, "AGAIN_MS", 1)
+    monkeypatch.setattr(resizing, "AGAIN_MS", 1)
 
 
 def view(*, gone=False, lag=0, unread=0, delayed=0, stored=0):

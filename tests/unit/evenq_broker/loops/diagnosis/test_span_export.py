@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.diagnosis.message_spans import MessageSpan
 from evenq_broker.loops.diagnosis.span_export import SpanExport
-from evenq_broker.metrics.span_metrics import span_metrics
+from evenq_broker.metrics.broker_metrics import span_metrics
 from evenq_broker.settings import TracingSettings
 from evenq_proofs.otlp import Collector, fields
 from evenq_proofs.waiting import until_async

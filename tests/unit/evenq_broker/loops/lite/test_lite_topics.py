@@ -12,7 +12,7 @@ import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.lite.lite_topics import LITE_QUEUES_FROM
 from evenq_broker.core.lite.subscriptions import LAST, MAX, MIN, LiteSubscribeAction, RequestedStart, Subscriber
-from evenq_broker.loops.lite.lite_topics import AGAIN_MS, NOTICE_TRIES, SWEEP_MS, is_lite
+from evenq_broker.loops.lite.lite_topics import AGAIN_MS, NOTICE_TRIES, SWEEP_MS
 from evenq_broker.loops.resizing.resizing import permit
 from evenq_broker.loops.wire.telemetry import LITE_CLIENTS
 from evenq_broker.settings import StoreSettings
@@ -86,7 +86,6 @@ async def test_each_lite_topic_has_a_queue_of_its_own_and_a_retry_finds_it(stage
     assert scene.lite.place(scene.parent, "x") == first
     assert sorted(scene.lite.sizes(scene.parent)) == [("x", 1), ("y", 2)]
     assert scene.lite.messages(scene.parent) == 3
-    assert is_lite(scene.parent)
 
 
 async def test_lite_topics_are_where_they_were_after_a_crash(stage: Any, tmp_path: Path) -> None:

@@ -7,24 +7,41 @@ import errno
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.loops.replication.record_repair import (
     CLEAN_MS,
+    METHOD,
     PART_BYTES_MAX,
     REST_MS,
+    STALL_MS,
     START_MS,
     WAIT_MS,
     CommittedLog,
     RecordRepair,
+    fetch_records,
 )
 from evenq_broker.loops.wire.records import WantedRecords
+from evenq_broker.loops.wire.replication import LinkOpening, MalformedMessage
 from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
+from evenq_proofs.loop_net import LoopNet
 from evenq_proofs.made_log import MadeLog, made_log, put_log
+from evenq_proofs.rpcs import fake_rpc
 
-from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound, StoreCorrupted, StoreError
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    HaNotAvailable,
+    NotFound,
+    RequestTimeout,
+    StoreCorrupted,
+    StoreError,
+)
 from evenq.runtime.clock import FakeClock
+from evenq.serving.auth.calls import CALLS
+from evenq.serving.rpc import CallKind
 from evenq.store import StoreOptions
 from evenq.store.copies import epoch_file
 from evenq.store.copies.epoch_file import EpochStarts
@@ -33,6 +50,7 @@ from evenq.store.log import lock, log_damage
 from evenq.store.log.last_record import crc_of_record_at
 from evenq.store.log.record import HEADER_BYTES, MESSAGE, pack
 from evenq.store.log.segment import path_of
+from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
 LOG = made_log()
 SEGMENT = LOG.segment_bytes
@@ -553,3 +571,63 @@ async def test_a_copy_that_has_all_of_a_part_is_preferred_to_one_that_has_its_be
         asked = [(other, wanted.start, wanted.end) for number, other, wanted in group.questions if number == 0]
         assert asked == [(other, LOG.starts[2], LOG.starts[4]) for other in (1, 2)], "one write for all of it"
         assert group.is_whole(0)
+
+
+ADDRESS = "host-0:8081"
+
+
+def fetched(*pieces: bytes, ends: bool = True, address: str = ADDRESS) -> bytes:
+    """Ten bytes are asked for, and these come."""
+
+    async def send(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+        if not ends:
+            await asyncio.Event().wait()
+
+    async def body() -> bytes:
+        clock = FakeClock()
+        net = LoopNet(clock)
+        net.serve(
+            ADDRESS,
+            [
+                fake_rpc(METHOD, send, pb.FetchedRecords, kind=CallKind.SERVER_STREAM, access=CALLS[METHOD].access)
+            ],
+        )  # fmt: skip
+        who = LinkOpening("c", "broker-a", 1, 0)
+        try:
+            return await clock.during(fetch_records(net, address, who, WantedRecords(5, 15, 0), clock=clock))
+        finally:
+            assert len(asyncio.all_tasks()) == 1, "nothing is left running"
+
+    return asyncio.run(body())
+
+
+def piece(data: bytes) -> bytes:
+    return pb.FetchedRecords(data=data).SerializeToString()
+
+
+def test_pieces_are_put_together_and_may_be_fewer_than_were_asked_for() -> None:
+    assert fetched(piece(b"0123"), piece(b"456789")) == b"0123456789"
+    assert fetched(piece(b"0123")) == b"0123"
+    assert fetched() == b""
+
+
+def test_more_than_was_asked_for_is_refused_before_it_is_all_there() -> None:
+    with pytest.raises(BadRequest, match="more than the 10 bytes"):
+        fetched(piece(b"0123"), piece(b"4567890"), ends=False)
+
+
+def test_what_is_no_piece_is_refused() -> None:
+    with pytest.raises(MalformedMessage):
+        fetched(b"\xff\xff\xff")
+
+
+def test_who_sends_nothing_for_a_while_is_left() -> None:
+    with pytest.raises(RequestTimeout, match=f"nothing of the records for {STALL_MS} ms"):
+        fetched(piece(b"0123"), ends=False)
+
+
+def test_where_nobody_serves_nothing_comes() -> None:
+    with pytest.raises(ConnectionFailed):
+        fetched(address="host-9:1")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from evenq_broker.loops.replication.incoming_links import IncomingLinks
-from evenq_broker.loops.replication.record_fetch import fetch_records
+from evenq_broker.loops.replication.record_repair import fetch_records
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import LinkOpening
 from evenq_broker.rpc.replication.replication import FETCHES_MAX, record_rpcs

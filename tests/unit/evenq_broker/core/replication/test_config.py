@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.replication.config import Mode
-from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
+from evenq_broker.core.replication.config import LastStop, Mode, keeps_identity
 
 
 @pytest.mark.parametrize(
