@@ -29,6 +29,7 @@ from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress, OffsetStore
 from evenq.client.loops.reading.pulling import PullLoop
 from evenq.client.loops.reading.read_plan import Finish, ReadPlan
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.client.loops.routes.leader_watch import LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.client.options import PushOptions
@@ -109,8 +110,10 @@ class Membership:
         tell: RebalanceCallback | None,
         arrived: Callable[[ProcessQueue], None],
         report: Report | None = None,
+        table: TableReads | None = None,
     ) -> None:
-        self._plan, self._clock, self._calls = plan, clock, calls
+        """`table`: closed with the member."""
+        self._plan, self._clock, self._calls, self._table = plan, clock, calls, table
         self.subscriptions = dict(plan.subscriptions)
         self.retry_topic = RETRY_PREFIX + plan.group
         self.clustering = plan.model is MessageModel.CLUSTERING
@@ -199,6 +202,7 @@ class Membership:
             auto_commit=plan.auto_commit,
             any_copy=plan.any_copy and plan.chosen,
             finish=plan.finish,
+            table=self._table,
         )
 
     def _pull_loop(self, arrived: Callable[[ProcessQueue], None], rng: random.Random) -> Callable[..., PullLoop]:
@@ -244,6 +248,8 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._table is not None:
+            self._table.close()
         await self._leaders.close()
         await self.routes.close()
 

@@ -5,6 +5,9 @@ topic: a queue that is added later, or of a topic that was deleted and created a
 clustering the brokers decide and store the start (`Calls.begin`), because they have the group's progress; in
 broadcasting the file decides. An older broker does not decide: then the policy is applied here, and the start is
 committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
+
+With a table, FIRST and TIMESTAMP may mean an offset that only the table has, and brokers do not know tables. So the
+owner decides for its queue alone, and stores the start. `Calls.begin` would begin all queues of the topic in the log.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.calls import QueueRange
@@ -80,7 +84,12 @@ class StartOffsets:
         if stored_start(offsets.committed) is StoredOffset.NEVER:
             if queue.broker_name in known_ms:  # the group or the topic was deleted since: it starts anew
                 known_ms.clear()
-            offsets = await self._begun(queue, offsets.uid)
+            start = await self._with_table(queue, offsets)
+            if start is None:
+                offsets = await self._begun(queue, offsets.uid)
+            else:
+                await self._commit(queue, start, offsets.uid)
+                offsets = replace(offsets, committed=start)
             known_ms[queue.broker_name] = asked_ms
         else:
             self.has_begun(queue)
@@ -101,14 +110,29 @@ class StartOffsets:
             case StoredOffset.NEVER:  # an older broker does not decide
                 offset = self._by_policy(queue, offsets)
                 if self._read_plan.clustering:
-                    await self._calls.commit(
-                        await self._address(queue),
-                        self._read_plan.group,
-                        {queue: offset},
-                        generation=self._generation(queue.topic),
-                        uids={queue: offsets.uid},
-                    )
+                    await self._commit(queue, offset, offsets.uid)
                 return offset, not self._read_plan.clustering
+
+    async def _with_table(self, queue: MessageQueue, offsets: QueueRange) -> QueueOffset | None:
+        """Returns the start by the policy in table and log; None: the broker decides."""
+        table, policy = self._read_plan.table_of(queue.topic), self._policy(queue.topic)
+        if table is None or policy.start_from not in {StartFrom.FIRST, StartFrom.TIMESTAMP}:
+            return None
+        if policy.start_from is StartFrom.FIRST or policy.timestamp_ms <= 0:
+            return await table.first(queue, offsets.uid, offsets.minimum)
+        in_log = (await self._ask(queue, policy.timestamp_ms)).at_timestamp
+        if in_log > offsets.minimum:
+            return QueueOffset(in_log)
+        return await table.offset_at(queue, offsets.uid, policy.timestamp_ms, offsets.minimum)
+
+    async def _commit(self, queue: MessageQueue, offset: QueueOffset, uid: str) -> None:
+        await self._calls.commit(
+            await self._address(queue),
+            self._read_plan.group,
+            {queue: offset},
+            generation=self._generation(queue.topic),
+            uids={queue: uid},
+        )
 
     async def _begun(self, queue: MessageQueue, uid: str) -> QueueRange:
         with suppress(IllegalOffset):
@@ -135,7 +159,8 @@ class StartOffsets:
                 return QueueOffset(0), True
             now_ms = self._begun_ms.setdefault(topic, now_ms)
         begun_ms = self._begun_ms[topic]
-        offset = self._by_policy(queue, offsets)
+        start = await self._with_table(queue, offsets)
+        offset = self._by_policy(queue, offsets) if start is None else start
         if now_ms - begun_ms > TOGETHER_MS:
             since = (await self._ask(queue, max(1, begun_ms - CLOCKS_MS))).at_timestamp
             offset = min(offset, QueueOffset(since))

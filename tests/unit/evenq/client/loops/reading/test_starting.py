@@ -34,7 +34,7 @@ class Scene:
         self.progress = GroupProgress(FileStore(self.folder, "g"), self.clock, interval_ms=5_000)
         plan: Any = SimpleNamespace(
             group="g", clustering=False, start_policy=lambda: self.policy, start_timestamp_ms=9,
-            options=SimpleNamespace(young_from_first=False),
+            options=SimpleNamespace(young_from_first=False), table_of=lambda _topic: None,
         )  # fmt: skip
         calls: Any = SimpleNamespace(query_offsets=self.query_offsets)
         routes: Any = SimpleNamespace(was_missing=lambda _topic: False)
@@ -126,7 +126,7 @@ class Brokers:
         self.told: list[int] = []
         plan: Any = SimpleNamespace(
             group="g", start_policy=lambda: StartFrom.LAST, start_timestamp_ms=0,
-            options=SimpleNamespace(young_from_first=False),
+            options=SimpleNamespace(young_from_first=False), table_of=lambda _topic: None,
         )  # fmt: skip
         store, table = SimpleNamespace(at_brokers=True), SimpleNamespace(identify=lambda *_: None)
         self.starting = StartOffsets(
