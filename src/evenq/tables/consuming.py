@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evenq.client.loops.reading.table_reads import TablePull
 from evenq.errors import Error, NotFound, StoreError, Unsupported
@@ -42,6 +42,18 @@ CURSORS_MAX: Final = 8
 """Files that are open at the same time; with more queues, the one that was not read for longest is closed."""
 BATCH_ROWS: Final = 1_024
 """Rows that are decoded at once."""
+MESSAGE_COLUMNS: Final = (
+    "queueOffset",
+    "body",
+    "messageId",
+    "tag",
+    "keys",
+    "properties",
+    "messageGroup",
+    "bornTimestamp",
+    "storeTimestamp",
+)
+NO_END: Final = (1 << 63) - 1
 
 Passes = Callable[[ReceivedMessage], bool]
 
@@ -125,7 +137,7 @@ class ConsumedTable:
             return found if not found.gap else TableRange(start=offset, end=found.end, gap=True)
         following = next((part for part in parts if part.start > offset), None)
         if following is None:
-            return TableRange(start=offset, end=_NO_END, gap=True)
+            return TableRange(start=offset, end=NO_END, gap=True)
         gap = TableRange(start=offset, end=following.start, gap=True)
         if following is not parts[0]:
             raise StoreError(
@@ -156,9 +168,6 @@ class ConsumedTable:
             f"{target.url} has no files of topic {place.topic}{f'; it has {others}' if others else ''}: write them "
             f"(evenq table export {place.topic} --to {target.url}), or start the consumer without tables"
         )
-
-
-_NO_END: Final = (1 << 63) - 1
 
 
 def _place(queue: MessageQueue, uid: str) -> TableQueue:
@@ -259,29 +268,26 @@ def _messages(batch: pa.RecordBatch, queue: MessageQueue, skipped: int) -> Itera
 
     batch = batch.slice(skipped)
 
-    def values(name: str) -> list[object]:
-        column = batch.column(name)
-        return (column.cast(pa.int64()) if name.endswith("Timestamp") else column).to_pylist()  # type: ignore[no-any-return]
+    def values(name: str) -> list[Any]:
+        column: Any = batch.column(name)
+        found: list[Any] = (column.cast(pa.int64()) if name.endswith("Timestamp") else column).to_pylist()
+        return found
 
-    names = (
-        "queueOffset", "body", "messageId", "tag", "keys", "properties", "messageGroup", "bornTimestamp",
-        "storeTimestamp",
-    )  # fmt: skip
     for offset, body, message_id, tag, keys, properties, group, born_us, store_us in zip(
-        *map(values, names), strict=True
+        *map(values, MESSAGE_COLUMNS), strict=True
     ):
         yield ReceivedMessage(
             topic=queue.topic,
-            body=body,  # type: ignore[arg-type]
-            message_id=message_id,  # type: ignore[arg-type]
-            tag=tag,  # type: ignore[arg-type]
-            keys=tuple(keys),  # type: ignore[arg-type]
-            properties=dict(properties),  # type: ignore[arg-type]
-            message_group=group,  # type: ignore[arg-type]
+            body=body,
+            message_id=message_id,
+            tag=tag,
+            keys=tuple(keys),
+            properties=dict(properties),
+            message_group=group,
             queue=queue,
-            queue_offset=QueueOffset(offset),  # type: ignore[arg-type]
-            born_ms=0 if born_us is None else born_us // 1_000,  # type: ignore[operator]
-            store_ms=store_us // 1_000,  # type: ignore[operator]
+            queue_offset=QueueOffset(offset),
+            born_ms=0 if born_us is None else born_us // 1_000,
+            store_ms=store_us // 1_000,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,28 @@ def log() -> FakeLog:
 
 
 @pytest.fixture
-def table(log: FakeLog, tmp_path: Path) -> ConsumedTable:
+def opened(tmp_path: Path) -> Iterator[Callable[[], ConsumedTable]]:
+    """Opens the table of the folder, and closes it after the test."""
+    made: list[ConsumedTable] = []
+
+    def opened(url: str = "") -> ConsumedTable:
+        made.append(ConsumedTable(table_target(url or str(tmp_path))))
+        return made[-1]
+
+    yield opened
+    for table in made:
+        table.close()
+
+
+@pytest.fixture
+def table(log: FakeLog, tmp_path: Path, opened: Callable[[], ConsumedTable]) -> ConsumedTable:
     export(log, tmp_path)
-    return ConsumedTable(FolderTables(tmp_path))
+    return opened()
 
 
-def pull(table: ConsumedTable, start: int, end: int = 250, expression: FilterExpression = ALL, **more: Any) -> TablePull:
+def pull(
+    table: ConsumedTable, start: int, end: int = 250, expression: FilterExpression = ALL, **more: Any
+) -> TablePull:
     options = {"queue": QUEUE, "uid": UID, "batch_max": 512, "bytes_max": 1 << 20, **more}
     return table.pull(
         options["queue"], options["uid"], start, end, expression, options["batch_max"], options["bytes_max"]
@@ -99,14 +116,14 @@ def test_pulls_are_bounded_by_bytes_and_one_message_is_always_returned(table: Co
 
 
 def test_rows_are_decoded_in_batches_and_row_groups_before_the_start_are_left_out(
-    log: FakeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: FakeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Any
 ) -> None:
     monkeypatch.setattr("evenq.tables.files.GROUP_ROWS", 20)
     monkeypatch.setattr(consuming, "BATCH_ROWS", 8)
     export(log, tmp_path)
     [file, *_] = sorted((tmp_path / PLACE).glob("*.parquet"))
     assert pq.read_metadata(file).num_row_groups > 1
-    table = ConsumedTable(FolderTables(tmp_path))
+    table = opened()
     assert len(pull(table, 0).messages) == 8
     assert [one.queue_offset for one in everything(table, 51)] == list(range(51, 250))
 
@@ -135,9 +152,9 @@ def test_a_filter_that_is_changed_is_used_from_the_next_pull_on(table: ConsumedT
         pull(table, 100, expression=FilterExpression.sql("n ="))
 
 
-def test_files_that_are_added_while_a_consumer_reads_are_read_too(log: FakeLog, tmp_path: Path) -> None:
+def test_files_that_are_added_while_a_consumer_reads_are_read_too(log: FakeLog, tmp_path: Path, opened: Any) -> None:
     export(log, tmp_path)
-    table = ConsumedTable(FolderTables(tmp_path))
+    table = opened()
     everything(table, 0, 250)
     log.add(80, at_ms=START_MS + 120_000)
     export(log, tmp_path)
@@ -145,11 +162,11 @@ def test_files_that_are_added_while_a_consumer_reads_are_read_too(log: FakeLog, 
 
 
 def test_offsets_after_the_last_file_and_before_the_first_one_are_reported_as_missing(
-    log: FakeLog, tmp_path: Path
+    log: FakeLog, tmp_path: Path, opened: Any
 ) -> None:
     log.low[0] = 30
     export(log, tmp_path)
-    table = ConsumedTable(FolderTables(tmp_path))
+    table = opened()
     assert pull(table, 10, 400) == TablePull((), 30, missing=True)
     assert pull(table, 250, 400) == TablePull((), 400, missing=True)
     assert pull(table, 10, 20) == TablePull((), 20, missing=True)
@@ -260,12 +277,12 @@ def test_the_first_offset_of_a_time_is_found_in_files(table: ConsumedTable) -> N
     assert table.offset_at(QUEUE, UID, START_MS + 1_000, 60) == 60
 
 
-def test_open_files_are_bounded_and_closed(tmp_path: Path) -> None:
+def test_open_files_are_bounded_and_closed(tmp_path: Path, opened: Any) -> None:
     log = FakeLog(queues=CURSORS_MAX + 3)
     for queue in log.queues:
         log.add(20, queue=queue)
     export(log, tmp_path)
-    table = ConsumedTable(FolderTables(tmp_path))
+    table = opened()
     found: dict[int, list[int]] = {queue: [] for queue in log.queues}
     for start in range(0, 20, 5):  # in turns, so that files are closed between
         for queue in log.queues:
@@ -281,10 +298,10 @@ def test_open_files_are_bounded_and_closed(tmp_path: Path) -> None:
     assert not table._cursors
 
 
-def test_a_table_behind_a_url_is_read_too(log: FakeLog, tmp_path: Path) -> None:
+def test_a_table_behind_a_url_is_read_too(log: FakeLog, tmp_path: Path, opened: Any) -> None:
     pytest.importorskip("fsspec")
     export(log, tmp_path)
-    table = ConsumedTable(table_target(f"file://{tmp_path}"))
+    table = opened(f"file://{tmp_path}")
     assert [one.queue_offset for one in everything(table, 0)] == list(range(250))
 
 

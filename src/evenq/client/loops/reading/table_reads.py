@@ -11,13 +11,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from evenq.errors import Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 
 Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +79,26 @@ class TableReads:
         batch_max: int,
         bytes_max: int,
     ) -> TablePull:
-        return await self._in_thread(self._rows.pull, queue, uid, start, end, expression, batch_max, bytes_max)
+        return await self._in_thread(lambda: self._rows.pull(queue, uid, start, end, expression, batch_max, bytes_max))
 
     async def first(self, queue: MessageQueue, uid: str, end: int) -> QueueOffset:
-        return QueueOffset(await self._in_thread(self._rows.first, queue, uid, end) if end > 0 else end)
+        if end <= 0:  # the log has every message
+            return QueueOffset(end)
+        return QueueOffset(await self._in_thread(lambda: self._rows.first(queue, uid, end)))
 
     async def offset_at(self, queue: MessageQueue, uid: str, timestamp_ms: int, end: int) -> QueueOffset:
         if end <= 0:
             return QueueOffset(end)
-        return QueueOffset(await self._in_thread(self._rows.offset_at, queue, uid, timestamp_ms, end))
+        return QueueOffset(await self._in_thread(lambda: self._rows.offset_at(queue, uid, timestamp_ms, end)))
 
     def close(self) -> None:
         """Ends the thread after the read that runs; does not wait for it."""
         self._thread.submit(self._rows.close)
         self._thread.shutdown(wait=False)
 
-    async def _in_thread(
-        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **_: Arguments.kwargs
-    ) -> Result:
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*arguments))
+            running = asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError as error:
             raise Unsupported(f"the table cannot be read, because the consumer or the process ends: {error}") from error
         return await running
