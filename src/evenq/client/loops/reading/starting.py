@@ -6,8 +6,10 @@ clustering the brokers decide and store the start (`Calls.begin`), because they 
 broadcasting the file decides. An older broker does not decide: then the policy is applied here, and the start is
 committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
 
-With a table, FIRST and TIMESTAMP may mean an offset that only the table has, and brokers do not know tables. So the
-owner decides for its queue alone, and stores the start. `Calls.begin` would begin all queues of the topic in the log.
+With a table, FIRST is the table's first message. Brokers do not know tables, and `Calls.begin` would begin all queues
+of the topic in the log, so each owner stores the start of its queue itself. A queue that is added later is read from its
+first message, too, so it does not matter which owner comes first. TIMESTAMP stays with the brokers: they distinguish a
+queue of the start, which is read from that time on, from one that is added later.
 """
 
 from __future__ import annotations
@@ -84,12 +86,15 @@ class StartOffsets:
         if stored_start(offsets.committed) is StoredOffset.NEVER:
             if queue.broker_name in known_ms:  # the group or the topic was deleted since: it starts anew
                 known_ms.clear()
-            start = await self._with_table(queue, offsets)
-            if start is None:
-                offsets = await self._begun(queue, offsets.uid)
-            else:
+            table, start_from = self._read_plan.table_of(queue.topic), self._policy(queue.topic).start_from
+            if table is not None and start_from is StartFrom.FIRST:
+                start = await table.first(queue, offsets.uid, offsets.minimum)
                 await self._commit(queue, start, offsets.uid)
                 offsets = replace(offsets, committed=start)
+            else:
+                offsets = await self._begun(queue, offsets.uid)
+                if table is not None and start_from is StartFrom.TIMESTAMP:
+                    self._warn_of_time(queue, offsets)
             known_ms[queue.broker_name] = asked_ms
         else:
             self.has_begun(queue)
@@ -113,17 +118,15 @@ class StartOffsets:
                     await self._commit(queue, offset, offsets.uid)
                 return offset, not self._read_plan.clustering
 
-    async def _with_table(self, queue: MessageQueue, offsets: QueueRange) -> QueueOffset | None:
-        """Returns the start by the policy in table and log; None: the broker decides."""
-        table, policy = self._read_plan.table_of(queue.topic), self._policy(queue.topic)
-        if table is None or policy.start_from not in {StartFrom.FIRST, StartFrom.TIMESTAMP}:
-            return None
-        if policy.start_from is StartFrom.FIRST or policy.timestamp_ms <= 0:
-            return await table.first(queue, offsets.uid, offsets.minimum)
-        in_log = (await self._ask(queue, policy.timestamp_ms)).at_timestamp
-        if in_log > offsets.minimum:
-            return QueueOffset(in_log)
-        return await table.offset_at(queue, offsets.uid, policy.timestamp_ms, offsets.minimum)
+    def _warn_of_time(self, queue: MessageQueue, offsets: QueueRange) -> None:
+        if 0 < offsets.minimum == offsets.committed and offsets.at_timestamp <= offsets.minimum:
+            log.warning(
+                "group %s: queue %s begins at offset %d, the start of the log: messages of the start time may be in the "
+                "table only; move the group there with a pull consumer (offset_at, seek)",
+                self._read_plan.group,
+                queue,
+                offsets.committed,
+            )
 
     async def _commit(self, queue: MessageQueue, offset: QueueOffset, uid: str) -> None:
         await self._calls.commit(
@@ -159,8 +162,10 @@ class StartOffsets:
                 return QueueOffset(0), True
             now_ms = self._begun_ms.setdefault(topic, now_ms)
         begun_ms = self._begun_ms[topic]
-        start = await self._with_table(queue, offsets)
-        offset = self._by_policy(queue, offsets) if start is None else start
+        offset = self._by_policy(queue, offsets)
+        table, policy = self._read_plan.table_of(topic), self._policy(topic)
+        if table is not None and policy.start_from is StartFrom.TIMESTAMP and offset <= offsets.minimum:
+            offset = await table.offset_at(queue, offsets.uid, policy.timestamp_ms, offsets.minimum)
         if now_ms - begun_ms > TOGETHER_MS:
             since = (await self._ask(queue, max(1, begun_ms - CLOCKS_MS))).at_timestamp
             offset = min(offset, QueueOffset(since))
