@@ -7,9 +7,9 @@ broadcasting the file decides. An older broker does not decide: then the policy 
 committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
 
 With a table, FIRST is the table's first message. Brokers do not know tables, and `Calls.begin` would begin all queues
-of the topic in the log, so each owner stores the start of its queue itself. A queue that is added later is read from its
-first message, too, so it does not matter which owner comes first. TIMESTAMP stays with the brokers: they distinguish a
-queue of the start, which is read from that time on, from one that is added later.
+of the topic in the log, so each owner stores the start of its queue itself. A queue that is added later is read from
+its first message, too, so it does not matter which owner comes first. TIMESTAMP stays with the brokers: they
+distinguish a queue of the start, which is read from that time on, from one that is added later.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class StartOffsets:
     def _warn_of_time(self, queue: MessageQueue, offsets: QueueRange) -> None:
         if 0 < offsets.minimum == offsets.committed and offsets.at_timestamp <= offsets.minimum:
             log.warning(
-                "group %s: queue %s begins at offset %d, the start of the log: messages of the start time may be in the "
-                "table only; move the group there with a pull consumer (offset_at, seek)",
+                "group %s: queue %s begins at offset %d, the start of the log: earlier messages of the start time are "
+                "in the table at most; move the group there with a pull consumer (offset_at, commit)",
                 self._read_plan.group,
                 queue,
                 offsets.committed,
