@@ -1,21 +1,15 @@
 """Messages of a table for a consumer that is behind the start of the log (`evenq.client.loops.reading.table_reads`).
 
-Problem: a consumer must get each offset once, from files or from its broker, while retention deletes the start of the
-log, an exporter adds files, and the consumer restarts anywhere. Files may be missing or damaged.
-
-Idea: the caller asks for offsets below the start of the log, which the broker will never have again. A file has all of
-its offsets in order, so the row of an offset is known from the name of the file. What is delivered follows from the
-offset alone, never from the state of an earlier read.
+A consumer must get each offset once, while retention moves the start of the log, an exporter adds files, and the
+consumer restarts anywhere. So what is returned follows from the offset alone: a file has all offsets of its name, in
+order. Decision 154. Used by one thread at a time.
 
 Invariants:
 - Only files of the content that the broker has now: their folder has the uid of the queue.
-- A row is delivered only after its offset, broker and queue were compared with the name and the folder of its file.
-- Offsets before the first file, after the last one, and of accepted gaps (`.gap`) are reported as missing. A hole
-  between two files is damage. So is a table without any file of the topic's content: an error, until an operator acts.
-- The folder is listed again before offsets are reported as missing: an exporter may have added files.
+- A row is returned only after its offset, broker and queue were compared with the name and the folder of its file.
+- Offsets before the first file, after the last one, and of accepted gaps (`.gap`) are reported as missing, after the
+  folder was listed again. A hole between two files, and a table without the topic's present content, are errors.
 - Memory: one batch of rows of at most CURSORS_MAX files, each with one row group (about 12 MiB, `files.GROUP_BYTES`).
-
-Used by one thread at a time.
 """
 
 from __future__ import annotations

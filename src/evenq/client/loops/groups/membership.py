@@ -112,15 +112,13 @@ class Membership:
         report: Report | None = None,
         table: TableReads | None = None,
     ) -> None:
-        """`table`: closed with the member."""
         self._plan, self._clock, self._calls, self._table = plan, clock, calls, table
         self.subscriptions = dict(plan.subscriptions)
         self.retry_topic = RETRY_PREFIX + plan.group
         self.clustering = plan.model is MessageModel.CLUSTERING
         if plan.retry_topic and self.clustering:
             self.subscriptions[self.retry_topic] = FilterExpression()
-        self._group_attempts = MAX_ATTEMPTS
-        self._group_start = StartFrom.LAST
+        self._group_attempts, self._group_start = MAX_ATTEMPTS, StartFrom.LAST
         self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 means none
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms, on_moved=self._leader_moved)
         self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=self._parked_ms)
