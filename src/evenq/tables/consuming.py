@@ -16,15 +16,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from evenq.client.core.reading.message_filter import filter_of
 from evenq.client.loops.reading.table_reads import TablePull
 from evenq.errors import Error, NotFound, StoreError, Unsupported
-from evenq.model import FilterExpression, FilterType, MessageQueue, QueueOffset, ReceivedMessage
-from evenq.runtime.extras import missing
+from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.tables.files import COLUMNS, read_footer
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 CURSORS_MAX: Final = 8
 """Files that are open at the same time; with more queues, the one that was not read for longest is closed."""
 BATCH_ROWS: Final = 1_024
-"""Rows that are decoded at once."""
+"""Rows that are decoded in one step."""
 MESSAGE_COLUMNS: Final = (
     "queueOffset",
     "body",
@@ -48,8 +47,6 @@ MESSAGE_COLUMNS: Final = (
     "storeTimestamp",
 )
 NO_END: Final = (1 << 63) - 1
-
-Passes = Callable[[ReceivedMessage], bool]
 
 
 class ConsumedTable:
@@ -189,7 +186,7 @@ class _Cursor:
         self.position = start
         """The next offset to return."""
         self._where = target.path(f"{place.folder}/{part.name}")
-        self._place, self._passes = place, _filter_of(expression)
+        self._place, self._passes = place, filter_of(expression)
         self._ready: deque[ReceivedMessage] = deque()
         self._decoded = part.start
         """Offset after the rows that were decoded or left out."""
@@ -283,30 +280,6 @@ def _messages(batch: pa.RecordBatch, queue: MessageQueue, skipped: int) -> Itera
             born_ms=0 if born_us is None else born_us // 1_000,
             store_ms=store_us // 1_000,
         )
-
-
-@lru_cache(maxsize=256)
-def _filter_of(expression: FilterExpression) -> Passes:
-    """Returns the test of a filter, as brokers evaluate it. Raises IllegalFilterExpression, Unsupported without the
-    parser of SQL filters.
-    """
-    if expression.type is FilterType.TAG:
-        tags = expression.tags
-        return lambda message: tags is None or message.tag in tags
-    try:
-        from evenq.filters import sql_filter
-    except ModuleNotFoundError as error:
-        raise Unsupported(missing("a SQL filter over a table", error.name or "lark")) from error
-    evaluate = sql_filter(expression.expression).evaluate
-
-    def passes(message: ReceivedMessage) -> bool:
-        properties = dict(message.properties)
-        properties.pop("TAGS", None)  # the name of the tag
-        if message.tag:
-            properties["TAGS"] = message.tag
-        return evaluate(properties) is True
-
-    return passes
 
 
 def _first_row_at(target: TableTarget, path: str, timestamp_ms: int) -> int:
