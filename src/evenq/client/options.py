@@ -159,8 +159,8 @@ class PushOptions:
     offsets_folder: Path | None = None
     """Broadcasting only: progress is in `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
     tables: str | Path = ""
-    """Folder or fsspec URL of tables, as in `evenq table export TOPIC --to DIR`: messages older than the log are read from there,
-    then the broker's. All topics of the consumer need a table. Empty: reading continues at the start of the log.
+    """Folder or fsspec URL of tables, as in `evenq table export TOPIC --to DIR`: messages older than the log are read
+    there, then the broker's. All topics of the consumer need a table. Empty: reading continues at the start of the log.
     Needs `evenq[tables]`."""
     zone: str = ""
     """Location of this member, for strategies that keep queues near; empty: EVENQ_ZONE, otherwise the zone that
