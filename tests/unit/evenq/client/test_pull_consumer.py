@@ -16,7 +16,15 @@ from evenq_proofs.sync_broker import SyncBroker
 import evenq
 from evenq.client.options import PullOptions
 from evenq.client.topic_source import TopicSource
-from evenq.errors import BadRequest, IllegalTopic, NotFound, PreconditionFailed, RequestTimeout, Unsupported
+from evenq.errors import (
+    BadRequest,
+    IllegalTopic,
+    NotFound,
+    PreconditionFailed,
+    RequestTimeout,
+    SettingsError,
+    Unsupported,
+)
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.tables.exporting import ExportPlan, TopicExport
@@ -395,3 +403,11 @@ def test_a_table_that_is_not_there_is_raised_and_nothing_is_skipped(short_log: S
         with pytest.raises(NotFound, match="evenq table export t --to"):
             taken(one, 1)
         assert one.queues == []
+
+
+def test_tables_need_their_extra_and_the_error_names_it(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenq.client.wiring.is_installed", lambda _package: False)
+    with pytest.raises(SettingsError, match=r"pyarrow.*evenq\[tables\]"):
+        consumer(world, options=PullOptions(tables=tmp_path)).start()
