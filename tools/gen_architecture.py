@@ -124,6 +124,12 @@ def imported(tree: ast.Module) -> Iterable[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def downward(rows: list[list[str]], edges: Mapping[str, set[str]]) -> Edges:
+    """Returns the edges to lower layers: an import upwards is an exception of the contract (`ignore_imports`)."""
+    level = {room: number for number, row in enumerate(rows) for room in row}
+    return {room: {other for other in others if level[other] > level[room]} for room, others in edges.items()}
+
+
 def reduced(edges: Mapping[str, set[str]]) -> Edges:
     """Returns the edges that do not follow from others."""
 
@@ -174,7 +180,7 @@ def drawn(rows: list[list[str]], edges: Mapping[str, set[str]]) -> str:
 def picture(root: Path = ROOT) -> str:
     """Returns the current content of the file."""
     rows = layers((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return drawn(rows, imports((room for row in rows for room in row), root))
+    return drawn(rows, downward(rows, imports((room for row in rows for room in row), root)))
 
 
 def main(argv: list[str] | None = None) -> int:

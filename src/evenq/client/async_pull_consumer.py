@@ -168,7 +168,7 @@ class PullConsumer(AsyncFace, PullClient):
         await self._assign(queues, expression, timeout_ms)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continues at the oldest message that is kept."""
+        """Continues at the oldest message that is kept, with `tables` also in the table."""
         await self._running().seek_to_begin(queue)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:

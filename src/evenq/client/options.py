@@ -158,6 +158,10 @@ class PushOptions:
     the broker's memory, as RocketMQ does. False: LAST always means from now on. RB-46."""
     offsets_folder: Path | None = None
     """Broadcasting only: progress is in `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
+    tables: str | Path = ""
+    """Folder or fsspec URL of tables, as in `evenq table export TOPIC --to DIR`: messages older than the log are read
+    there, then the broker's. All topics of the consumer need a table. Empty: reading continues at the start of the log.
+    Needs `evenq[tables]`."""
     zone: str = ""
     """Location of this member, for strategies that keep queues near; empty: EVENQ_ZONE, otherwise the zone that
     Kubernetes reports. At most 255 characters."""
@@ -237,6 +241,7 @@ class PullOptions:
     route_refresh_ms: int = 30_000
     young_from_first: bool = False
     offsets_folder: Path | None = None
+    tables: str | Path = ""
     zone: str = ""
     instance: str = ""
     capacity: float = 1.0

@@ -77,7 +77,7 @@ class PullConsumer(SyncFace, PullClient):
         self._run(self._assign(queues, expression, timeout_ms))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continues at the oldest message that is kept."""
+        """Continues at the oldest message that is kept, with `tables` also in the table."""
         self._run(self._running().seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:

@@ -13,6 +13,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenq.client.core.routes.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
@@ -21,6 +22,7 @@ from evenq.client.loops.sending.outgoing import Encoded
 from evenq.errors import BadRequest, BodyEmpty, IllegalAccessPoint, IllegalTopic, SettingsError
 from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.extras import is_installed, missing
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from evenq.client.loops.lite.lite_member import LiteMember, LitePlan
     from evenq.client.loops.lite.subscribing import TellEnded
     from evenq.client.loops.reading.listening import RunListener
+    from evenq.client.loops.reading.table_reads import TableReads
     from evenq.client.loops.sending.replies import Replies
     from evenq.client.loops.sending.sender import SendLoop
     from evenq.client.loops.transactions.transacting import RunChecker, TransactionLoop
@@ -236,6 +239,7 @@ def pushing_parts(
     """Returns the calls of a push consumer and its engine, not started."""
     from evenq.client.loops.consumers.pushing import PushLoop
 
+    table = _table_reads(plan.options.tables)
     calls = _consumer_calls(context, client_id, plan)
     return calls, PushLoop(
         calls,
@@ -247,6 +251,7 @@ def pushing_parts(
         tell=tell,
         report=report,
         identity=identity,
+        table=table,
     )
 
 
@@ -256,8 +261,11 @@ def polling_parts(
     """Returns the calls of a pull consumer and its engine, not started."""
     from evenq.client.loops.consumers.polling import PollLoop
 
+    table = _table_reads(plan.options.tables)
     calls = _consumer_calls(context, client_id, plan)
-    return calls, PollLoop(calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell)
+    return calls, PollLoop(
+        calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell, table=table
+    )
 
 
 def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) -> tuple[RpcSimpleCalls, ReceiveLoop]:
@@ -316,6 +324,19 @@ def lite_parts(
         report=report,
         identity=identity,
     )
+
+
+def _table_reads(place: str | Path) -> TableReads | None:
+    """Returns the reader of a folder or URL of tables; None: not given. Raises SettingsError without the packages."""
+    if not place:
+        return None
+    if not is_installed("pyarrow"):
+        raise SettingsError(missing("a consumer with tables", "pyarrow"))
+    from evenq.client.loops.reading.table_reads import TableReads
+    from evenq.tables.consuming import ConsumedTable
+    from evenq.tables.folder import table_target
+
+    return TableReads(ConsumedTable(table_target(str(place))))
 
 
 def _consumer_calls(context: ClientContext, client_id: str, plan: MemberPlan) -> RpcConsumerCalls:

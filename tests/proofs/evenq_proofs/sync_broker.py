@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from evenq_broker.broker import Broker
 from evenq_broker.settings import BrokerSettings
+from evenq_broker.store_settings import StoreSettings
 
 import evenq
 from evenq.client.loops.clients.background import Background
@@ -24,10 +25,13 @@ WAIT_S = 60
 class SyncBroker:
     """One broker at `a:8081`, and the clients of one test."""
 
-    def __init__(self, net: LoopNet, *, duplicates_window_ms: int = 0) -> None:
+    def __init__(self, net: LoopNet, *, duplicates_window_ms: int = 0, store: StoreSettings | None = None) -> None:
         self.background = Background.shared()
         settings = BrokerSettings(
-            broker_name="a", duplicates_window_ms=duplicates_window_ms, default_start_from="FIRST"
+            broker_name="a",
+            duplicates_window_ms=duplicates_window_ms,
+            default_start_from="FIRST",
+            store=store or StoreSettings(),
         )
         self.broker = Broker(settings, clock=SystemClock(), rng=random.Random(1), net=net)
         self.run(self._start(net))

@@ -47,6 +47,11 @@ def test_what_follows_from_other_arrows_is_left_out():
     assert tool.reduced(edges) == {"top": {"left"}, "left": {"bottom"}, "right": set(), "bottom": set()}
 
 
+def test_an_import_upwards_is_an_exception_and_not_drawn():
+    edges = {"top": {"left"}, "left": {"bottom"}, "right": set(), "bottom": {"top"}}
+    assert tool.downward(ROWS, edges) == edges | {"bottom": set()}
+
+
 def test_an_import_becomes_an_arrow(tmp_path):
     for name, text in (
         ("top", "from left import thing\n"),

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.store_settings import StoreSettings
+from evenq_proofs.loop_net import LoopNet
+from evenq_proofs.sync_broker import SyncBroker
 
 import evenq
 from evenq.client.options import PullOptions
-from evenq.errors import BadRequest, IllegalTopic, PreconditionFailed, RequestTimeout, Unsupported
+from evenq.client.topic_source import TopicSource
+from evenq.errors import (
+    BadRequest,
+    IllegalTopic,
+    NotFound,
+    PreconditionFailed,
+    RequestTimeout,
+    SettingsError,
+    Unsupported,
+)
 from evenq.model import MessageQueue
+from evenq.runtime.clock import SystemClock
+from evenq.tables.exporting import ExportPlan, TopicExport
+from evenq.tables.folder import table_target
+from evenq.tables.layout import TableSettings
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -294,3 +312,102 @@ def test_on_rebalance_runs_in_a_thread_of_its_own_and_what_it_raises_harms_nobod
     with consumer(world, on_rebalance=callback) as one:
         assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
     assert events == [("evenq-on-rebalance", 1, 0), ("evenq-on-rebalance", 0, 1)]
+
+
+class ShortLog(SyncBroker):
+    """A broker that deletes what is in the table of topic `t`, by small files of its log."""
+
+    def __init__(self) -> None:
+        store = StoreSettings(segment_bytes=1 << 16, retention_ms=1, retention_hour=-1)
+        super().__init__(LoopNet(SystemClock()), store=store)
+        self.sent: list[bytes] = []
+
+    def send(self, count: int) -> None:
+        new = [b"%05d" % number + b"." * 1_000 for number in range(len(self.sent), len(self.sent) + count)]
+        producer = self.make(evenq.Producer)
+        producer.send_batch([evenq.Message(topic="t", body=body, tag="x", keys=(body[:5].decode(),)) for body in new])
+        self.sent += new
+
+    def export(self, folder: Path) -> None:
+        async def turns() -> None:
+            plan = ExportPlan(topic="t", settings=TableSettings(rows_per_file=100), settle_ms=1, tail=True)
+            async with TopicSource(endpoint="a:8081", context=self.context()) as source:
+                export = TopicExport(source, table_target(str(folder)), plan, clock_ms=SystemClock().now_ms)
+                while (turn := await export.turn()).left:
+                    assert not turn.failures
+                    await SystemClock().sleep_ms(5)
+                assert turn.unreported is None
+            await self.broker.ledger.store.clean()
+
+        self.run(turns())
+
+    def low(self) -> int:
+        [queue] = self.make(evenq.Admin).describe_topic("t").queues
+        return queue.min_offset
+
+
+@pytest.fixture
+def short_log() -> Iterator[ShortLog]:
+    made = ShortLog()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def taken(one: evenq.PullConsumer, count: int) -> list[evenq.ReceivedMessage]:
+    found: list[evenq.ReceivedMessage] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        found += one.poll(20, wait_ms=2_000)
+    return found
+
+
+def test_a_table_and_the_log_are_one_queue_also_while_retention_moves_the_border_and_after_a_restart(
+    short_log: ShortLog, tmp_path: Path
+) -> None:
+    short_log.create("t")
+    short_log.send(150)
+    short_log.export(tmp_path)
+    short_log.send(60)
+    low = short_log.low()
+    assert low > 60, "retention has deleted what is in the table"
+    options = PullOptions(tables=tmp_path, pull_batch=20, pull_threshold_queue=20)
+    with consumer(short_log, options=options) as one:
+        found = taken(one, 20)
+    with consumer(short_log, options=options) as one:
+        assert one.committed(QUEUE) == len(found) < low, "the broker stores an offset before its log"
+        found += taken(one, 20)
+        short_log.export(tmp_path)
+        short_log.send(60)
+        assert short_log.low() > low
+        found += taken(one, 270 - len(found))
+        assert one.poll(wait_ms=0) == []
+        one.seek_to_begin(QUEUE)
+        assert one.position(QUEUE) == 0
+        one.commit({QUEUE: 7})
+        assert one.committed(QUEUE) == 7
+    assert [message.queue_offset for message in found] == list(range(270))
+    assert bodies(found) == short_log.sent
+    assert {(message.tag, message.queue) for message in found} == {("x", QUEUE)}
+    assert all(message.keys == (message.body[:5].decode(),) and message.message_id for message in found)
+
+
+def test_a_table_that_is_not_there_is_raised_and_nothing_is_skipped(short_log: ShortLog, tmp_path: Path) -> None:
+    short_log.create("t")
+    short_log.send(150)
+    short_log.export(tmp_path)
+    with consumer(short_log, group="without") as one:
+        assert taken(one, 1)[0].queue_offset == short_log.low() > 60
+    with consumer(short_log, options=PullOptions(tables=tmp_path / "other")) as one:
+        with pytest.raises(NotFound, match="evenq table export t --to"):
+            taken(one, 1)
+        assert one.queues == []
+
+
+def test_tables_need_their_extra_and_the_error_names_it(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenq.client.wiring.is_installed", lambda _package: False)
+    with pytest.raises(SettingsError, match=r"pyarrow.*evenq\[tables\]"):
+        consumer(world, options=PullOptions(tables=tmp_path)).start()

@@ -21,6 +21,7 @@ from evenq.client.core.reading.process_queue import ProcessQueue
 from evenq.client.loops.clients.wakeup import Wakeup
 from evenq.client.loops.groups.membership import MemberPlan, Membership
 from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -46,8 +47,9 @@ class PollLoop:
         clock: Clock,
         rng: random.Random,
         tell: RebalanceCallback | None,
+        table: TableReads | None = None,
     ) -> None:
-        self._calls = calls
+        self._calls, self._table = calls, table
         if not plan.auto_commit and not plan.chosen:
             plan = replace(plan, finish=self._until_committed)
         self._plan = plan
@@ -61,6 +63,7 @@ class PollLoop:
             tell=tell,
             arrived=self._arrived,
             report=self._refused,
+            table=table,
         )
         self._errors: deque[Error] = deque(maxlen=ERRORS_MAX)
         """Permanent errors that no poll has raised yet."""
@@ -202,16 +205,21 @@ class PollLoop:
         self._positions[self._owned(queue)] = QueueOffset(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Seeks to the oldest stored message."""
-        self.seek(queue, (await self._range(queue)).minimum)
+        """Seeks to the oldest message of table and log."""
+        offsets = await self._range(queue)
+        first = offsets.minimum
+        self.seek(queue, first if self._table is None else await self._table.first(queue, offsets.uid, first))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Seeks behind the newest message."""
         self.seek(queue, (await self._range(queue)).maximum)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Returns the first offset that was stored at or after a time, ms since the epoch."""
-        return (await self._range(queue, timestamp_ms)).at_timestamp
+        """Returns the first offset in table and log that was stored at or after a time, ms since the epoch."""
+        offsets = await self._range(queue, timestamp_ms)
+        if self._table is None or offsets.at_timestamp > offsets.minimum:
+            return offsets.at_timestamp
+        return await self._table.offset_at(queue, offsets.uid, timestamp_ms, offsets.minimum)
 
     async def committed(self, queue: MessageQueue) -> int:
         """Returns the offset in the store; -1 if there is none (OF-8)."""

@@ -16,6 +16,7 @@ from evenq.client.loops.clients.troubles import Report
 from evenq.client.loops.groups.membership import MemberPlan, Membership
 from evenq.client.loops.groups.rebalance_listener import RebalanceCallback
 from evenq.client.loops.reading.listening import ListenerCalls, RunListener
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -47,6 +48,7 @@ class PushLoop:
         tell: RebalanceCallback | None,
         report: Report | None = None,
         identity: ClientIdentity | None = None,
+        table: TableReads | None = None,
     ) -> None:
         """`report` is called once for each permanent error; None: it is logged. `identity` is for observers."""
         self._identity = identity or ClientIdentity(client_id=client_id, group=plan.group, model=plan.model)
@@ -61,6 +63,7 @@ class PushLoop:
             tell=tell,
             arrived=self._arrived,
             report=report,
+            table=table,
         )
         clustering = self._member.clustering
         self._listening = ListenerCalls(

@@ -29,6 +29,7 @@ from evenq.client.loops.groups.sessions import BrokerSessions
 from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress, OffsetStore
 from evenq.client.loops.reading.pulling import PullLoop
 from evenq.client.loops.reading.read_plan import Finish, ReadPlan
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.client.loops.routes.leader_watch import LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.client.options import PushOptions
@@ -109,15 +110,15 @@ class Membership:
         tell: RebalanceCallback | None,
         arrived: Callable[[ProcessQueue], None],
         report: Report | None = None,
+        table: TableReads | None = None,
     ) -> None:
-        self._plan, self._clock, self._calls = plan, clock, calls
+        self._plan, self._clock, self._calls, self._table = plan, clock, calls, table
         self.subscriptions = dict(plan.subscriptions)
         self.retry_topic = RETRY_PREFIX + plan.group
         self.clustering = plan.model is MessageModel.CLUSTERING
         if plan.retry_topic and self.clustering:
             self.subscriptions[self.retry_topic] = FilterExpression()
-        self._group_attempts = MAX_ATTEMPTS
-        self._group_start = StartFrom.LAST
+        self._group_attempts, self._group_start = MAX_ATTEMPTS, StartFrom.LAST
         self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 means none
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms, on_moved=self._leader_moved)
         self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=self._parked_ms)
@@ -199,6 +200,7 @@ class Membership:
             auto_commit=plan.auto_commit,
             any_copy=plan.any_copy and plan.chosen,
             finish=plan.finish,
+            table=self._table,
         )
 
     def _pull_loop(self, arrived: Callable[[ProcessQueue], None], rng: random.Random) -> Callable[..., PullLoop]:
@@ -244,6 +246,8 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._table is not None:
+            self._table.close()
         await self._leaders.close()
         await self.routes.close()
 

@@ -2,6 +2,9 @@
 
 Started and cancelled by `loops.member_queues`. Every pull carries the committed offset (OF-2). The loop pauses after an
 error, and after an empty answer that came too fast, so that a broken server is not called in a busy loop.
+
+A pull below the start of the log is refused. Without a table, reading continues at that start. With one, rows of the
+table are read up to there, then the broker is pulled again: retention may have moved the start meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from evenq.client.core.reading.process_queue import ProcessQueue, Thresholds
 from evenq.client.core.reading.read_places import ReadPlaces
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.read_plan import ReadPlan
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.client.loops.routes.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed, QueueReplaced
@@ -39,6 +43,8 @@ RENEW_MS = 1_000
 """Pause between two fetches of the route while a follower is read because the leader is unreachable."""
 LEADERLESS_MAX_MS = 500
 """Longest pause before a failed broker group is called again: another copy leads it within seconds."""
+TABLE_PATIENCE_MS = 2_000
+"""Time for which reads of a table may fail before the user gets the error: an object store may be slow for a moment."""
 
 
 class PullLoop:
@@ -78,6 +84,9 @@ class PullLoop:
         self._fenced, self._replaced = fenced, replaced
         self._troubles = troubles
         self._places = ReadPlaces() if read_plan.any_copy else None
+        self._table = read_plan.table_of(process.queue.topic)
+        self._log_start = 0
+        """With a table: the start of the log when it was last known. The broker never has an offset below it again."""
         self._renewed_ms = 0
         self._room = asyncio.Event()
         self.quiet = asyncio.Event()
@@ -96,7 +105,8 @@ class PullLoop:
                 # No await between the check and `clear`: the end of a chunk in between would be missed.
                 self._room.clear()
                 await self._room.wait()
-            pause_ms = await self._once()
+            table = self._table if self.process.next < self._log_start else None
+            pause_ms = await (self._once() if table is None else self._rows_of(table))
             if pause_ms:
                 await self._clock.sleep_ms(pause_ms)
 
@@ -139,6 +149,41 @@ class PullLoop:
             self._leaders.found_nothing(queue, self._routes.leader(queue.broker_name))
         # The server did not wait: without a pause this would be a busy loop.
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
+
+    async def _rows_of(self, table: TableReads) -> int:
+        """Reads rows of the table once; returns the pause after it, ms."""
+        process, queue, subject = self.process, self.process.queue, f"the table of topic {self.process.queue.topic}"
+        try:
+            rows = await table.pull(
+                queue,
+                process.uid,
+                process.next,
+                self._log_start,
+                expression=self._expression,
+                batch_max=self._options.pull_batch,
+                bytes_max=self._options.pull_bytes,
+            )
+        except Error as error:  # never skipped: the user gave a table so that nothing is lost
+            self._troubles.failed(subject, error, patience_ms=TABLE_PATIENCE_MS)
+            return self._backoff.next_ms()
+        self._backoff.reset()
+        self._troubles.well(subject)
+        if process.paused:  # paused meanwhile: the same offset is read again later
+            return 0
+        if rows.missing:
+            log.warning(
+                "group %s: queue %s: continuing at offset %d: offsets %d to %d are neither in the table nor in the log",
+                self._group,
+                queue,
+                rows.next_offset,
+                process.next,
+                rows.next_offset - 1,
+            )
+        process.put(rows.messages, rows.next_offset, now_ms=self._clock.monotonic_ms())
+        self._arrived(process)
+        if process.next >= self._log_start:
+            log.info("group %s: queue %s is read from its broker from offset %d on", self._group, queue, process.next)
+        return 0
 
     async def _pull_leader(self) -> Pulled:
         queue = self.process.queue
@@ -205,8 +250,18 @@ class PullLoop:
         return min(pause_ms, LEADERLESS_MAX_MS) if has_copies else pause_ms
 
     def _moved(self, error: IllegalOffset) -> int:
-        """Continues at the nearest end of the log if the offset lies outside (RB-48)."""
+        """Continues at the nearest end of the log if the offset lies outside (RB-48), or in the table."""
         process = self.process
+        if process.next < error.min_offset and self._table is not None:
+            self._log_start = error.min_offset
+            log.info(
+                "group %s: queue %s is read from its table from offset %d to %d, where the log begins",
+                self._group,
+                process.queue,
+                process.next,
+                error.min_offset,
+            )
+            return 0
         if process.next < error.min_offset:
             process.move(QueueOffset(error.min_offset), now_ms=self._clock.monotonic_ms())
         elif 0 <= error.max_offset < process.next:

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.loops.reading.table_reads import TableReads
 from evenq.client.options import PushOptions
 from evenq.model import FilterExpression, StartFrom
+from evenq.model.names import RETRY_PREFIX
 
 Finish = Callable[[ProcessQueue], Awaitable[None]]
 
@@ -34,3 +36,9 @@ class ReadPlan:
     """Awaited when an owned queue leaves, before its progress is stored and its lock released: for a user that
     processes it elsewhere. It sets no limit; the broker does (`revoke_ms`).
     """
+    table: TableReads | None = None
+    """Has the messages that are older than the log; None: reading continues at the start of the log."""
+
+    def table_of(self, topic: str) -> TableReads | None:
+        """Returns the table for the messages of a topic; None for a retry topic, which is in no table."""
+        return None if topic.startswith(RETRY_PREFIX) else self.table

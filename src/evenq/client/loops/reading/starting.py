@@ -5,6 +5,11 @@ topic: a queue that is added later, or of a topic that was deleted and created a
 clustering the brokers decide and store the start (`Calls.begin`), because they have the group's progress; in
 broadcasting the file decides. An older broker does not decide: then the policy is applied here, and the start is
 committed before the user gets the queue. If the member dies before its first report, the next one must not start later.
+
+With a table, FIRST is the table's first message. Brokers do not know tables, and `Calls.begin` would begin all queues
+of the topic in the log, so each owner stores the start of its queue itself. A queue that is added later is read from
+its first message, too, so it does not matter which owner comes first. TIMESTAMP stays with the brokers: they
+distinguish a queue of the start, which is read from that time on, from one that is added later.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.calls import QueueRange
@@ -80,7 +86,15 @@ class StartOffsets:
         if stored_start(offsets.committed) is StoredOffset.NEVER:
             if queue.broker_name in known_ms:  # the group or the topic was deleted since: it starts anew
                 known_ms.clear()
-            offsets = await self._begun(queue, offsets.uid)
+            table, start_from = self._read_plan.table_of(queue.topic), self._policy(queue.topic).start_from
+            if table is not None and start_from is StartFrom.FIRST:
+                start = await table.first(queue, offsets.uid, offsets.minimum)
+                await self._commit(queue, start, offsets.uid)
+                offsets = replace(offsets, committed=start)
+            else:
+                offsets = await self._begun(queue, offsets.uid)
+                if table is not None and start_from is StartFrom.TIMESTAMP:
+                    self._warn_of_time(queue, offsets)
             known_ms[queue.broker_name] = asked_ms
         else:
             self.has_begun(queue)
@@ -101,14 +115,27 @@ class StartOffsets:
             case StoredOffset.NEVER:  # an older broker does not decide
                 offset = self._by_policy(queue, offsets)
                 if self._read_plan.clustering:
-                    await self._calls.commit(
-                        await self._address(queue),
-                        self._read_plan.group,
-                        {queue: offset},
-                        generation=self._generation(queue.topic),
-                        uids={queue: offsets.uid},
-                    )
+                    await self._commit(queue, offset, offsets.uid)
                 return offset, not self._read_plan.clustering
+
+    def _warn_of_time(self, queue: MessageQueue, offsets: QueueRange) -> None:
+        if 0 < offsets.minimum == offsets.committed and offsets.at_timestamp <= offsets.minimum:
+            log.warning(
+                "group %s: queue %s begins at offset %d, the start of the log: earlier messages of the start time are "
+                "in the table at most; move the group there with a pull consumer (offset_at, commit)",
+                self._read_plan.group,
+                queue,
+                offsets.committed,
+            )
+
+    async def _commit(self, queue: MessageQueue, offset: QueueOffset, uid: str) -> None:
+        await self._calls.commit(
+            await self._address(queue),
+            self._read_plan.group,
+            {queue: offset},
+            generation=self._generation(queue.topic),
+            uids={queue: uid},
+        )
 
     async def _begun(self, queue: MessageQueue, uid: str) -> QueueRange:
         with suppress(IllegalOffset):
@@ -136,6 +163,9 @@ class StartOffsets:
             now_ms = self._begun_ms.setdefault(topic, now_ms)
         begun_ms = self._begun_ms[topic]
         offset = self._by_policy(queue, offsets)
+        table, policy = self._read_plan.table_of(topic), self._policy(topic)
+        if table is not None and policy.start_from is StartFrom.TIMESTAMP and offset <= offsets.minimum:
+            offset = await table.offset_at(queue, offsets.uid, policy.timestamp_ms, offsets.minimum)
         if now_ms - begun_ms > TOGETHER_MS:
             since = (await self._ask(queue, max(1, begun_ms - CLOCKS_MS))).at_timestamp
             offset = min(offset, QueueOffset(since))

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from evenq.client.core.calls import Pulled
-from evenq.client.core.reading.process_queue import ProcessQueue
+from evenq.client.core.reading.process_queue import ProcessQueue, Thresholds
 from evenq.client.core.routes.route import Route
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.pulling import LEADERLESS_MAX_MS, PullLoop
 from evenq.client.loops.reading.read_plan import ReadPlan
+from evenq.client.loops.reading.table_reads import TablePull
 from evenq.client.loops.routes.leader_watch import LeaderWatch
 from evenq.client.loops.routes.route_book import RouteBook
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, Error, HaNotAvailable, IllegalOffset, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, HaNotAvailable, IllegalOffset, StoreError, TopicNotFound
 from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset, StartFrom
 from evenq.runtime.clock import FakeClock, SystemClock
 
@@ -32,14 +33,17 @@ def pulling_from(
     committed: int = 0,
     owner: bool = True,
     any_copy: bool = False,
+    table: Any = None,
+    report: Any = None,
+    topic: str = "t",
 ) -> PullLoop:
     routes = RouteBook(calls, clock, refresh_ms=30_000)
     return PullLoop(
-        ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
+        ProcessQueue(MessageQueue(topic, "b", 0), QueueOffset(at), now_ms=0, uid="u1-b1"),
         ReadPlan(
             group="g",
             options=PushOptions(),
-            subscriptions={"t": FilterExpression("*")},
+            subscriptions={topic: FilterExpression("*")},
             clustering=owner,
             start_policy=lambda: StartFrom.LAST,
             start_timestamp_ms=0,
@@ -47,6 +51,7 @@ def pulling_from(
             attempts_max=None,
             auto_commit=True,
             any_copy=any_copy,
+            table=table,
         ),
         calls=calls,
         routes=routes,
@@ -54,12 +59,12 @@ def pulling_from(
         clock=clock,
         rng=random.Random(1),
         generation=lambda _: NO_GENERATION,
-        limits=lambda _: None,  # type: ignore[arg-type,return-value]  # not looked at
+        limits=lambda _: Thresholds(),
         committed=lambda _: committed,
         arrived=lambda _: None,
         fenced=lambda _: None,
         replaced=lambda _: None,
-        troubles=Troubles(clock, who="group g"),
+        troubles=Troubles(clock, who="group g", report=report),
     )
 
 
@@ -218,3 +223,107 @@ async def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause
     assert calls.asked == ["led-in-7", "led-in-8"]
     assert pulling.process.next == 20
     await pulling._routes.close()
+
+
+class Log:
+    """A log that begins at `low` and ends at 60; its pulls return four offsets, without messages."""
+
+    def __init__(self, low: int) -> None:
+        self.low = low
+        self.pulled: list[int] = []
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, _topic: str) -> Route:
+        return Route(topic="t", writable=(), readable=(QUEUE,), addresses={"b": "b:1"}, epochs={})
+
+    async def pull(self, _address: str, _group: str, _queue: MessageQueue, offset: int, **_: Any) -> Pulled:
+        self.pulled.append(offset)
+        if offset < self.low:
+            raise IllegalOffset(f"it begins at {self.low}", min_offset=self.low, max_offset=60)
+        return Pulled((), min(offset + 4, 60))
+
+
+class Table:
+    """Files up to an offset; a read returns ten offsets, without messages."""
+
+    def __init__(self, log: Log, end: int) -> None:
+        self.log, self.end = log, end
+        self.reads: list[tuple[int, int]] = []
+        self.fails: Error | None = None
+        self.moves: dict[int, int] = {}
+        """By offset of a read: the start of the log after it."""
+
+    async def pull(self, queue: MessageQueue, uid: str, start: int, end: int, **options: Any) -> TablePull:
+        assert (queue, uid, options["expression"]) == (QUEUE, "u1-b1", FilterExpression("*"))
+        if self.fails is not None:
+            raise self.fails
+        self.log.low = self.moves.get(start, self.log.low)
+        if start >= self.end:
+            return TablePull((), end, missing=True)
+        self.reads.append((start, end))
+        return TablePull((), min(start + 10, self.end, end))
+
+
+async def until_offset(pulling: PullLoop, end: int) -> None:
+    """One step after the other, as `run` makes them."""
+    pulling._clock = clock = FakeClock()
+    running = asyncio.create_task(pulling.run())
+    for _ in range(1_000):
+        if pulling.process.next >= end or running.done():
+            break
+        await clock.advance(100)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert pulling.process.next >= end
+
+
+async def test_offsets_below_the_log_are_read_from_the_table_up_to_a_start_that_moves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log(low=20)
+    table = Table(log, end=50)
+    table.moves = {13: 35}
+    pulling = pulling_from(log, FakeClock(), at=3, table=table)
+    await until_offset(pulling, 43)
+    assert table.reads == [(3, 20), (13, 20), (20, 35), (30, 35)]
+    assert log.pulled[:4] == [3, 20, 35, 39], "the broker is called again wherever the log began"
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_what_neither_table_nor_log_has_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log(low=40)
+    table = Table(log, end=30)
+    pulling = pulling_from(log, FakeClock(), at=25, table=table)
+    await until_offset(pulling, 44)
+    assert table.reads == [(25, 40)]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "continuing at offset 40: offsets 30 to 39 are neither in the table nor in the log" in warning
+
+
+async def test_a_table_that_cannot_be_read_stops_the_queue_and_is_reported_until_it_can() -> None:
+    log, reported = Log(low=20), list[Error]()
+    table = Table(log, end=50)
+    table.fails = StoreError("a file is damaged")
+    clock = FakeClock()
+    pulling = pulling_from(log, clock, at=3, table=table, report=reported.append)
+    assert await pulling._once() == 0
+    pauses = []
+    for _ in range(8):
+        assert pulling.process.next == 3
+        pauses.append(await pulling._rows_of(table))  # type: ignore[arg-type]
+        await clock.advance(pauses[-1])
+    assert reported == [table.fails], "once, when it lasts"
+    assert pauses[0] < 200 < 2_000 < pauses[-1]
+    table.fails = None
+    await until_offset(pulling, 24)
+
+
+@pytest.mark.parametrize("topic", ["t", "%RETRY%g"])
+async def test_without_a_table_and_in_a_retry_topic_reading_continues_at_the_start_of_the_log(topic: str) -> None:
+    log = Log(low=20)
+    table = None if topic == "t" else Table(log, end=50)
+    pulling = pulling_from(log, FakeClock(), at=3, table=table, topic=topic)
+    await pulling._once()
+    assert pulling.process.next == 20

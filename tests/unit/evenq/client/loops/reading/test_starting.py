@@ -25,7 +25,7 @@ class Scene:
     def __init__(self, folder: Path, *, policy: StartFrom = StartFrom.LAST) -> None:
         self.folder, self.policy = folder, policy
         self.clock = FakeClock()
-        self.uid, self.end, self.at_time = "first", 10, 4
+        self.uid, self.end, self.at_time, self.low = "first", 10, 4, 0
         self.times: list[int] = []
         self.started()
 
@@ -34,7 +34,7 @@ class Scene:
         self.progress = GroupProgress(FileStore(self.folder, "g"), self.clock, interval_ms=5_000)
         plan: Any = SimpleNamespace(
             group="g", clustering=False, start_policy=lambda: self.policy, start_timestamp_ms=9,
-            options=SimpleNamespace(young_from_first=False),
+            options=SimpleNamespace(young_from_first=False), table_of=lambda _topic: None,
         )  # fmt: skip
         calls: Any = SimpleNamespace(query_offsets=self.query_offsets)
         routes: Any = SimpleNamespace(was_missing=lambda _topic: False)
@@ -50,7 +50,7 @@ class Scene:
         self, _address: str, _group: str, _queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
         self.times.append(timestamp_ms)
-        return QueueRange(0, self.end, -1, self.at_time if timestamp_ms else -1, uid=self.uid)
+        return QueueRange(self.low, self.end, -1, self.at_time if timestamp_ms else -1, uid=self.uid)
 
     async def begins(self, queue: MessageQueue) -> int:
         """Where it begins on the queue, which is in its file then."""
@@ -126,7 +126,7 @@ class Brokers:
         self.told: list[int] = []
         plan: Any = SimpleNamespace(
             group="g", start_policy=lambda: StartFrom.LAST, start_timestamp_ms=0,
-            options=SimpleNamespace(young_from_first=False),
+            options=SimpleNamespace(young_from_first=False), table_of=lambda _topic: None,
         )  # fmt: skip
         store, table = SimpleNamespace(at_brokers=True), SimpleNamespace(identify=lambda *_: None)
         self.starting = StartOffsets(
@@ -181,3 +181,47 @@ async def test_rb_42_what_a_member_saw_of_a_deleted_group_does_not_count_for_the
     await brokers.clock.advance(10)
     await brokers.starting.find(MessageQueue("t", "b", 0))
     assert brokers.told == [0, 1, 0, 10]
+
+
+class Table:
+    """Files with offsets from 3 to 6; offset 5 is the first one of the start time."""
+
+    async def first(self, _queue: MessageQueue, uid: str, end: int) -> QueueOffset:
+        assert uid
+        return QueueOffset(min(3, end))
+
+    async def offset_at(self, _queue: MessageQueue, uid: str, timestamp_ms: int, end: int) -> QueueOffset:
+        assert (uid, timestamp_ms) == ("first", 9)
+        return QueueOffset(min(5, end))
+
+
+@pytest.mark.parametrize(("at_time", "expected"), [(6, 5), (8, 8)])
+async def test_a_start_time_before_the_log_is_found_in_the_table_without_brokers(
+    tmp_path: Path, at_time: int, expected: int
+) -> None:
+    scene = Scene(tmp_path, policy=StartFrom.TIMESTAMP)
+    scene.low, scene.at_time = 6, at_time
+    scene.starting._read_plan.table_of = lambda _topic: Table()  # type: ignore[method-assign]
+    assert await scene.begins(ONE) == expected
+
+
+@pytest.mark.parametrize(("low", "start"), [(6, 3), (0, 0)])
+async def test_first_is_the_start_of_the_table_and_each_owner_stores_that_of_its_queue(low: int, start: int) -> None:
+    committed: dict[MessageQueue, int] = {}
+
+    class Broker(Brokers):
+        async def query_offsets(self, *_: Any, **__: Any) -> QueueRange:
+            return QueueRange(low, 10, -1, -1, uid="u1-b1")
+
+        async def begin(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("it would begin all queues of the topic in the log")
+
+        async def commit(self, _address: str, _group: str, offsets: dict[MessageQueue, int], **options: Any) -> None:
+            assert options["uids"] == dict.fromkeys(offsets, "u1-b1")
+            committed.update(offsets)
+
+    broker = Broker()
+    plan: Any = broker.starting._read_plan
+    plan.table_of, plan.start_policy = lambda _topic: Table(), lambda: StartFrom.FIRST
+    assert await broker.starting.find(ONE) == (start, False)
+    assert committed == {ONE: start}
