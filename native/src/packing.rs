@@ -94,7 +94,8 @@ impl<'py> Call<'py> {
     fn place(&mut self, object: Bound<'py, PyAny>, queue_of: &Bound<'py, PyAny>, segment_end: u64) -> PyResult<bool> {
         let py = object.py();
         let number = |name| object.getattr(name).ok()?.extract::<u32>().ok();
-        let (Some(topic_id), Some(queue_id)) = (number(intern!(py, "topic_id")), number(intern!(py, "queue_id"))) else {
+        let (Some(topic_id), Some(queue_id)) = (number(intern!(py, "topic_id")), number(intern!(py, "queue_id")))
+        else {
             return Ok(false);
         };
         let Some(queue) = self.queue((topic_id, queue_id), queue_of)? else {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evenq.store.log.consume_queue import ConsumeQueue
 from evenq.store.log.messages import Append
-from evenq.store.log.packer import Packer
+from evenq.store.log.packer import LARGE_BYTES, Packer
 from evenq.store.log.writer import WriteBatch
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class NativePacker(Packer):
             return super().pack(entries, store_ms, synced_end, more=more)
         batch = self.batch or self._new_batch()
         data, end, queues = packed
-        batch.data += data
+        if len(data) < LARGE_BYTES:
+            batch.data += data
+        else:
+            batch.add(data)
         for queue, next_offset, tail, messages in queues:
             queue.tail += tail
             queue.hot += messages
