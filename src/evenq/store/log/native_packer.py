@@ -1,7 +1,7 @@
 """Packer of messages by the compiled accelerator: `Packer`, with the same bytes.
 
-`evenq_native` packs all messages of a call in one step. What decides stays in Python: the queue of a message, the end
-of a file, and each refusal. A call that it does not take is packed by `Packer`, as if it had not been tried. `make
+`evenq_native` packs all messages of a call in one step. Decisions stay in Python: the queue of a message, the end of
+a file, and each refusal. A call that it does not take is packed by `Packer`, as if it had not been tried. `make
 plain-sends` compares both with generated calls. On the loop only.
 """
 
@@ -22,7 +22,7 @@ ALONE_MAX = 1
 """A call of this many messages costs less in Python."""
 
 
-class NativeModule(Protocol):
+class PackingModule(Protocol):
     """The part of `evenq_native` that is used here."""
 
     @property
@@ -34,7 +34,7 @@ class NativePacker(Packer):
 
     def __init__(
         self,
-        native: NativeModule,
+        native: PackingModule,
         queues: dict[tuple[int, int], ConsumeQueue],
         *,
         segment_bytes: int,
@@ -73,7 +73,7 @@ class NativePacker(Packer):
 
 
 def packer_of(
-    native: NativeModule | None,
+    native: PackingModule | None,
     queues: dict[tuple[int, int], ConsumeQueue],
     *,
     segment_bytes: int,

@@ -168,7 +168,8 @@ def _state(packer: Packer) -> list[tuple[str, object]]:
         touched = [(queue.topic_id, queue.queue_id, end) for queue, end in batch.touched.items()]
         counts = (batch.start, batch.end, batch.messages, batch.cold_bytes, batch.states, batch.timers)
         found += [("group", counts), ("queues of the group", touched), ("bytes", runs)]
-    for ids, queue in packer._queues.items():
+    for key, queue in packer._queues.items():
+        ids = tuple(map(int, key))  # True is the number 1
         hot = [None if one is None else [getattr(one, name) for name in FIELDS] for one in queue.hot]
         offsets = (queue.next_offset, queue.max_offset, queue.hot_base, queue.hot_dead, queue.tail_base)
         found += [(f"queue {ids}", (offsets, bytes(queue.tail), queue.stem, queue.last_stem)), (f"memory {ids}", hot)]
