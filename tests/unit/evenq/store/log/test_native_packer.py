@@ -34,6 +34,26 @@ def test_both_packers_leave_the_same_after_generated_calls(native: ModuleType, s
     assert found.refused > 20
 
 
+@pytest.mark.parametrize("over", [-1, 0, 1, 88])
+def test_a_call_that_ends_at_the_end_of_a_file_is_taken_and_one_byte_more_is_not(
+    native: ModuleType, message: Any, over: int
+) -> None:
+    taken: list[bool] = []
+
+    def noted(*given: Any) -> Any:
+        packed = native.pack_messages(*given)
+        taken.append(packed is not None)
+        return packed
+
+    left = []
+    for module in (None, SimpleNamespace(pack_messages=noted)):
+        packer = packer_of(module, {}, segment_bytes=4_096, end=0)
+        batch = packer.pack([message(b"", system=b""), message(bytes(4_096 - 2 * 88 + over), system=b"")], 5, 0)
+        left.append([(run.start, run.seals, b"".join(run.parts)) for run in batch.runs])
+    assert left[0] == left[1]
+    assert taken == [over <= 0]
+
+
 def other_byte(data: bytes, at: int) -> bytes:
     changed = bytearray(data)
     changed[at] ^= 1
