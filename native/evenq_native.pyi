@@ -1,5 +1,5 @@
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, final
 
 __version__: str  # of evenq, to which it belongs
 
@@ -32,3 +32,19 @@ class PlainReader:
     def read_block(
         self, request: bytes, crc_min: int
     ) -> tuple[str, int, list[Any], list[bytes], list[bytes]] | None: ...
+
+# Bytes of the frames, end in the log, and for each queue: itself, its new end, bytes of its entries, its messages.
+Packed: TypeAlias = tuple[bytes, int, list[tuple[Any, int, bytes, list[Any]]]]
+
+# Packs the messages of a call from `log_offset` on, and sets their places. None, and nothing is changed: they do not
+# fit before `segment_end`, or a value does not fit its field. `queue_of` returns a queue by topic id and queue id, with
+# its next offset, the stem of its messages, and that of the last one of a call; `more`: further records follow.
+def pack_messages(
+    entries: Iterable[Any],
+    queue_of: Callable[[int, int], tuple[Any, int, bytes, bytes]],
+    log_offset: int,
+    segment_end: int,
+    synced_end: int,
+    store_ms: int,
+    more: bool,
+) -> Packed | None: ...

@@ -1,8 +1,9 @@
 # Long runs and rare ones: simulations, kills, broken links, benchmarks, other versions. `make campaigns` lists them.
 .PHONY: bench bench-attacks bench-connections bench-delivery bench-nats bench-peers bench-rebalance bench-replication bench-replication-peers bench-spark bench-spark-idle bench-store bench-tls chaos crowd fuzz-front kill-loop kubernetes-replicated live live-kills members oldest plain-sends properties replication-faults replication-kills replication-model replication-model-search replication-upgrade shuffled sim sim-mutants sim-replicated spark-chaos spark-group spark-oldest spark-refused storage verify verify-replicated
 
-plain-sends: dev ## test | compare the parsers of SendMessage and Publish, the compiled one with attacks too: make plain-sends COUNT=1000000 SEED=1
+plain-sends: dev ## test | compare the parsers of SendMessage and Publish, the compiled one with attacks too, and both packers: make plain-sends COUNT=1000000 SEED=1
 	$(BIN)/python tests/unit/evenq_broker/core/sending/plain_requests.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
+	$(BIN)/python tests/unit/evenq/store/log/packed_calls.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
 
 fuzz-front: dev ## test | hostile input for the HTTP/2 core: make fuzz-front COUNT=10000000 SEED=1; 5 minutes on two cores
 	$(BIN)/python tests/unit/evenq/serving/http2/hostile_input.py --count $(or $(COUNT),10000000) --seed $(or $(SEED),1) --processes 2

@@ -1,10 +1,11 @@
-"""CPU of the readers of plain SendMessage and Publish requests: in Python, and compiled (`evenq_native`).
+"""CPU of reading plain SendMessage and Publish requests and of packing their messages: in Python, and compiled.
 
-    python benchmarks/micro/native_sends.py [--rounds 15] [--messages 3200]
+    python benchmarks/micro/native_sends.py [--rounds 15] [--messages 3200] [--only packing]
 
-Both read the same requests in one process, in turns. Measured is the CPU of the thread, which other work on the machine
+Both do the same work in one process, in turns. Measured is the CPU of the thread, which other work on the machine
 changes less than elapsed time; the ratio of neighbouring rounds is steadier than both figures. Without a digest: the
-same with bodies of one byte. The last two columns compare each reader with itself under `body_digest=md5`.
+same with bodies of one byte. The last two columns compare each reader with itself under `body_digest=md5`. The second
+table is about the step that follows: the store packs the messages of a call into the group for its log.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median, quantiles
+from typing import Any
 
 from evenq_broker.core.sending.native_sends import NativeSends
 from evenq_broker.core.sending.plain_sends import PlainSends
@@ -22,6 +24,8 @@ from evenq_broker.core.sending.validation import MessageLimits
 from rounds import settle_collector
 
 from evenq.runtime.accelerator import accelerator
+from evenq.store import Append
+from evenq.store.log.native_packer import packer_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -33,6 +37,8 @@ LIMITS = MessageLimits(
     store_host="10.0.0.1:8081",
 )
 NOW_S = 1_700_000_000
+GROUP_BYTES = 256 << 10
+QUEUES = 8
 Read = Callable[[bytes], object]
 
 
@@ -75,19 +81,47 @@ def ratio(found: list[float]) -> str:
     return f"{median(found):.2f}, {low:.2f} to {high:.2f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--messages", type=int, default=3_200, help="in a round of each reader")
-    options = parser.parse_args()
-    native = accelerator()
-    if native.module is None:
-        raise SystemExit(f"evenq_native is {native.state}; build it with `make native`")
-    settle_collector()
+def packing_us(native: Any, calls: list[list[Append]], messages: int) -> float:
+    """CPU of packing one message; the groups are dropped as if they were written."""
+    packer = packer_of(native, {}, segment_bytes=1 << 30, end=0)
+    start = time.thread_time_ns()
+    for entries in calls:
+        if packer.pack(entries, NOW_S * 1_000, 0).bytes > GROUP_BYTES:
+            packer.take()
+    return (time.thread_time_ns() - start) / messages / 1_000
+
+
+def packing(native: Any, messages: int, rounds: int) -> None:
+    """Prints the table of the packers."""
+    print("| call | Python, us a message | compiled | ratio: median, quartiles |")
+    print("| --- | --- | --- | --- |")
+    for name, count, body_bytes, queues in (
+        ("1 message, 1 KiB", 1, 1_024, QUEUES),
+        ("32 messages, 1 KiB, to 8 queues in turn", 32, 1_024, QUEUES),
+        ("32 messages, 1 KiB, to one queue", 32, 1_024, 1),
+        ("32 messages, 1 byte, to 8 queues in turn", 32, 1, QUEUES),
+        ("256 messages, 1 KiB, to one queue", 256, 1_024, 1),
+    ):
+        rng = random.Random(1)
+        every = max(1, messages // count)
+        calls = [
+            [
+                Append(1, at % queues, 7, NOW_S, rng.randbytes(30 + body_bytes), rng.randbytes(150))
+                for at in range(count)
+            ]
+            for _ in range(every)
+        ]
+        found = [[packing_us(module, calls, every * count) for module in (None, native)] for _ in range(rounds)]
+        python, compiled = (median(column) for column in zip(*found, strict=True))
+        print(f"| {name} | {python:.2f} | {compiled:.2f} | {ratio([of[0] / of[1] for of in found])} |", flush=True)
+
+
+def reading(native: Any, messages: int, rounds: int) -> None:
+    """Prints the table of the readers."""
     readers = [
         one
         for limits in (LIMITS, replace(LIMITS, only_md5=lambda: True))
-        for one in (PlainSends(limits), NativeSends(native.module, limits))
+        for one in (PlainSends(limits), NativeSends(native, limits))
     ]
     print("| request | Python, us a message | compiled | ratio: median, quartiles | MD5 to CRC32: Python | compiled |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -103,13 +137,29 @@ def main() -> None:
     ):
         rng = random.Random(1)
         pack = block if name.startswith("Publish") else send
-        calls = max(1, options.messages // count)
+        calls = max(1, messages // count)
         requests = [pack([message(rng, body_bytes, unlike=unlike) for _ in range(count)]) for _ in range(calls)]
         reads: list[Read] = [one.read_block if pack is block else one.read for one in readers]
-        rounds = [[cpu_us(read, requests, calls * count) for read in reads] for _ in range(options.rounds)]
-        python, compiled = (median(column) for column in list(zip(*rounds, strict=True))[:2])
-        ratios = [ratio([of[one] / of[other] for of in rounds]) for one, other in ((0, 1), (2, 0), (3, 1))]
+        found = [[cpu_us(read, requests, calls * count) for read in reads] for _ in range(rounds)]
+        python, compiled = (median(column) for column in list(zip(*found, strict=True))[:2])
+        ratios = [ratio([of[one] / of[other] for of in found]) for one, other in ((0, 1), (2, 0), (3, 1))]
         print(f"| {name} | {python:.2f} | {compiled:.2f} | {' | '.join(ratios)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--messages", type=int, default=3_200, help="in a round of each")
+    parser.add_argument("--only", choices=("reading", "packing"))
+    options = parser.parse_args()
+    native = accelerator()
+    if native.module is None:
+        raise SystemExit(f"evenq_native is {native.state}; build it with `make native`")
+    settle_collector()
+    if options.only != "packing":
+        reading(native.module, options.messages, options.rounds)
+    if options.only != "reading":
+        packing(native.module, options.messages, options.rounds)
 
 
 if __name__ == "__main__":

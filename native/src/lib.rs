@@ -5,6 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod digest;
+#[cfg(feature = "python")]
+mod packing;
 pub mod plain;
 #[cfg(feature = "python")]
 mod python;
+pub mod record;

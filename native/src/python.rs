@@ -175,6 +175,8 @@ fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>
 mod evenq_native {
     #[pymodule_export]
     use super::PlainReader;
+    #[pymodule_export]
+    use crate::packing::pack_messages;
 
     /// Version of evenq that it belongs to.
     #[pymodule_export]

@@ -22,14 +22,15 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from evenq.errors import BadRequest, Error, StoreFull, StorePoisoned, TooManyRequests
+from evenq.runtime.accelerator import accelerator
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store.log.consume_queue import ConsumeQueue
 from evenq.store.log.hot_cache import HotCache
 from evenq.store.log.log_state import LogState
 from evenq.store.log.messages import Append, AppendBlock, OnDispatched, TimerAppend
+from evenq.store.log.native_packer import packer_of
 from evenq.store.log.options import FlushMode, StoreOptions
-from evenq.store.log.packer import Packer
 from evenq.store.log.recent_groups import RecentGroups
 from evenq.store.log.record import HEADER_BYTES
 from evenq.store.log.writer import WriteBatch, Writer
@@ -87,7 +88,9 @@ class Appender:
         """Called with the queues of a group that found the disk full and their new ends, before its appends fail."""
         self._synchronous = options.flush is FlushMode.SYNC
         self._replicated = state.replicated
-        self._packer = Packer(queues, segment_bytes=segment_bytes, end=state.stats.log_end, epoch=epoch)
+        self._packer = packer_of(
+            accelerator().module, queues, segment_bytes=segment_bytes, end=state.stats.log_end, epoch=epoch
+        )
         self._cache = HotCache(options.cache_bytes)
         self._waiting_max = options.append_queue_max
         self._end_max = state.stats.log_end + options.append_bytes_max

@@ -1,18 +1,21 @@
 """What is packed is what the byte table says, in its place; what cannot be kept was never there."""
 
 import pytest
+from evenq_proofs.native_module import native_module
 
 from evenq.errors import BadRequest, BodyTooLarge
 from evenq.store import AppendBlock, TimerAppend
+from evenq.store.log.native_packer import packer_of
 from evenq.store.log.packer import LARGE_BYTES, Packer
 from evenq.store.log.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, message_of
 
 SEGMENT_BYTES = 4096
 
 
-@pytest.fixture
-def packer():
-    return Packer({}, segment_bytes=SEGMENT_BYTES, end=0)
+@pytest.fixture(params=["python", "compiled"])
+def packer(request):
+    module = native_module() if request.param == "compiled" else None
+    return packer_of(module, {}, segment_bytes=SEGMENT_BYTES, end=0)
 
 
 def frames(batch):

@@ -42,6 +42,7 @@ async def outcome(stage: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, mod
 
     for handlers in (send, publishing):
         monkeypatch.setattr(handlers, "accelerator", lambda: choice)
+    monkeypatch.setattr("evenq.store.log.appender.accelerator", lambda: choice)
     monkeypatch.setattr("evenq_broker.core.sending.native_sends.NativeSends", Counted)
     monkeypatch.setattr(stage.clock, "now_ms", lambda: made.NOW_MS)  # store times do not depend on the disk's speed
     broker = await stage.broker(
