@@ -16,7 +16,7 @@ from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import DrainView, ResizeView, WithdrawView
-from evenq.client.loops.admin.resizing import schedules_text, why_kept
+from evenq.client.loops.admin.resizing import problems_text, schedules_text, why_kept
 from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageType
 
@@ -152,7 +152,7 @@ def resume(options: argparse.Namespace) -> None:
 
 def _drained(name: str, view: DrainView, problem: str) -> str:
     if not view.empty:
-        return f"Broker {name} accepts no messages. {_progress(view)}."
+        return f"Broker {name} accepts no messages. {_progress(view)}.{problems_text(view.schedule_problems)}"
     kept = []
     if view.unread:
         kept.append(f"{view.unread:,} messages that no group has read")
@@ -161,6 +161,7 @@ def _drained(name: str, view: DrainView, problem: str) -> str:
     if view.schedules:
         kept.append(schedules_text(view.schedules, view.schedule_names))
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
+    rest += problems_text(view.schedule_problems)
     verdict = f"it may not be removed: {problem}" if problem else "it may be removed"
     return f"Broker {name} accepts no messages, and every group has read its messages; {verdict}.{rest}"
 
@@ -206,6 +207,7 @@ def _print_broker(options: argparse.Namespace, view: DrainView, sentence: str) -
         "dead_letters": view.dead_letters,
         "schedules": view.schedules,
         "schedule_names": list(view.schedule_names),
+        "schedule_problems": [f"{one}: {why}" for one, why in view.schedule_problems.items()],
         "other_writers": view.other_writers,
     }
     listings = (
