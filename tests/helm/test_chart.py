@@ -29,7 +29,7 @@ EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 OPTIONAL = {
     "global",
     "broker.nodePort",
-    *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer", "console")),
+    *(f"image.digests.{name}" for name in ("nameserver", "broker", "rebalancer", "console", "tables")),
 } | {f"tls.certManager.issuerRef.{name}" for name in ("name", "kind", "group")}
 SMALL = ["-f", str(CHART / "examples" / "single.yaml")]
 COPIES = ["--set", "broker.groups=2,broker.replicas=3"]

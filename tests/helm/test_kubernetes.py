@@ -297,6 +297,47 @@ def certificate(folder: Path, namespace: str) -> list[Path]:
     return [folder / name for name in ("ca.crt", "tls.crt", "tls.key")]
 
 
+OFFSETS = """
+import glob, json, pyarrow.parquet as pq
+paths = sorted(glob.glob("/tables/evenq/orders/**/*.parquet", recursive=True))
+rows = [offset for path in paths for offset in pq.ParquetFile(path).read(columns=["queueOffset"])["queueOffset"].to_pylist()]
+print(json.dumps(sorted(rows)))
+"""
+
+
+@pytest.mark.slow
+def test_declared_tables_are_exported_into_a_claim_that_outlives_the_release(kubernetes: Kubernetes) -> None:
+    """The exporter's own user, with its grants; and the next pod continues after the files of the first."""
+    kubernetes.run("kubectl", "create", "namespace", "tables")
+
+    def offsets() -> list[int]:
+        """Returns the offsets of all rows, as pyarrow in the exporter's pod reads them; empty while there is no pod."""
+        read = ("kubectl", "-n", "tables", "exec", "deployment/evenq-tables", "--", "python", "-c", OFFSETS)
+        done = kubernetes.tried(*read)
+        return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+    try:
+        wish = values(
+            *LESS, "nameserver.replicas=1", "tables.enabled=true", "tables.claim.size=1Gi", "tables.closeAfter=5s"
+        )
+        kubernetes.run("helm", "-n", "tables", "install", "evenq", str(CHART), "--wait", *wish, timeout=240)
+        kubernetes.run(*kubernetes.evenq("topic", "create", "orders", "--queues", "1", "--table", namespace="tables"))
+        for sent in (1_000, 2_000):
+            produce = ("produce", "orders", "--body", "number {n}", "--count", "1000")
+            kubernetes.run(*kubernetes.evenq(*produce, namespace="tables"))
+            # The pod begins again, after pauses of up to a minute, until the brokers answer it.
+            wait_until(lambda count=sent: offsets() == [*range(count)], 180, f"files have {sent} rows, each once")
+            pod = ("-l", "app.kubernetes.io/component=tables", "--timeout=90s")
+            kubernetes.run("kubectl", "-n", "tables", "delete", "pod", *pod)
+        shown = kubernetes.run(*kubernetes.evenq("group", "list", "--json", namespace="tables"))
+        assert "evenq-table-orders" in shown
+        kubernetes.run("helm", "-n", "tables", "uninstall", "evenq", "--wait", timeout=240)
+        assert "persistentvolumeclaim/evenq-tables" in kubernetes.left(namespace="tables")
+    finally:
+        kubernetes.run("helm", "-n", "tables", "uninstall", "evenq", "--wait", check=False)
+        kubernetes.run("kubectl", "delete", "namespace", "tables", "--timeout=60s", check=False)
+
+
 @pytest.mark.slow
 def test_clients_outside_the_cluster_come_in_by_one_address_by_one_for_each_broker_and_by_a_forwarded_port(
     release: Release,

@@ -98,6 +98,24 @@ def test_a_topic_is_an_iceberg_table(cluster: LocalCluster, lake: Lake, tmp_path
     assert publish(folder, "orders")["files"] == 0
 
 
+def test_files_that_are_rebuilt_stay_readable_in_the_catalog(cluster: LocalCluster, lake: Lake, tmp_path: Path) -> None:
+    """One is damaged, and one is gone that `--tail` ended within a window: it gets its registered name again."""
+    folder = tmp_path / "tables"
+    for count in (30, 450):
+        send(cluster.endpoint, "mended", count, queues=1)
+        export(cluster.endpoint, "mended", folder, "--tail", *FAST)
+    publish(folder, "mended")
+    before, paths = lake.rows("mended"), lake.paths("mended")
+    files = sorted((folder / "mended").rglob("*.parquet"))
+    files[1].unlink()
+    files[2].write_bytes(files[2].read_bytes()[:-9])
+    words = ("table", "rebuild", "mended", "--to", folder)
+    found = evenq_json(*words, endpoint=cluster.endpoint)
+    assert (found["files"], found["left"], found["failures"]) == (2, 0, [])
+    assert (lake.rows("mended"), lake.paths("mended")) == (before, paths)
+    assert evenq_json("table", "verify", "mended", "--to", folder, endpoint=cluster.endpoint)["clean"]
+
+
 @pytest.mark.slow  # a dozen publishers, each with the imports of pyiceberg
 def test_publishers_and_exporters_that_are_killed_register_each_file_once(
     cluster: LocalCluster, lake: Lake, tmp_path: Path

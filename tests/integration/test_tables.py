@@ -420,12 +420,10 @@ def test_rebuild_writes_a_damaged_file_and_a_missing_one_again(cluster: LocalClu
     files[1].write_bytes(files[1].read_bytes()[:-9])
     words = ("table", "rebuild", "mended", "--to", tmp_path)
     assert evenq_json(*words, endpoint=cluster.endpoint) == {
-        "topic": "mended", "files": 2, "rows": 200, "left": 0, "failures": [],
+        "topic": "mended", "files": 2, "rows": 200, "left": 0, "registered": 0, "failures": [],
     }  # fmt: skip
     run_evenq("table", "verify", "mended", "--to", tmp_path, "--whole", endpoint=cluster.endpoint)
     assert sorted(row["body"].decode().strip() for row in rows(tmp_path, "mended")) == sorted(map(str.strip, sent))
-    (tmp_path / "mended" / "_iceberg.json").write_text('{"version": 1, "table": "lake.sales.mended", "uuid": "u"}')
-    assert "registered in lake.sales.mended" in run_evenq(*words, endpoint=cluster.endpoint, code=4)
     words = ("table", "rebuild", "nothing", "--to", tmp_path)
     assert "write them: evenq table export nothing" in run_evenq(*words, endpoint=cluster.endpoint, code=3)
 

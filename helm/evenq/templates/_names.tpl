@@ -101,7 +101,7 @@ labels:
   {{- include "evenq.selector" . | nindent 2 }}
   {{- with .root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
-  {{- if and .root.Values.metrics.annotations (ne .service "console") }}
+  {{- if and .root.Values.metrics.annotations (not (has .service (list "console" "tables"))) }}
   prometheus.io/scrape: "true"
   prometheus.io/port: {{ .root.Values.metrics.port | quote }}
   prometheus.io/path: /metrics
@@ -319,12 +319,12 @@ and `own`, the chart's variables as YAML. */}}
 {{- end }}
 {{- end }}
 
-{{/* Defaults of `evenq` commands in a pod: access point, an operator's keys unless `withoutKeys`, the CA. Call with
-(dict "root" $ "host" "127.0.0.1"). */}}
+{{/* Defaults of `evenq` commands in a pod: access point, an operator's keys unless `withoutKeys` or other `credentials`, the CA. Call
+with (dict "root" $ "host" "127.0.0.1"). */}}
 {{- define "evenq.commandEnv" -}}
 - {name: EVENQ_ENDPOINT, value: "{{ if .root.Values.tls.enabled }}evenqs://{{ end }}{{ .host }}:{{ include "evenq.clientPort" .root }}"}
 {{- if and .root.Values.auth.enabled (not .withoutKeys) }}
-- {name: EVENQ_CREDENTIALS, value: /etc/evenq/auth/operator.toml}
+- {name: EVENQ_CREDENTIALS, value: /etc/evenq/auth/{{ .credentials | default "operator.toml" }}}
 {{- end }}
 {{- if .root.Values.tls.enabled }}
 - {name: EVENQ_TLS_CA, value: /etc/evenq/tls/ca.crt}
@@ -369,6 +369,28 @@ and `own`, the chart's variables as YAML. */}}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* The certificates of a pod that only calls brokers. */}}
+{{- define "evenq.clientTls" -}}
+{{- if .Values.tls.enabled }}
+- name: tls
+  secret:
+    secretName: {{ include "evenq.tlsSecret" . }}
+    defaultMode: 0440
+    {{- if ne .Values.tls.clientCertificates "all" }}
+    # Not the private key, with which nameservers and rebalancers accept a server.
+    items: [{key: ca.crt, path: ca.crt}]
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Secret with the keys of the exporter of tables: its own user, unless the values name another one. */}}
+{{- define "evenq.tablesSecret" -}}
+{{- if and .Values.auth.existingSecret (not .Values.tables.credentialsSecret) }}
+{{- fail "tables.enabled with auth.existingSecret needs tables.credentialsSecret: the name of a Secret with credentials.toml (access_key and secret_key) of a user with describe on cluster, and consume on topic:* and group:evenq-table-*" }}
+{{- end }}
+{{- .Values.tables.credentialsSecret | default (printf "%s-user-evenq-tables" (include "evenq.name" .)) }}
 {{- end }}
 
 {{/* Peers of a NetworkPolicy: namespaces by name, "*" = all. */}}

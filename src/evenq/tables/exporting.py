@@ -27,9 +27,10 @@ one begins at 2500 and ends at 3000 at the latest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from evenq.client.core.reading.extents import QueueExtent, RecordMark
@@ -183,27 +184,37 @@ class TopicExport:
                 await self._report(extents, turn)
         return turn
 
-    async def rebuild(self, *, whole: bool) -> ExportTurn:
+    async def rebuild(
+        self, *, whole: bool, registered: Mapping[TableQueue, Iterable[TableRange]] = MappingProxyType({})
+    ) -> ExportTurn:
         """Writes damaged files, and those that are gone from between others, again from the log. `left`: rows that
-        still have no sound file. Raises NotFound without files, and errors of the route; those of a queue are in the
-        result.
+        still have no sound file. `registered`: files of an Iceberg table, whose names those that are gone get again.
+        Raises NotFound without files, and errors of the route; those of a queue are in the result.
         """
         turn, self._schema_read = ExportTurn(), False
         live = {self._table_queue(extent): extent for extent in await self._reader.queues(self._plan.topic)}
         for files in table_of(self._target, self._plan.topic):
+            ends = {one.start: one.end for one in registered.get(files.queue, ())}
             for part in broken(self._target, files, whole=whole):
                 written = turn.rows
                 try:
-                    await self._write_again(live.get(files.queue), files, part, turn)
+                    await self._write_again(live.get(files.queue), files, part, turn, ends)
                 except Error as error:
                     turn.failures.setdefault(files.queue.queue, error)
                 turn.left += part.count - (turn.rows - written)
         return turn
 
     async def _write_again(
-        self, extent: QueueExtent | None, files: QueueFiles, part: TableRange, turn: ExportTurn
+        self,
+        extent: QueueExtent | None,
+        files: QueueFiles,
+        part: TableRange,
+        turn: ExportTurn,
+        ends: Mapping[int, int],
     ) -> None:
-        """Writes the files of a range. Raises TableGap, TableChanged if the log does not have these messages."""
+        """Writes the files of a range. `ends`: of registered files, by their starts. Raises TableGap, TableChanged if
+        the log does not have these messages.
+        """
         what = f"offsets {part.start} to {part.end - 1} of {files.queue.queue} have no sound file"
         if extent is None:
             raise NotFound(f"{what}, and the broker is away, or the topic was deleted or created again")
@@ -216,7 +227,8 @@ class TopicExport:
                 await self._must_continue(extent, there)
         position = _Position(next=part.start, mark="", begun=True)
         while position.next < part.end:
-            closed = part.end if replaces else await self._closed_end(extent, position.next)
+            known = part.end if replaces else ends.get(position.next)
+            closed = known or await self._closed_end(extent, position.next)
             await self._write(extent, files.queue, position, min(closed or part.end, part.end), turn, replace=replaces)
 
     def _mark_of(self, files: QueueFiles, part: TableRange) -> str:

@@ -17,6 +17,9 @@ Invariants:
 - `table expire` first commits one step that removes the files and raises `evenq.starts`, and then deletes them. That
   commit always makes a snapshot, so it conflicts with a publisher that has not seen it. Files before a start are never
   registered again.
+- `table rebuild` writes a file under its name, and then commits its new entry in place of the old one. A size that
+  differs is the only state between the two, so a rebuild that was killed is repeated. With an equal size the old
+  entry is right, because rows and their bounds follow from the messages.
 - The folder names its Iceberg table (`_iceberg.json`) before the first file is registered. Otherwise `table expire`
   could delete a file that it does not know to be registered.
 
@@ -35,14 +38,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from evenq.columns.arrow_schema import TYPES, arrow_schema
 from evenq.errors import ConnectionFailed, Error, Forbidden, NotFound, SettingsError, StoreError, Unauthorized
 from evenq.tables.checking import QueueFiles, TableFinding
 from evenq.tables.files import COLUMNS
 from evenq.tables.folder import FolderTables, TableTarget, place_bytes
+from evenq.tables.iceberg_state import LINK_NAME, LINK_VERSION, IcebergFile, IcebergName, IcebergState, link_of
 from evenq.tables.layout import TableChanged, TableQueue, TableRange
 
 if TYPE_CHECKING:
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
 
-LINK_NAME: Final = "_iceberg.json"
-VERSION: Final = 1
 FILES_PER_STEP: Final = 500
 CONFLICTS_MAX: Final = 20
 """Commits of others that one call starts again after."""
@@ -72,76 +73,12 @@ PROPERTIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergName:
-    """The name of an Iceberg table, with the catalog's name in the settings of pyiceberg."""
-
-    catalog: str
-    table: tuple[str, ...]
-    """Namespace and table."""
-
-    def __str__(self) -> str:
-        return ".".join((self.catalog, *self.table))
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Raises SettingsError."""
-        catalog, *table = text.split(".")
-        if len(table) < 2 or not all((catalog, *table)):
-            raise SettingsError(f"--iceberg is {text!r}; write CATALOG.NAMESPACE.TABLE, for example lake.sales.orders")
-        return cls(catalog, tuple(table))
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergFile:
-    """A registered file, as the manifest describes it."""
-
-    rows: int
-    bytes: int
-
-
-@dataclass(slots=True, kw_only=True)
-class IcebergState:
-    """The files of the current snapshot."""
-
-    snapshot_id: int | None
-    """None: the table has none yet."""
-    starts: Mapping[TableQueue, int]
-    files: dict[TableQueue, dict[TableRange, IcebergFile]] = field(default_factory=dict)
-    repeated: list[str] = field(default_factory=list)
-    """Paths of files that are registered more than once."""
-    strangers: list[str] = field(default_factory=list)
-    """Paths of files that evenq did not write."""
-    deletes: int = 0
-    """Files that delete rows of other files."""
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for files in self.files.values() for file in files.values())
-
-    @property
-    def file_count(self) -> int:
-        return sum(map(len, self.files.values()))
-
-    def missing(self, one: QueueFiles) -> list[TableRange]:
-        """Returns the files of a queue that are to be registered. Raises TableChanged for ranges that overlap."""
-        there, start = self.files.get(one.queue, {}), self.starts.get(one.queue, 0)
-        wanted = [part for part in one.files if part not in there and part.end > start]
-        for before, after in pairwise(sorted({*there, *wanted})):
-            if after.start < before.end:
-                raise TableChanged(
-                    f"{one.path(after)} overlaps {before.name}: its rows would be in the Iceberg table twice; see "
-                    f"`evenq table verify {one.queue.topic}`"
-                )
-        return wanted
-
-
 @dataclass(slots=True, kw_only=True)
 class PublishTurn:
     """The outcome of one comparison of the folder with the catalog."""
 
     files: int = 0
-    """Registered by this call."""
+    """Registered by this call, or registered again."""
     rows: int = 0
     left: int = 0
     """Files that are not registered."""
@@ -149,20 +86,12 @@ class PublishTurn:
     failures: dict[TableQueue, Error] = field(default_factory=dict)
 
 
-def link_of(target: TableTarget, topic: str) -> tuple[IcebergName, str] | None:
-    """Returns the name and UUID of the Iceberg table that a topic's folder is registered in. Raises SettingsError."""
-    path = f"{topic}/{LINK_NAME}"
-    if path not in target.files(topic):
-        return None
-    with target.open(path) as file:
-        data = file.read()
-    try:
-        values = json.loads(data)
-        if values["version"] == VERSION:
-            return IcebergName.of(values["table"]), str(values["uuid"])
-    except (ValueError, TypeError, KeyError, SettingsError) as error:
-        raise SettingsError(f"{target.path(path)} does not name an Iceberg table ({error}); restore it") from error
-    raise SettingsError(f"{target.path(path)} is of version {values['version']}: use a newer evenq")
+class _Entry(NamedTuple):
+    """A file of a step."""
+
+    file: DataFile
+    files: QueueFiles
+    part: TableRange
 
 
 class IcebergTable:
@@ -196,7 +125,7 @@ class IcebergTable:
                     catalog.create_table(self.name.table, schema=schema, properties=properties)
                 table = catalog.load_table(self.name.table)
         self._must_be_ours(table)
-        link = {"version": VERSION, "table": str(self.name), "uuid": str(table.metadata.table_uuid)}
+        link = {"version": LINK_VERSION, "table": str(self.name), "uuid": str(table.metadata.table_uuid)}
         place_bytes(self._target, self._link_path, f"{json.dumps(link)}\n".encode(), lambda _: None)
         _, self._uuid = self._link(self.name)  # another publisher may have been faster
 
@@ -208,26 +137,15 @@ class IcebergTable:
         """Registers the files of a folder that are missing, in steps. `content` lists the folder. Failures of a queue
         are in the result. Raises TableChanged for a table that others write.
         """
-        from pyiceberg.exceptions import CommitFailedException
+        turn = PublishTurn()
+        return self._repeated(turn, lambda table, state: self._add(table, self._step(state, content(), turn), turn))
 
-        turn, conflicts = PublishTurn(), 0
-        while True:
-            table = self._loaded()
-            state = self._state(table)
-            turn.snapshot_id = state.snapshot_id
-            self._must_be_alone(state)
-            step = self._step(state, content(), turn)
-            if not step:
-                return turn
-            try:
-                self._add(table, step, turn)
-            except CommitFailedException as error:
-                conflicts += 1
-                if conflicts == CONFLICTS_MAX:
-                    raise ConnectionFailed(
-                        f"{CONFLICTS_MAX} commits to {self.name} were refused because other commits were faster; the "
-                        "next run continues"
-                    ) from error
+    def renew(self, content: Callable[[], Sequence[QueueFiles]]) -> PublishTurn:
+        """Replaces the entries of files that were written again and have another size now, in steps. Files that
+        cannot be read keep their entries, and their errors are in the result. Raises TableChanged as `publish` does.
+        """
+        turn, refused = PublishTurn(), set[str]()
+        return self._repeated(turn, lambda table, state: self._replace(table, state, content(), turn, refused))
 
     def withdraw(self, starts: Mapping[TableQueue, int]) -> int:
         """Removes the files before these offsets in one commit, also from later steps; returns their number. Files may
@@ -270,7 +188,8 @@ class IcebergTable:
                 if one is None or part not in names:
                     yield TableFinding(path, f"is registered in {place}, but is gone: its readers fail")
                 elif (file.rows, file.bytes) != (part.count, one.sizes[part.name]):
-                    yield TableFinding(path, f"has other sizes in {place}: {file.rows:,} rows, {file.bytes:,} bytes")
+                    sizes = f"{file.rows:,} rows, {file.bytes:,} bytes"
+                    yield TableFinding(path, f"has other sizes in {place}: {sizes}; run `evenq table rebuild`")
         for one in there.values():
             try:
                 for part in state.missing(one):
@@ -279,6 +198,27 @@ class IcebergTable:
                     )
             except TableChanged as error:
                 yield TableFinding(self._target.path(one.queue.folder), error.message)
+
+    def _repeated(self, turn: PublishTurn, step: Callable[[Table, IcebergState], bool]) -> PublishTurn:
+        """Runs steps of one commit, each on the snapshot that it reads, until one finds nothing to do."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        conflicts = 0
+        while True:
+            table = self._loaded()
+            state = self._state(table)
+            turn.snapshot_id = state.snapshot_id
+            self._must_be_alone(state)
+            try:
+                if not step(table, state):
+                    return turn
+            except CommitFailedException as error:
+                conflicts += 1
+                if conflicts == CONFLICTS_MAX:
+                    raise ConnectionFailed(
+                        f"{CONFLICTS_MAX} commits to {self.name} were refused because other commits were faster; the "
+                        "next run continues"
+                    ) from error
 
     def _link(self, name: IcebergName | None) -> tuple[IcebergName, str]:
         """Returns name and UUID; the UUID is empty before `begin`."""
@@ -421,30 +361,71 @@ class IcebergTable:
                 step += [(one, part) for part in missing[: FILES_PER_STEP - len(step)]]
         return step
 
-    def _add(self, table: Table, step: Sequence[tuple[QueueFiles, TableRange]], turn: PublishTurn) -> None:
-        """Commits one step. Raises CommitFailedException if another commit was faster."""
+    def _add(self, table: Table, step: Sequence[tuple[QueueFiles, TableRange]], turn: PublishTurn) -> bool:
+        """Commits one step; False: it is empty. Raises CommitFailedException if another commit was faster."""
+        if not step:
+            return False
         change = table.transaction()
-        files: list[tuple[DataFile, QueueFiles, TableRange]] = []
+        files: list[_Entry] = []
         with self._failing():
             if table.metadata.name_mapping() is None:  # the files have no ids of columns
                 change.set_properties({NAME_MAPPING: table.schema().name_mapping.model_dump_json()})
             for one, part in step:
                 if one.queue not in turn.failures:
                     try:
-                        files.append((self._data_file(change, table, one, part), one, part))
+                        files.append(_Entry(self._data_file(change, table, one, part), one, part))
                     except (StoreError, TableChanged) as error:
                         turn.failures[one.queue] = error
-            if not files:
-                return
-            properties = _step_properties([(one, part) for _, one, part in files])
-            with change.update_snapshot(snapshot_properties=properties).merge_append() as append:
-                for file, _, _ in files:
-                    append.append_data_file(file)
+        self._commit(table, change, files, turn)
+        return True
+
+    def _replace(
+        self, table: Table, state: IcebergState, content: Sequence[QueueFiles], turn: PublishTurn, refused: set[str]
+    ) -> bool:
+        """Commits new entries for files that have another size; False: there are none. `refused`: paths of files that
+        cannot be registered. Raises CommitFailedException if another commit was faster.
+        """
+        change = table.transaction()
+        files: list[_Entry] = []
+        with self._failing():
+            for one in content:
+                for part in state.outdated(one):
+                    if one.path(part) in refused or len(files) == FILES_PER_STEP:
+                        continue
+                    try:
+                        files.append(_Entry(self._data_file(change, table, one, part), one, part))
+                    except (StoreError, TableChanged) as error:
+                        turn.failures[one.queue] = error
+                        refused.add(one.path(part))
+            replaced = {one.file for one in files}  # equal by path
+            old = [file for file in self._data_files(table) if file in replaced]
+        turn.left = len(refused)
+        self._commit(table, change, files, turn, old=old)
+        return bool(files)
+
+    def _commit(
+        self,
+        table: Table,
+        change: Transaction,
+        files: Sequence[_Entry],
+        turn: PublishTurn,
+        old: Sequence[DataFile] = (),
+    ) -> None:
+        """Commits files, in place of `old` ones, as one snapshot."""
+        if not files:
+            return
+        with self._failing():
+            snapshot = change.update_snapshot(snapshot_properties=_step_properties(files))
+            with snapshot.overwrite() if old else snapshot.merge_append() as producer:
+                for file in old:
+                    producer.delete_data_file(file)
+                for one in files:
+                    producer.append_data_file(one.file)
             self.progress += 1
             change.commit_transaction()
         self.progress += 1
         turn.files += len(files)
-        turn.rows += sum(part.count for _, _, part in files)
+        turn.rows += sum(one.part.count for one in files)
         self._remove_old_snapshots(table)
 
     def _data_file(self, change: Transaction, table: Table, one: QueueFiles, part: TableRange) -> DataFile:
@@ -552,11 +533,11 @@ def _inner(queue: TableQueue) -> str:
     return queue.folder.partition("/")[2]
 
 
-def _step_properties(step: Sequence[tuple[QueueFiles, TableRange]]) -> dict[str, str]:
-    names = "\n".join(one.path(part) for one, part in step)
+def _step_properties(step: Sequence[_Entry]) -> dict[str, str]:
+    names = "\n".join(one.files.path(one.part) for one in step)
     ends: dict[str, int] = {}
-    for one, part in step:
-        ends[_inner(one.queue)] = part.end
+    for one in step:
+        ends[_inner(one.files.queue)] = one.part.end
     return {STEP: hashlib.sha256(names.encode()).hexdigest()[:16], ENDS: json.dumps(ends)}
 
 

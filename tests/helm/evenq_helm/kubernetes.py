@@ -16,7 +16,7 @@ from evenq.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm" / "evenq"
-IMAGES = ("nameserver", "broker", "rebalancer", "console", "demo")
+IMAGES = ("nameserver", "broker", "rebalancer", "console", "tables", "demo")
 REGISTRY, TAG = "localhost/evenq", "test"
 NODE = "10.10.0.1"  # the node's own address, where node ports are
 DEMO_USER = {"allow": [{"resource": "topic:*", "actions": ["*"]}, {"resource": "group:*", "actions": ["*"]},

@@ -29,6 +29,7 @@ def versions(path: Path) -> dict[str, str]:
         "requirements-server.txt",
         "requirements-kubernetes.txt",
         "requirements-console.txt",
+        "requirements-tables.txt",
         "requirements-spark.txt",
     ],
 )

@@ -1,4 +1,4 @@
-"""`evenq table export | rebuild`: runs `evenq.tables.exporting` with the calls of the SDK."""
+"""`evenq table export`: runs `evenq.tables.exporting` with the calls of the SDK."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from evenq.model.names import table_group
 from evenq.runtime.allocator import use_one_arena
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.extras import is_installed
-from evenq.tables.checking import table_of
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.folder import table_target
-from evenq.tables.iceberg import LINK_NAME, link_of
 from evenq.tables.layout import TableChanged
 from evenq.tables.typed.columns import TypedSchema
 from evenq.tables.typed.stored import keep_schema, read_schema
@@ -62,7 +60,7 @@ async def _export(options: argparse.Namespace) -> None:
     try:
         async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
             await source.queues(options.topic)  # a wrong name must not leave a folder
-            run = topic_export(options, options.topic, source, _tell(options))
+            run = topic_export(options, options.topic, source, tell_files(options))
             clock, backoff = source.clock, make_backoff()
             give_up_ms = clock.monotonic_ms() + PATIENCE_MS
             while True:
@@ -83,36 +81,7 @@ async def _export(options: argparse.Namespace) -> None:
     _print(options, total)
 
 
-def rebuild(options: argparse.Namespace) -> None:
-    use_one_arena()
-    asyncio.run(_rebuild(options))
-
-
-async def _rebuild(options: argparse.Namespace) -> None:
-    topic = options.topic
-    must_be_installed("pyarrow", "numpy")
-    target = table_target(options.to)
-    table_of(target, topic)  # before settings are written
-    if (link := link_of(target, topic)) is not None:
-        raise TableChanged(
-            f"{target.path(topic)} is registered in {link[0]}, which knows the size of each file: drop that table, "
-            f"delete {target.path(f'{topic}/{LINK_NAME}')}, rebuild, and publish into a new one"
-        )
-    settings = table_settings(target, topic, rows_per_file=None, close_after_ms=None)
-    try:
-        async with TopicSource(endpoint=options.endpoint, timeout_ms=options.timeout * 1000) as source:
-            plan = ExportPlan(topic=topic, settings=settings)
-            run = TopicExport(source, target, plan, clock_ms=source.clock.now_ms, wrote=_tell(options))
-            turn = await run.rebuild(whole=options.whole)
-    except Error as error:
-        raise topic_error(error, topic) from error
-    facts = {"topic": topic, "files": turn.files, "rows": turn.rows, "left": turn.left}
-    print_page(Page(facts=facts, listings=[_failures(turn)]), options.output)
-    if turn.failures:
-        raise list(turn.failures.values())[-1]
-
-
-def _tell(options: argparse.Namespace) -> Callable[[str, int, int], None]:
+def tell_files(options: argparse.Namespace) -> Callable[[str, int, int], None]:
     """Returns a function that prints each new file."""
 
     def wrote(path: str, rows: int, misfits: int) -> None:
@@ -122,7 +91,7 @@ def _tell(options: argparse.Namespace) -> Callable[[str, int, int], None]:
     return wrote
 
 
-def _failures(turn: ExportTurn) -> Listing:
+def stopped_queues(turn: ExportTurn) -> Listing:
     rows = [(str(queue), error.message) for queue, error in turn.failures.items()]
     columns = (Column("queue", "queue"), Column("error", "error", "sentence"))
     return Listing(key="failures", columns=columns, rows=rows, title="Stopped queues", empty="")
@@ -138,7 +107,7 @@ def _print(options: argparse.Namespace, turn: ExportTurn) -> None:
         "misfits": turn.misfits,
         "reported": options.report and turn.unreported is None,
     }
-    print_page(Page(facts=facts, listings=[_failures(turn)]), options.output)
+    print_page(Page(facts=facts, listings=[stopped_queues(turn)]), options.output)
     if turn.left and not options.output.for_programs:
         why = (
             "they are younger than --settle. Run it again to write them."

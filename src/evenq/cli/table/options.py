@@ -64,7 +64,7 @@ examples:
 
 Writes damaged files, and files that are missing between others, again under their names, as far as the log still has
 their messages. A damaged file stays until the new one is whole. Exit code 1: some could not be written. A table that is
-registered in Iceberg is refused, because the catalog knows the size of each file.
+registered in Iceberg gets the new entries of these files in one commit; its catalog must answer.
 """
 _EXPIRE = """\
 examples:
@@ -156,7 +156,7 @@ def add_table(commands: Any) -> None:
         actions,
         "rebuild",
         "write damaged and missing files again",
-        "table.commands",
+        "table.rebuilding",
         "rebuild",
         examples=_REBUILD,
         extras="tables",

@@ -25,7 +25,8 @@ from evenq.runtime.backoff import Backoff
 from evenq.serving.program.logs import errors_only, setup_logs
 from evenq.tables.checking import QueueFiles, queues_of, table_of
 from evenq.tables.folder import TableTarget, table_target
-from evenq.tables.iceberg import IcebergName, IcebergTable, PublishTurn, link_of
+from evenq.tables.iceberg import IcebergTable, PublishTurn
+from evenq.tables.iceberg_state import IcebergName, link_of
 
 log = logging.getLogger(__name__)
 SILENCE_S: Final = 60.0
@@ -80,7 +81,7 @@ class CatalogCalls(Generic[T]):
         return asyncio.wrap_future(future)
 
 
-def _import_pyiceberg() -> None:
+def import_pyiceberg() -> None:
     """Imports what calls need: on a busy machine, that can take longer than the longest silence of a catalog."""
     must_be_installed("pyiceberg", "pyarrow", "numpy")
     importlib.import_module("pyiceberg.catalog")
@@ -89,7 +90,7 @@ def _import_pyiceberg() -> None:
 
 def ask(table: IcebergTable, call: Callable[[], T]) -> T:
     """Runs one call of a catalog and returns its result."""
-    _import_pyiceberg()
+    import_pyiceberg()
     with errors_only("pyiceberg"):
         return asyncio.run(CatalogCalls(table, call).result())
 
@@ -105,7 +106,7 @@ def linked(target: TableTarget, topic: str) -> IcebergTable | None:
 
 
 def publish(options: argparse.Namespace) -> None:
-    _import_pyiceberg()
+    import_pyiceberg()
     target, topic = table_target(options.to), options.topic
     name = IcebergName.of(options.iceberg) if options.iceberg else None
     if not target.files(topic):

@@ -19,7 +19,8 @@ from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
 from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
 from evenq.tables.folder import TableTarget, table_target
-from evenq.tables.iceberg import IcebergState, IcebergTable
+from evenq.tables.iceberg import IcebergTable
+from evenq.tables.iceberg_state import IcebergState
 from evenq.tables.layout import TableRange
 from evenq.tables.typed.stored import newest_schema
 

@@ -16,7 +16,7 @@ from evenq.cli.exit_codes import ExitCode, NotConfirmed
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.core.admin.views import DrainView, ResizeView, UnfinishedView, WithdrawView
-from evenq.client.loops.admin.resizing import schedules_text, why_kept
+from evenq.client.loops.admin.resizing import problems_text, schedules_text, why_kept
 from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageType
 from evenq.runtime.clock import SystemClock
@@ -153,7 +153,7 @@ def resume(options: argparse.Namespace) -> None:
 
 def _drained(name: str, view: DrainView, problem: str) -> str:
     if not view.empty:
-        return f"Broker {name} accepts no messages. {_progress(view)}."
+        return f"Broker {name} accepts no messages. {_progress(view)}.{problems_text(view.schedule_problems)}"
     kept = []
     if view.unread:
         kept.append(f"{view.unread:,} messages that no group has read")
@@ -162,6 +162,7 @@ def _drained(name: str, view: DrainView, problem: str) -> str:
     if view.schedules:
         kept.append(schedules_text(view.schedules, view.schedule_names))
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
+    rest += problems_text(view.schedule_problems)
     verdict = f"it may not be removed: {problem}" if problem else "it may be removed"
     return f"Broker {name} accepts no messages, and every group has read its messages; {verdict}.{rest}"
 
@@ -207,6 +208,7 @@ def _print_broker(options: argparse.Namespace, view: DrainView, sentence: str) -
         "dead_letters": view.dead_letters,
         "schedules": view.schedules,
         "schedule_names": list(view.schedule_names),
+        "schedule_problems": [f"{one}: {why}" for one, why in view.schedule_problems.items()],
         "other_writers": view.other_writers,
     }
     listings = (

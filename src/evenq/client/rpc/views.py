@@ -161,7 +161,7 @@ def _resize(wire: admin_pb2.ResizedTopic) -> Fields:
 
 
 def _drain(wire: admin_pb2.DrainBrokerResponse) -> Fields:
-    return {"other_writers": wire.writers}
+    return {"other_writers": wire.writers, "schedule_problems": {}}
 
 
 def _explain(wire: assignment_pb2.ExplainResponse) -> Fields:

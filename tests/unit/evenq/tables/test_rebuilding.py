@@ -115,6 +115,21 @@ def test_the_end_of_a_hole_is_that_of_the_file_behind_it(log: FakeLog, target: T
     assert names(target) == before
 
 
+def test_files_that_are_registered_in_iceberg_get_their_names_again(log: FakeLog, target: TableTarget) -> None:
+    """Two that --tail ended within a window: without their names, one file would have the rows of both."""
+    export(log, target, tail=True)
+    for _ in range(2):
+        log.add(10, at_ms=LATER_MS - 600_000)
+        export(log, target, tail=True)
+    (files,) = table_of(target, "orders")
+    for path in files.paths[-3:-1]:
+        target.remove(path)
+    run = TopicExport(FakeReader(log), target, ExportPlan(topic="orders", settings=SETTINGS), clock_ms=lambda: LATER_MS)
+    turn = asyncio.run(run.rebuild(whole=False, registered={files.queue: files.files}))
+    assert (turn.files, turn.left) == (2, 0)
+    assert names(target) == [part.name for part in files.parts]
+
+
 def test_what_retention_deleted_is_named_and_the_rest_is_written(log: FakeLog, target: TableTarget) -> None:
     export(log, target)
     first, second = damage(target, 0), damage(target, 2)

@@ -135,7 +135,10 @@ class KeptSchedule:
         schedule = self.schedule
         if not schedule.moving_to:
             return self.problem
-        return f"it is being moved to broker {schedule.moving_to}; repeat `evenq schedule move` until that is done"
+        return (
+            f"it is being moved to broker {schedule.moving_to}, and nothing sends it until that is done; "
+            f"`evenq schedule move TOPIC {schedule.name}` continues"
+        )
 
     def put(self, schedule: Schedule, rule: Every | Cron | None) -> None:
         """Replaces the schedule."""

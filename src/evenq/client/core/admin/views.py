@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from evenq.client.core.admin.broker_group_views import BrokerGroupView
 from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, FilterType, MessageQueue, MessageType
@@ -144,6 +145,8 @@ class DrainView:
     """Recurring messages that it keeps; without it nothing sends them."""
     schedule_names: tuple[str, ...] = ()
     """Topic and name, with a space between them; 100 at most."""
+    schedule_problems: Mapping[str, str] = field(default_factory=dict)
+    """By such a name, why the drain could not move the schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

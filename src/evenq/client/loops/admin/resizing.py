@@ -5,9 +5,9 @@ Brokers keep the state between the steps, so a call that timed out can be repeat
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenq.client.core.admin.views import (
@@ -79,15 +79,19 @@ async def drained(calls: AdminCalls, clock: Clock, broker: str, *, wait_ms: int)
 
 
 async def _drain_step(calls: AdminCalls, broker: str) -> DrainView:
-    """Drains, and moves schedules to other brokers; one that cannot be moved stays, and its move says why."""
+    """Drains, and moves schedules to other brokers; one that cannot be moved stays, with the reason in the result."""
     view = await calls.drain_broker(broker)
     if not view.schedules:
         return view
+    problems: dict[str, str] = {}
     for one in view.schedule_names:
         topic, _, name = one.partition(" ")
-        with contextlib.suppress(Error):
+        try:
             await calls.move_schedule(topic, name, "")
-    return await calls.drain_broker(broker)
+        except Error as error:
+            problems[one] = error.message
+    view = await calls.drain_broker(broker)
+    return replace(view, schedule_problems={one: problems[one] for one in view.schedule_names if one in problems})
 
 
 async def withdrawn(
@@ -124,6 +128,11 @@ def schedules_text(count: int, names: Sequence[str]) -> str:
     shown = [*names[:SCHEDULES_NAMED_MAX]]
     more = f" and {count - len(shown)} more" * (count > len(shown))
     return f"{count} schedule{'s' * (count != 1)} ({', '.join(shown)}{more})"
+
+
+def problems_text(problems: Mapping[str, str]) -> str:
+    """Returns a sentence for each of the first schedules that could not be moved, with a space before it."""
+    return "".join(f" Schedule {one} stays: {why}." for one, why in [*problems.items()][:SCHEDULES_NAMED_MAX])
 
 
 def _who(left: Iterable[UnfinishedView]) -> str:

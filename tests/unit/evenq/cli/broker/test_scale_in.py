@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
@@ -77,6 +78,16 @@ def test_draining_says_what_check_scale_in_says_when_all_is_read(run, options, a
 def test_draining_without_waiting_is_not_done_while_messages_are_unread(run):
     code, out, _, _ = run("broker drain a --no-wait", DrainBroker=left(empty=False))
     assert (code, "has messages to be read" in out) == (1, True)
+
+
+def test_a_drain_prints_why_a_schedule_stays(run):
+    refused = admin_pb2.MoveScheduleResponse()
+    refused.status.code, refused.status.message = definition_pb2.FORBIDDEN, "no grant to publish"
+    code, out, _, _ = run("broker drain a", DrainBroker=left(schedules=1), MoveSchedule=refused)
+    text = " ".join(out.split())
+    assert (code, "It still holds 1 schedule (t s0). Schedule t s0 stays: no grant to publish" in text) == (1, True), (
+        text
+    )
 
 
 def test_others_are_missing_or_unknown(run):

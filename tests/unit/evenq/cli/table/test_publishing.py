@@ -18,7 +18,8 @@ from evenq.cli.table import publishing, reports
 from evenq.cli.table.publishing import CatalogCalls, ask
 from evenq.errors import ConnectionFailed, Error, Forbidden, RequestTimeout
 from evenq.tables.folder import FolderTables
-from evenq.tables.iceberg import IcebergName, IcebergTable, PublishTurn
+from evenq.tables.iceberg import IcebergTable, PublishTurn
+from evenq.tables.iceberg_state import IcebergName
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog
 from tests.unit.evenq.tables.test_exporting import export
 

@@ -203,7 +203,8 @@ async def test_while_it_moves_it_is_not_changed_and_its_name_stays_taken(stage: 
         await world.move(target)
     [state] = await world.states()
     assert (state.moving_to, state.next_ms) == (target, 0)
-    assert "being moved to broker" in state.problem
+    assert f"being moved to broker {target}" in state.problem
+    assert "`evenq schedule move TOPIC s` continues" in state.problem
     again = admin_pb2.Schedule(topic="t", name="s", every_ms=20_000, body=b"y")
     for broker in "ab":
         for what, fields in (("Pause", {"paused": True}), ("Delete", {}), ("Run", {}), ("Put", {"schedule": again})):

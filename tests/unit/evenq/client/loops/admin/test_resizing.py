@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evenq.client.core.admin.views import DrainView, ResizeView, UnfinishedView
-from evenq.client.loops.admin.resizing import AGAIN_MS, drained, scaled, why_kept
+from evenq.client.loops.admin.resizing import AGAIN_MS, drained, problems_text, scaled, why_kept
 from evenq.errors import BadRequest, RequestTimeout
 from evenq.model import MessageQueue
 from evenq.runtime.clock import FakeClock
@@ -79,6 +79,11 @@ async def test_without_a_wait_one_step_is_done_and_told() -> None:
 async def test_a_drain_moves_the_schedules_that_can_be_moved() -> None:
     view = await drained(Wire(1, "t nightly", "closed daily"), FakeClock(), "a", wait_ms=0)
     assert view.schedule_names == ("closed daily",)
+    assert view.schedule_problems == {"closed daily": "no other broker accepts its messages"}
+    assert problems_text(view.schedule_problems) == (
+        " Schedule closed daily stays: no other broker accepts its messages."
+    )
+    assert not (await drained(Wire(1, "t nightly"), FakeClock(), "a", wait_ms=0)).schedule_problems
     assert "it keeps 1 schedule (closed daily)" in why_kept("a", view, allow_unread=False)
     assert why_kept("a", view, allow_unread=True) == ""
 
