@@ -97,8 +97,8 @@ UNIT := tests/sim tests/unit tests/spec tests/storage
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
-	$(BIN)/pytest -q -n 5 --dist worksteal $(QUICK) $(UNIT)
-	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
+	$(BIN)/pytest -q --forks 5 $(QUICK) $(UNIT)
+	$(PYTEST) -q --forks $(if $(EVENQ_TEST_ALL),4,8) $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Not run: the slow tests of these suites (make unit integration); Spark, Kubernetes, other SDKs (make help); kills (make campaigns). Everything: make check"
 
 unit: dev ## test | all unit, spec, storage and simulation tests, including the slow ones; 6 minutes
