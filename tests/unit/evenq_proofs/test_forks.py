@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from evenq_proofs.waiting import until
 
+LIMIT_S = 240
+"""Bounds a hang: each of these runs needs a second of CPU, and three processes."""
 PROOFS = Path(__file__).resolve().parents[2] / "proofs"
 BESIDE = """
 import os, sys, time, warnings
@@ -25,7 +27,7 @@ def note(name):
         file.write(f"{os.getpid()}\\n")
 
 def wait_for(name):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (HERE / name).exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -92,7 +94,7 @@ def server():
     note("ended")
 
 def test_waits(server):
-    time.sleep(60)
+    time.sleep(200)
 """
 
 
@@ -101,14 +103,20 @@ def begin(folder: Path, *options: str, **files: str) -> subprocess.Popen[str]:
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
     plugins = ("evenq_proofs.forks", "no:cacheprovider", "no:hypothesispytest", "no:xdist")
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", *(word for one in plugins for word in ("-p", one))]
+    words = [word for one in plugins for word in ("-p", one)]
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", *words]
     options = (*options, f"--rootdir={folder}", f"--basetemp={folder / 'tmp'}", "--forks=2", str(folder))
     path = os.pathsep.join([str(PROOFS), str(folder)])
-    return subprocess.Popen([*command, *options], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*command, *options], env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    )
 
 
 def printed(process: subprocess.Popen[str], code: int) -> str:
-    text, _ = process.communicate(timeout=60)
+    try:
+        text, _ = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
     assert process.returncode == code, text
     return text
 
@@ -124,7 +132,7 @@ def test_two_processes_run_files_at_the_same_time_and_each_test_is_reported(tmp_
         [processes[own]] = set().union(*notes)
     assert len({*processes.values(), str(process.pid)}) == 3
     assert "a line of the failed test" in text
-    assert "2 warnings" in text and "UserWarning: one of a" in text
+    assert "UserWarning: one of a" in text
     assert re.search(r"FAILED .*test_dying.py::test_dies", text)
     assert re.search(r"FAILED .*test_dying.py::test_comes_after_it", text)
     assert re.search(r"\n3 failed, 5 passed, 1 skipped, 1 xfailed, 2 warnings, 1 error in", text)
@@ -132,7 +140,7 @@ def test_two_processes_run_files_at_the_same_time_and_each_test_is_reported(tmp_
 
 def test_fixtures_end_after_an_interrupt(tmp_path: Path) -> None:
     process = begin(tmp_path, waiting=WAITING)
-    until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists, seconds=LIMIT_S)
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in printed(process, 2)
     assert (tmp_path / "ended").exists()
@@ -142,4 +150,5 @@ def test_fixtures_end_after_an_interrupt(tmp_path: Path) -> None:
 def test_the_first_failure_ends_all_processes_if_one_is_enough(tmp_path: Path) -> None:
     text = printed(begin(tmp_path, "-x", waiting=WAITING, kinds=KINDS), 1)
     assert "stopping after 1 failures" in text
-    assert "1 failed" in text and "passed" not in text
+    assert "1 failed" in text
+    assert "passed" not in text
