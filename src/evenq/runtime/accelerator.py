@@ -19,6 +19,7 @@ from evenq.runtime.version import __version__
 
 VARIABLE: Final = "EVENQ_NATIVE"
 MODULE: Final = "evenq_native"
+PARTS: Final = ("PlainReader", "pack_messages")
 INSTALL: Final = "in a clone: make native; otherwise: pip install ./native in the source of this version"
 
 
@@ -79,4 +80,7 @@ def _installed() -> tuple[ModuleType | None, str]:
     version = str(getattr(module, "__version__", "unknown"))
     if version != __version__:
         return None, f"of version {version}, and this is evenq {__version__}"
+    missing = [part for part in PARTS if not hasattr(module, part)]
+    if missing:  # built in a clone before the source of this version had them
+        return None, f"an older build of version {version}, without {', '.join(missing)}"
     return module, version

@@ -2,14 +2,14 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from evenq.errors import SettingsError
-from evenq.runtime.accelerator import MODULE, VARIABLE, Accelerator, accelerator
+from evenq.runtime.accelerator import MODULE, PARTS, VARIABLE, Accelerator, accelerator
 from evenq.runtime.version import __version__
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -22,8 +22,10 @@ def _chosen_again() -> Iterator[None]:
     accelerator.cache_clear()
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, wanted: str | None, installed: str | None) -> Accelerator:
-    """The choice with this variable and a module of this version. None: there is none."""
+def chosen(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None, installed: str | None, parts: Sequence[str] = PARTS
+) -> Accelerator:
+    """The choice with this variable and a module of this version with these parts. None: there is none."""
     if wanted is None:
         monkeypatch.delenv(VARIABLE, raising=False)
     else:
@@ -32,6 +34,8 @@ def chosen(monkeypatch: pytest.MonkeyPatch, wanted: str | None, installed: str |
     if installed is not None:
         module = ModuleType(MODULE)
         module.__version__ = installed  # type: ignore[attr-defined]
+        for part in parts:
+            setattr(module, part, object())
     monkeypatch.setitem(sys.modules, MODULE, module)  # type: ignore[arg-type]  # None: importing it fails
     return accelerator()
 
@@ -42,6 +46,12 @@ def test_the_module_of_this_version_is_used(monkeypatch: pytest.MonkeyPatch, wan
     found.must_be_right()
     assert found.module is sys.modules[MODULE]
     assert (found.state, found.version, found.named("1.2")) == (__version__, __version__, "1.2 (native)")
+
+
+def test_an_older_build_of_this_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen(monkeypatch, None, __version__, parts=PARTS[:1])
+    assert (found.module, found.version) == (None, "")
+    assert found.state == f"an older build of version {__version__}, without pack_messages"
 
 
 @pytest.mark.parametrize("installed", [None, __version__, "0.0.1"])

@@ -141,7 +141,7 @@ class ReceiveLoop:
             )
         contents = [one.content for one in sent]
         places = await self.settle(
-            messages[0], lambda address: self._calls.transact(address, self._group, messages, contents), repeats=True
+            messages[0], lambda address: self._calls.transact(address, self._group, messages, contents)
         )
         return [SendResult(one.message_id, *place) for one, place in zip(sent, places, strict=True)]
 
@@ -217,15 +217,12 @@ class ReceiveLoop:
             raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
         return list(places.values())
 
-    async def settle(
-        self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]], *, repeats: bool = False
-    ) -> Result:
+    async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
         """Settles a message at the broker that returned it; with `anywhere`, at another one if that does not answer.
 
-        A broker with copies may be changing its leader, and the next leader knows the handle. So the call is repeated
-        until it succeeds, or `timeout_ms` has passed since the first try. Repetition is safe: a message may be finished
-        twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle). `repeats`: also at
-        a broker without copies, which may be starting again.
+        A broker may be starting again, be slow, or have another leader among its copies, which knows the handle. So the
+        call is repeated until it succeeds, or `timeout_ms` has passed since the first try. Repetition is safe: a message
+        may be finished twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
         """
         queue = message.queue
         until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
@@ -233,6 +230,8 @@ class ReceiveLoop:
         while True:
             route = await self.routes.get(message.topic)
             leader = self.routes.leader(queue.broker_name)
+            if not leader.epoch:  # a broker without copies: it moved if its address is another one
+                leader = route.leader_of(queue.broker_name)
             try:
                 calling = call(route.address_of(queue.broker_name))
                 return await self._leaders.call(queue, leader, calling)
@@ -242,7 +241,7 @@ class ReceiveLoop:
                 if self._anywhere and others and isinstance(error, ConnectionFailed):
                     return await call(others[0])
                 left_ms = until_ms - self._clock.monotonic_ms()
-                if not (leader.epoch or repeats) or left_ms <= 0:
+                if left_ms <= 0:
                     raise
                 log.debug("group %s: settling at broker %s is repeated: %s", self._group, queue.broker_name, error)
             await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))
