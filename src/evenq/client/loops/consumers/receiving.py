@@ -221,8 +221,8 @@ class ReceiveLoop:
         """Settles a message at the broker that returned it; with `anywhere`, at another one if that does not answer.
 
         A broker may be starting again, be slow, or have another leader among its copies, which knows the handle. So the
-        call is repeated until it succeeds, or `timeout_ms` has passed since the first try. Repetition is safe: a message
-        may be finished twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
+        call is repeated until it succeeds, or `timeout_ms` has passed since the first try. This is safe: a message may
+        be finished twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
         """
         queue = message.queue
         until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
