@@ -96,10 +96,9 @@ UNIT := tests/sim tests/unit tests/spec tests/storage
 # `slow` marks long tests that rarely fail. `make check` runs all of them, CI a quarter: EVENQ_TEST_SLOW=K/N (decision 145).
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
-# Unit tests compute, those with real processes mostly wait, so both run at the same time (decision 157).
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
-	@mkdir -p build
-	$(PYTEST) -q --forks 4 $(QUICK) tests/integration >build/integration.log 2>&1 & integration=$$!; $(BIN)/pytest -q --forks 4 $(QUICK) $(UNIT) ; failed=$$?; wait $$integration || failed=1; cat build/integration.log; exit $$failed
+	$(BIN)/pytest -q -n 5 --dist worksteal $(QUICK) $(UNIT)
+	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Not run: the slow tests of these suites (make unit integration); Spark, Kubernetes, other SDKs (make help); kills (make campaigns). Everything: make check"
 
 unit: dev ## test | all unit, spec, storage and simulation tests, including the slow ones; 6 minutes

@@ -27,8 +27,6 @@ settings.load_profile("new" if "EVENQ_TEST_EXAMPLES" in os.environ else "evenq")
 
 hold_clocks()
 
-pytest_plugins = ["evenq_proofs.forks"]
-
 # The time from a fault to the next success. A busy machine takes longer than the 30 s that the long runs allow.
 os.environ.setdefault("EVENQ_TEST_RECOVERY_MS", "120000")
 

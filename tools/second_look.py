@@ -20,7 +20,7 @@ from pathlib import Path
 FAILED_MAX = 3
 TESTS_FAILED = 1
 """pytest's exit code if tests ran and some of them failed."""
-SIDE_BY_SIDE = {"-n", "--dist", "--forks"}
+SIDE_BY_SIDE = {"-n", "--dist"}
 
 
 def main(command: Sequence[str], *, caches: Path = Path(".pytest_cache", "second_look")) -> int:
@@ -47,7 +47,7 @@ def failed_tests(cache: Path) -> list[str]:
 
 
 def one_at_a_time(command: Sequence[str]) -> list[str]:
-    """Returns the command without the options by which pytest runs tests in parallel."""
+    """Returns the command without the options by which pytest-xdist runs tests in parallel."""
     words = iter(command)
     kept: list[str] = []
     for word in words:

@@ -63,9 +63,3 @@ def test_a_failure_of_an_earlier_run_is_forgotten(second_look: ModuleType, tmp_p
     assert second_look.main(command, caches=tmp_path / "caches") == 1
     assert second_look.main(command, caches=tmp_path / "caches") == 0
     assert int((tmp_path / "seen-0").read_text()) == 3
-
-
-def test_the_second_run_has_one_process(second_look: ModuleType) -> None:
-    once = ["pytest", "-q", "tests/integration"]
-    for parallel in (["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"], ["--forks", "8"]):
-        assert second_look.one_at_a_time([*once[:2], *parallel, once[2]]) == once
