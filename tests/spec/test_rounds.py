@@ -364,6 +364,7 @@ async def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_memb
             start_timestamp_ms=9,
             group="g",
             options=SimpleNamespace(young_from_first=False),
+            table_of=lambda _topic: None,
         )
         starting = StartOffsets(
             reading,

@@ -14,7 +14,7 @@ import evenq
 import evenq.aio
 from evenq.client.wiring import ClientContext
 from evenq.errors import BadRequest, Forbidden, TopicNotFound, Unsupported
-from evenq.runtime.clock import SystemClock
+from evenq.runtime.clock import FakeClock, SystemClock
 
 LONG_MS = 60_000
 
@@ -153,7 +153,9 @@ def test_a_fast_body_gets_many_messages_per_receive_and_a_slow_one_single_messag
     world.create("t")
     world.publish("t", *(b"%d" % number for number in range(100)))
     one = consumer(world)
-    assert len(list(one.messages(idle_ms=0))) == 100
+    fast = one.messages(idle_ms=0)
+    fast._loop._clock = FakeClock()  # bodies take no time, also on a busy machine
+    assert len(list(fast)) == 100
     receives = sum(method.endswith("/ReceiveMessage") for _, method in world.net.calls)
     assert receives < 60
     world.publish("t", *(b"%d" % number for number in range(3)))
