@@ -174,10 +174,6 @@ class Replica:
         self.follower.has_room = has_room
         return []
 
-    def disk_failed(self, error: Exception) -> list[Action]:
-        """Handles a failed write or sync: nothing after it can be trusted (D9)."""
-        return self._crash(error)
-
     # The record.
 
     @guarded

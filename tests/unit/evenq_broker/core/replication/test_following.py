@@ -368,11 +368,6 @@ def test_a_writer_that_reports_what_cannot_be_fences() -> None:
         assert isinstance(fence, Fence)
 
 
-def test_a_failed_disk_fences() -> None:
-    actions = fetching().disk_failed(OSError(5, "EIO"))
-    assert [type(action) for action in actions] == [StopServing, Fence]
-
-
 def elections(actions: list[Action]) -> list[CompareAndSet]:
     return only(actions, CompareAndSet)
 
