@@ -82,6 +82,10 @@ class Sink:
                 broker.wait_ready()
         return int(sum(_metric(broker, "evenq_broker_staged_rows") for broker in self.cluster.brokers if broker.alive))
 
+    def settled(self) -> bool:
+        """True if all brokers are there and have published what was decided: one that was down does so when it is back."""
+        return all(broker.alive for broker in self.cluster.brokers) and self.staged() == 0
+
 
 def _metric(broker: Node, name: str) -> float:
     from urllib.request import urlopen

@@ -205,7 +205,7 @@ def test_brokers_killed_at_every_step_neither_lose_nor_double_a_row(sink: Sink) 
             parts = [job.attempt(partition, bodies_of(10 * batch + partition)) for partition in range(2)]
             job.commit(*parts)
             job.commit(*parts)  # as a replayed batch does
-            assert within(30, lambda: sink.staged() == 0), point
+            assert within(30, sink.settled), point
         finally:
             done.set()
             watcher.join()
