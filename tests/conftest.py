@@ -101,9 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(folder)
     share = os.environ.get("EVENQ_TEST_SLOW")
     if share:
-        left_out = [item for item in items if item.get_closest_marker("slow") and not in_share(item.nodeid, share)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if item.get_closest_marker("slow") and not in_share(item.nodeid, share)}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     seed = config.getoption("--shuffle")
     if seed is not None:
         shuffle(items, seed)
