@@ -1,4 +1,4 @@
-"""What a consumer gets of a table: each offset once, as its broker would deliver it, and no offset left out in silence."""
+"""Messages that a consumer gets from a table: each offset once, as its broker would deliver it, and none left out silently."""
 
 from __future__ import annotations
 
