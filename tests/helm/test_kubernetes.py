@@ -311,7 +311,7 @@ def test_declared_tables_are_exported_into_a_claim_that_outlives_the_release(kub
     kubernetes.run("kubectl", "create", "namespace", "tables")
 
     def offsets() -> list[int]:
-        """Returns the offsets of all rows, as pyarrow in the exporter's pod reads them; empty while there is no pod."""
+        """Returns the offsets of all rows, as pyarrow in the exporter's pod reads them; empty before there is a pod."""
         read = ("kubectl", "-n", "tables", "exec", "deployment/evenq-tables", "--", "python", "-c", OFFSETS)
         done = kubernetes.tried(*read)
         return list(json.loads(done.stdout)) if done.returncode == 0 else []
