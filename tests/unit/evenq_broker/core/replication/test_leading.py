@@ -548,7 +548,7 @@ def test_a_follower_whose_disk_is_full_leaves_the_set_and_writes_go_on_and_it_co
 
 
 def test_a_leader_with_a_broken_invariant_stops_at_once_and_writes_nothing_more() -> None:
-    """What waits for a commit fails as unknown before the process ends; others elect, as at any death."""
+    """Appends that wait for a commit fail as unknown before the process ends; others elect, as at any death."""
     one = ready()
     actions = one.synced(1 << 60)
     assert [type(action) for action in actions] == [StopServing, Fence]
