@@ -240,6 +240,26 @@ def test_who_never_commits_keeps_a_queue_for_drain_ms_and_the_next_owner_has_it_
     assert "were not committed within 200 ms (drain_ms)" in caplog.text
 
 
+def test_progress_made_while_a_commit_runs_is_no_failure_of_the_commit(world: Any, monkeypatch: Any) -> None:
+    """Messages that a filter leaves out advance the progress at any moment."""
+    world.create("t")
+    for number in range(9):
+        world.publish("t", b"%d" % number)
+    with consumer(world) as one:
+        world.until(lambda: one.queues == [QUEUE])
+        progress = one._running()._member.progress
+        save = progress.store.save
+
+        async def overtaken(*arguments: Any, **more: Any) -> Any:
+            done = await save(*arguments, **more)
+            progress.table.advance(QUEUE, progress.table.memory(QUEUE) + 1)
+            return done
+
+        monkeypatch.setattr(progress.store, "save", overtaken)
+        one.commit({QUEUE: 4})
+        assert one.committed(QUEUE) == 4
+
+
 def test_a_consumer_that_is_closed_waits_for_no_commit(world: Any) -> None:
     world.create("t")
     world.publish("t", b"1")

@@ -23,6 +23,8 @@ class OffsetTable:
         self._memory: dict[MessageQueue, QueueOffset] = {}
         self._stored: dict[MessageQueue, QueueOffset] = {}
         self._rewound: set[MessageQueue] = set()
+        self._begun: dict[MessageQueue, int] = {}
+        self._begins = 0
         self._uids: dict[MessageQueue, str] = {}
 
     def identify(self, queue: MessageQueue, uid: str) -> None:
@@ -35,6 +37,8 @@ class OffsetTable:
 
     def begin(self, queue: MessageQueue, offset: QueueOffset, *, stored: bool) -> None:
         """Starts a queue without leftovers (RB-28). `stored`: the store has this value already."""
+        self._begins += 1
+        self._begun[queue] = self._begins
         self._stored.pop(queue, None)
         self._rewound.discard(queue)
         self._memory[queue] = offset
@@ -56,6 +60,10 @@ class OffsetTable:
         """True if the offset in the store must go back."""
         return queue in self._rewound
 
+    def begun(self, queue: MessageQueue) -> int:
+        """Returns a number that changes when the queue begins anew or is rewound; earlier reports are void then."""
+        return self._begun.get(queue, 0)
+
     def memory(self, queue: MessageQueue) -> int:
         """Returns the offset in memory only (OF-8); -1 if unknown."""
         return self._memory.get(queue, -1)
@@ -65,17 +73,16 @@ class OffsetTable:
         return {queue: offset for queue, offset in sorted(self._memory.items()) if self._stored.get(queue) != offset}
 
     def stored(self, queue: MessageQueue, offset: QueueOffset) -> None:
-        """Notes that the store has confirmed this value."""
+        """Notes that the store has confirmed this value, of a report since the queue has `begun`."""
         if queue in self._memory:
-            # Answers of two reports may cross; a lower value would make `due` return what is stored already.
-            self._stored[queue] = max(offset, self._stored.get(queue, offset))
-            if self._memory[queue] == offset:
-                self._rewound.discard(queue)
+            self._stored[queue] = offset
+            self._rewound.discard(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """Removes a queue that this consumer no longer owns (OF-10)."""
         self._memory.pop(queue, None)
         self._stored.pop(queue, None)
+        self._begun.pop(queue, None)
         self._uids.pop(queue, None)
         self._rewound.discard(queue)
 

@@ -153,16 +153,19 @@ class PollLoop:
                 table.rewind(queue, QueueOffset(offset))
             else:
                 table.advance(queue, QueueOffset(offset))
-        await self._member.progress.report()
-        due = table.due()
+        for pause_ms in (50, 200, 0):  # a lost answer or the restart of a broker need not reach the user
+            failed = await self._member.progress.report()
+            missing = sorted(queue for queue in failed if offsets is None or queue in offsets)
+            if not missing:
+                break
+            await self._clock.sleep_ms(pause_ms)
         self._forget_lost()
         self._uncommitted = {
             process: position
             for process, position in self._uncommitted.items()
-            if process.queue in due or table.memory(process.queue) < position
+            if process.queue in failed or table.memory(process.queue) < position
         }
         self._wake_leaving()
-        missing = [queue for queue in due if offsets is None or queue in offsets]
         if missing:
             raise ConnectionFailed(
                 f"the offsets of {len(missing)} queues, such as {missing[0]}, were not stored; try again"

@@ -194,41 +194,78 @@ class FileStore:
         os.replace(draft, self._path)
 
 
+class _Place:
+    """A broker, or the file, and the last save there that ended."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.begun = self.ended = 0
+        self.failed: set[MessageQueue] = set()
+
+
 class GroupProgress:
+    """The progress of one member. At a broker one save runs at a time, so a late answer cannot undo a rewind."""
+
     def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:
         self.table = OffsetTable()
         self.store = store
         self._clock = clock
         self._interval_ms = interval_ms
+        self._places: dict[str, _Place] = {}
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep_ms(self._interval_ms)
             await self.report()
 
-    async def report(self) -> None:
-        due = self.table.due()
-        if due:
-            await self._save(due)
+    async def report(self) -> set[MessageQueue]:
+        """Stores what is due; returns the queues for which that failed."""
+        return await self._save(set(self.table.due()))
 
     async def now(self, queue: MessageQueue) -> bool:
-        """Stores one queue's offset; True if it is stored."""
-        due = self.table.due().get(queue)
-        return due is None or queue in await self._save({queue: due})
+        """Stores one queue's offset, with what else is due at its broker; True if it is stored."""
+        return queue not in self.table.due() or not await self._save({queue})
 
     async def load(self, queue: MessageQueue) -> int:
         """Returns the offset from the store, not from memory (RB-41)."""
         return await self.store.load(queue)
 
-    async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
+    async def _save(self, queues: set[MessageQueue]) -> set[MessageQueue]:
+        # Concurrently: a broker that does not answer must not delay the others.
+        places = {queue.broker_name if self.store.at_brokers else "" for queue in queues}
+        failed = await asyncio.gather(*(self._save_at(place) for place in sorted(places)))
+        return {queue for some in failed for queue in some if queue in queues}
+
+    async def _save_at(self, name: str) -> set[MessageQueue]:
+        """Stores what is due at a place; callers that wait for its turn share one save, also if it fails."""
+        place = self._places.setdefault(name, _Place())
+        came = place.begun
+        async with place.turn:
+            if place.ended > came:
+                return place.failed
+            place.begun += 1
+            number = place.begun
+            at_brokers = self.store.at_brokers
+            due = {
+                queue: offset
+                for queue, offset in self.table.due().items()
+                if not at_brokers or queue.broker_name == name
+            }
+            failed = due.keys() - await self._stored(due)
+            place.ended, place.failed = number, failed
+            return failed
+
+    async def _stored(self, due: Mapping[MessageQueue, QueueOffset]) -> set[MessageQueue]:
         # A commit never goes back, so a late repeat of it is harmless. Only offsets that the user rewound go back, by
         # another call.
         back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
         rest = {queue: offset for queue, offset in due.items() if queue not in back}
         uids = {queue: self.table.uid(queue) for queue in due}
-        done = list(await self.store.save(rest, uids)) if rest else []
+        begun = {queue: self.table.begun(queue) for queue in due}
+        done = set(await self.store.save(rest, uids)) if rest else set()
         if back:
-            done += await self.store.save(back, uids, backward=True)
+            done |= set(await self.store.save(back, uids, backward=True))
         for queue in done:
-            self.table.stored(queue, due[queue])
+            if self.table.begun(queue) == begun[queue]:  # otherwise it was rewound meanwhile, and is due again
+                self.table.stored(queue, due[queue])
         return done

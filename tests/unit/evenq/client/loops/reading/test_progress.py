@@ -121,11 +121,18 @@ class Brokers:
         self.heard: list[tuple[str, str, int]] = []
         self.refusing: set[str] = set()
         self.fenced: list[str] = []
+        self.calls = 0
+        self.called = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
 
     async def address(self, _topic: str, broker_name: str) -> str:
         return broker_name
 
     async def commit(self, address: str, _group: str, offsets: Mapping[MessageQueue, QueueOffset], **_: Any) -> None:
+        self.calls += 1
+        self.called.set()
+        await self.answering.wait()
         if address in self.refusing:
             raise PreconditionFailed("another member holds the queue")
         self.heard += [("commit", address, offset) for offset in offsets.values()]
@@ -166,3 +173,55 @@ async def test_a_queue_goes_back_once_and_forward_by_commits_again() -> None:
         await progress.report()
     assert brokers.heard == [("reset", "b", 3), ("commit", "b", 4)]
     assert progress.table.due() == {}
+
+
+async def test_a_rewind_waits_for_the_commit_under_way_which_would_undo_it() -> None:
+    brokers = Brokers()
+    progress = brokers.progress()
+    progress.table.begin(QUEUE, QueueOffset(7), stored=True)
+    progress.table.advance(QUEUE, QueueOffset(20))
+    brokers.answering.clear()
+    running = asyncio.ensure_future(progress.report())
+    await brokers.called.wait()
+    progress.table.rewind(QUEUE, QueueOffset(3))
+    second = asyncio.ensure_future(progress.report())
+    await asyncio.sleep(0)
+    brokers.answering.set()
+    assert (await running, await second) == (set(), set())
+    assert brokers.heard == [("commit", "b", 20), ("reset", "b", 3)]
+    assert progress.table.due() == {}
+    assert not progress.table.rewound(QUEUE)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_queues_that_report_while_a_save_runs_share_the_next_one(refused: bool) -> None:
+    brokers, queues = Brokers(), [MessageQueue("t", "b", number) for number in range(40)]
+    progress = brokers.progress()
+    brokers.answering.clear()
+    for queue in queues:
+        progress.table.begin(queue, QueueOffset(1), stored=False)
+    running = [asyncio.ensure_future(progress.now(queue)) for queue in queues]
+    await brokers.called.wait()
+    if refused:
+        brokers.refusing.add("b")
+    for queue in queues:
+        progress.table.advance(queue, QueueOffset(2))
+    running += [asyncio.ensure_future(progress.now(queue)) for queue in queues]
+    await asyncio.sleep(0)
+    brokers.answering.set()
+    assert set(await asyncio.gather(*running)) == {not refused}
+    assert brokers.calls <= 3
+
+
+async def test_a_save_whose_caller_is_cancelled_does_not_count_for_others() -> None:
+    brokers = Brokers()
+    progress = brokers.progress()
+    brokers.answering.clear()
+    progress.table.begin(QUEUE, QueueOffset(1), stored=False)
+    first, second = (asyncio.ensure_future(progress.now(QUEUE)) for _ in range(2))
+    await brokers.called.wait()
+    first.cancel()
+    await asyncio.wait({first})
+    brokers.answering.set()
+    assert await second
+    assert brokers.heard == [("commit", "b", 1)]
