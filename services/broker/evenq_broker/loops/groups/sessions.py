@@ -189,7 +189,7 @@ class Sessions:
         """Renews the lease for a heartbeat on the stream."""
         if not session.ended:
             session.heard_ms = self._runtime.clock.monotonic_ms()
-            self._membership.members.touch(session.client_id, session.heard_ms)
+            self._membership.members.renew(session.group, session.client_id, session.heard_ms)
 
     def leave(self, session: Session) -> None:
         """Removes a member that ends by its own message, immediately and with its locks."""
@@ -319,7 +319,7 @@ class Sessions:
             self._tell_group(group)
 
     def touched_v2(self, client_id: str) -> None:
-        """Renews the leases of a known client: any call is a sign of life (wire contract 3.2)."""
+        """Renews the leases of a known v2 client: any call is a sign of life (wire contract 3.2)."""
         self._membership.members.touch(client_id, self._runtime.clock.monotonic_ms())
 
     def has_share_v2(self, client_id: str) -> bool:
