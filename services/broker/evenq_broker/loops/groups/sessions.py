@@ -334,11 +334,11 @@ class Sessions:
             self._membership.members.suspend(group, client_id, now_ms=now_ms, grace_ms=grace_ms)
 
     def left_v2(self, client_id: str, group: str = "") -> None:
-        """Removes the client from the group, or from all its groups without one: it sent NotifyClientTermination."""
-        groups = [group] if group else self._membership.members.groups_of(client_id)
-        self._gone(
-            [(name, client_id) for name in groups if self._membership.members.get(name, client_id)], "terminated"
-        )
+        """Removes a v2 client from the group, or from all its groups if `group` is empty: it sent
+        NotifyClientTermination. A member of evenq's own protocol with the same id keeps its session.
+        """
+        known = self._membership.members.v2_groups_of(client_id)
+        self._gone([(name, client_id) for name in known if group in {"", name}], "terminated")
 
     def ended_v2(self, client_id: str) -> None:
         """Removes a v2 client that is gone. A member of evenq's own protocol with the same id keeps its session."""

@@ -64,6 +64,16 @@ async def test_a_v2_client_that_leaves_one_group_stays_in_the_others(stage: Any)
     assert (ids(broker, "g"), ids(broker, "h")) == ([], ["x"])
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+async def test_a_v2_client_that_leaves_takes_no_evenq_member_of_its_id_along(stage: Any, group: str) -> None:
+    broker = await stage.broker()
+    session = broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+    broker.sessions.seen_v2(context("x"), "h", PUSH_CONSUMER, [Subscription("t")])
+    broker.sessions.left_v2("x", group)
+    assert (ids(broker, "g"), session.ended) == (["x"], False)
+    assert ids(broker, "h") == ([] if group == "" else ["x"])
+
+
 async def test_a_v2_call_of_an_evenq_member_leaves_its_session_alone(stage: Any) -> None:
     broker = await stage.broker()
     broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
