@@ -65,6 +65,10 @@ class Fences:
         for key in [key for key in self._fences if key[0] == group]:
             del self._fences[key]
 
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._fences if key[1].topic == topic]:
+            del self._fences[key]
+
     def of(self, group: str, client_id: str) -> list[MessageQueue]:
         """Returns queues on which this member has yet to begin again: it may have missed the notice."""
         return sorted(

@@ -43,6 +43,15 @@ def test_fences_end_with_their_group() -> None:
     assert fences.ignores("other", QUEUE, "one", now_ms=1)
 
 
+def test_fences_end_with_their_topic() -> None:
+    fences = Fences()
+    fences.put("g", QUEUE, "one", 10, now_ms=0)
+    fences.put("g", MessageQueue("u", "a", 0), "one", 10, now_ms=0)
+    fences.forget_topic("t")
+    assert not fences.ignores("g", QUEUE, "one", now_ms=1)
+    assert fences.of("g", "one") == [MessageQueue("u", "a", 0)]
+
+
 def test_a_fence_ends_by_time_and_an_old_one_is_thrown_out() -> None:
     fences = Fences()
     old = fences.put("g", QUEUE, "one", 10, now_ms=0)

@@ -177,6 +177,23 @@ async def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_ag
     assert deliveries_of(broker.kernel, "g", queue) == (5, [(3, FINISHED), (4, 3)])
 
 
+async def test_a_topic_that_is_made_again_has_no_reset_to_wait_for(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ))
+    queue = MessageQueue("t", "a", 0)
+    await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+    broker.ledger.progress.commit(1, 1, 0, 4)
+    await reset(stage, to=admin_pb2.OFFSET, value=2)
+    await stage.during(broker.catalog.delete_topic("t"))
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
+    await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+    commit = data_pb2.CommitOffsetsRequest(group="g", client_id="one")
+    commit.offsets.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=0), offset=1)
+    await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+    assert broker.ledger.progress.committed(1, topic.topic_id, 0) == 1
+
+
 async def test_a_message_that_is_sent_back_before_its_owner_begins_again_is_not_finished(stage: Any) -> None:
     broker = await filled(stage)
     broker.sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ))
