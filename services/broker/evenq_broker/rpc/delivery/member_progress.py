@@ -166,6 +166,8 @@ class MemberProgress:
             return None  # an operator moved the group, and this member has not followed yet
         queue_key = (group.group_id, topic.topic_id, queue.queue_id)
         if self._ledger.progress.queue(*queue_key) is None:
+            if self._catalog.gone(group, topic):  # while the caller made the group, or began another queue
+                return None
             self._starts.noted(group, topic)
         if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
             return self._ledger.journal.safe()  # the record that moved it there may not be safe yet

@@ -133,6 +133,9 @@ class OffsetResets:
                 continue
             # A repeated field keeps a copy: later changes of the move must be made to the copy in the answer.
             move = response.moves[-1]
+            move.error = self._catalog.gone(group, topic)  # while `_planned` waited
+            if move.error:
+                continue
             queue = MessageQueue(topic.name, self._runtime.settings.broker_name, queue_id)
             record, fence = self._move(group, topic, queue, move)
             if record is not None:

@@ -88,6 +88,25 @@ async def test_a_time_is_the_first_message_stored_then_or_later(stage: Any) -> N
     assert first.store_ms >= at_ms
 
 
+@pytest.mark.parametrize("gone", ["topic", "group"])
+async def test_a_reset_moves_nothing_that_is_deleted_while_it_looks_for_the_time(stage: Any, gone: str) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    catalog, calls = broker.catalog, 0
+
+    async def offset_at(*_: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first one is of the plan
+            await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
+        return 1
+
+    broker.ledger.store.offset_at = offset_at
+    [move] = await reset(stage, to=admin_pb2.TIMESTAMP, value=stage.clock.now_ms())
+    assert list(broker.ledger.progress.queues()) == []
+    assert move.error == f"{gone} {'t' if gone == 'topic' else 'g'} was deleted meanwhile"
+
+
 async def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(stage: Any) -> None:
     broker = await filled(stage)
     got = await receive(stage)
