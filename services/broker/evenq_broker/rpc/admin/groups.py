@@ -114,8 +114,8 @@ class Groups:
 
     async def _must_be_idle(self, group: str) -> bool:
         """Returns True if any broker has the group: one that was missing when it was deleted still does. Raises
-        BadRequest if any broker that answers has members of it. As for a reset, one that does not answer is no reason
-        to refuse.
+        BadRequest if any broker that answers has members of it. As for a reset, one that does not answer does not block
+        the command.
         """
         look = admin_pb2.DescribeGroupRequest(group=group, local=True).SerializeToString()
         others, _ = await asked_of_others("DescribeGroup", look, admin_pb2.DescribeGroupResponse, cluster=self._cluster)
