@@ -69,6 +69,11 @@ class Fences:
         for key in [key for key in self._fences if key[1].topic == topic]:
             del self._fences[key]
 
+    def forget(self, group: str, topic: str) -> None:
+        """Forgets the group's resets on a topic whose subscription was removed."""
+        for key in [key for key in self._fences if (key[0], key[1].topic) == (group, topic)]:
+            del self._fences[key]
+
     def of(self, group: str, client_id: str) -> list[MessageQueue]:
         """Returns queues on which this member has yet to begin again: it may have missed the notice."""
         return sorted(
