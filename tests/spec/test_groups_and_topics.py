@@ -55,17 +55,17 @@ async def test_rg_2_every_broker_hears_of_a_member_and_goes_on_hearing_of_it(wor
         assert ("t", "red || blue") in {(one.topic, one.filter.expression) for one in member.subscriptions}
         assert member.model is evenq.MessageModel.CLUSTERING
     beats = {broker.runtime.settings.broker_name: 0 for broker in brokers}
-    touch = {name: broker.membership.members.touch for name, broker in world.brokers.items()}
+    renew = {name: broker.membership.members.renew for name, broker in world.brokers.items()}
 
     def counted(name):
-        def note(client_id, now_ms):
+        def note(group, client_id, now_ms):
             beats[name] += client_id == "me"
-            touch[name](client_id, now_ms)
+            renew[name](group, client_id, now_ms)
 
         return note
 
     for name, broker in world.brokers.items():
-        broker.membership.members.touch = counted(name)
+        broker.membership.members.renew = counted(name)
     await world.clock.advance(30_000)
     assert all(count >= 9 for count in beats.values()), beats  # 30 s of beats each 3 s; polls alone are fewer
     assert all(broker.membership.members.get("g", "me") is not None for broker in brokers)

@@ -164,11 +164,11 @@ async def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every
     beats = {broker.runtime.settings.broker_name: [] for broker in brokers}
     for name, broker in world.brokers.items():
 
-        def counted(client_id, now_ms, touch=broker.membership.members.touch, name=name):
+        def counted(group, client_id, now_ms, renew=broker.membership.members.renew, name=name):
             beats[name].append(client_id)
-            touch(client_id, now_ms)
+            renew(group, client_id, now_ms)
 
-        broker.membership.members.touch = counted
+        broker.membership.members.renew = counted
     events.clear()
     caplog.clear()
     two = await world.push("two", options=evenq.PushOptions(**QUIET))

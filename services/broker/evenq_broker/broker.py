@@ -131,6 +131,7 @@ class Broker:
         catalog.on_topic_gone(lambda topic: self.delayed_retries.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.long_polls.wake_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.sessions.locking.topic_gone(topic.name))
+        catalog.on_topic_gone(lambda topic: self.sessions.fences.forget_topic(topic.name))
         catalog.on_group_gone(lambda group: stats.forget_group(group.group_id))
         catalog.on_group_gone(lambda group: self.sessions.locking.group_gone(group.name))
         catalog.on_group_gone(lambda group: self.sessions.fences.forget_group(group.name))

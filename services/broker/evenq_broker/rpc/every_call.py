@@ -208,7 +208,12 @@ def _operators(parts: Parts, sending: SendHandler, client_list: ClientList, rese
         ).rpcs(),
         *BrokerAdmin(kernel, cluster=parts.cluster, clients=parts.clients).rpcs(),
         *GroupAdmin(
-            kernel, cluster=parts.cluster, client_list=client_list, long_polls=parts.long_polls, resets=resets
+            kernel,
+            cluster=parts.cluster,
+            client_list=client_list,
+            long_polls=parts.long_polls,
+            sessions=parts.sessions,
+            resets=resets,
         ).rpcs(),
         *admin_v2_messages.rpcs(
             kernel,

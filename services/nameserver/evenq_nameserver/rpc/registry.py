@@ -3,8 +3,8 @@
 Handlers decode, call `core`, and notify the watchers. A watch joins and takes its snapshot in one turn of the loop, so
 no change is lost between the two.
 
-A nameserver that has just started lacks brokers that are alive. For its first `expiry_ms` snapshots are marked as
-settling, so that watchers keep brokers that are missing in them; afterwards every watch gets a full snapshot.
+A nameserver that has just started lacks brokers that are alive. Until `settled` is called, snapshots are marked as
+settling, so that watchers keep brokers that are missing in them; then every watch gets a full snapshot.
 
 Registrations decide where clients send, so the three calls of brokers are accepted from allowed addresses only.
 """
@@ -50,12 +50,8 @@ class RegistryService:
         self._closing = False
         self._allowed = settings.allowed_brokers()
         self._refusal_logged_ms = clock.monotonic_ms() - LOG_AGAIN_MS
-        self._settled_ms = clock.monotonic_ms() + settings.expiry_ms
-
-    @property
-    def settling(self) -> bool:
-        """True for the first `expiry_ms`, while a live broker may not have registered yet."""
-        return self._clock.monotonic_ms() < self._settled_ms
+        self._settling = True
+        """True until the time to register has ended: a live broker may not have registered yet."""
 
     def rpcs(self) -> list[Rpc]:
         """Returns all calls with their access rules."""
@@ -114,7 +110,7 @@ class RegistryService:
         if change is not None:
             log.info("broker left: %s", request.broker_name, extra={"version": change.version})
             self.announce(change)
-        elif self.settling and not self.registry.knows(request.broker_name):
+        elif self._settling and not self.registry.knows(request.broker_name):
             # Registered before this nameserver started: watchers keep it until they are notified of its end.
             self.announce(RouteChange(version=self.registry.version, removed=request.broker_name))
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
@@ -169,7 +165,10 @@ class RegistryService:
         self._tell(change_event(self._identity, change))
 
     def settled(self) -> None:
-        """Sends all watchers the full table after the time to register: missing brokers are gone."""
+        """Sends all watchers the full table after the time to register: missing brokers are gone. Called once, by
+        `loops.expiry`, which leaves out the time in which this process was stopped.
+        """
+        self._settling = False
         log.info("the time for brokers to register has ended; brokers in the routes: %d", len(self.registry.brokers()))
         self._tell(self._snapshot())
 
@@ -178,7 +177,7 @@ class RegistryService:
 
         After it come the brokers that left, with their times: two encoded parts of one message are that message.
         """
-        registry, now = self.registry, (self.registry.version, self.settling)
+        registry, now = self.registry, (self.registry.version, self._settling)
         if self._encoded is None or self._encoded[0] != now:
             encoded = snapshot_event(self._identity, registry.version, registry.brokers(), settling=now[1])
             self._encoded = now, encoded

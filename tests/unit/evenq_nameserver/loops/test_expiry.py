@@ -8,6 +8,7 @@ from evenq_nameserver.stats import NameserverStats
 
 from evenq.model.route import BrokerAddress
 from evenq.runtime.clock import FakeClock
+from tests.unit.evenq_nameserver.stopped_clock import Stopped
 
 
 def broker(name: str) -> BrokerEntry:
@@ -54,19 +55,6 @@ async def test_the_end_of_settling_is_told_once_when_silence_means_an_end() -> N
     assert len(result) == 1
     assert 1_000 <= result[0] - began_ms <= 1_100
     loop.cancel()
-
-
-class Stopped(FakeClock):
-    """Its process stands still once, for some time."""
-
-    pause_ms = stopped_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.stopped_ms
-
-    async def sleep_ms(self, duration_ms: float) -> None:
-        await super().sleep_ms(duration_ms)
-        self.stopped_ms, self.pause_ms = self.stopped_ms + self.pause_ms, 0
 
 
 async def test_a_nameserver_that_was_stopped_drops_nobody_who_could_not_be_heard() -> None:

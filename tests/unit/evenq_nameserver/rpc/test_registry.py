@@ -6,6 +6,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from evenq_nameserver.loops.expiry import expire_forever
 from evenq_nameserver.rpc.registry import RegistryService
 from evenq_nameserver.settings import NameserverSettings
 from evenq_nameserver.stats import NameserverStats
@@ -14,6 +15,7 @@ from evenq import errors
 from evenq.runtime.clock import FakeClock
 from evenq.serving.rpc import Action, RpcContext
 from evenq.wire.stubs.evenq.v1 import registry_pb2
+from tests.unit.evenq_nameserver.stopped_clock import Stopped
 
 CONTEXT = RpcContext("/evenq.v1.Registry/Any", (), "127.0.0.1:1", None)
 
@@ -140,15 +142,13 @@ async def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> N
 
 
 async def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_after_that() -> None:
-    clock = FakeClock()
     settings = NameserverSettings.model_validate({"expiry_ms": 10_000})
-    nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=NameserverStats())
+    nameserver = RegistryService(settings=settings, clock=FakeClock(), identity="ns", stats=NameserverStats())
     async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
         first = await event(frames)
         assert (first.snapshot, first.settling, len(first.brokers)) == (True, True, 0)
         await nameserver.register(request("a"), CONTEXT)
         assert not (await event(frames)).snapshot
-        await clock.advance(10_000)
         nameserver.settled()
         whole = await event(frames)
         assert (whole.snapshot, whole.settling) == (True, False)
@@ -157,15 +157,43 @@ async def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_t
         assert not (await event(frames)).settling
 
 
+async def test_a_young_nameserver_that_was_stopped_is_settling_until_brokers_had_time_to_register() -> None:
+    clock, stats = Stopped(), NameserverStats()
+    settings = NameserverSettings.model_validate({"expiry_ms": 10_000})
+    nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=stats)
+
+    async def first() -> registry_pb2.RouteEvent:
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
+            return await event(frames)
+
+    loop = asyncio.ensure_future(
+        expire_forever(
+            nameserver.registry,
+            nameserver.announce,
+            nameserver.settled,
+            expiry_ms=settings.expiry_ms,
+            clock=clock,
+            stats=stats,
+        )
+    )
+    await clock.advance(500)
+    clock.pause_ms = 60_000
+    await clock.advance(1_000)
+    assert (await first()).settling, "no broker could register while it was stopped"
+    await clock.advance(10_000)
+    assert not (await first()).settling
+    loop.cancel()
+
+
 async def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_all_the_same() -> None:
-    clock = FakeClock()
-    nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
+    nameserver = service()
     leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
     async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
         await event(frames)
         await nameserver.unregister(leave, CONTEXT)
         assert list((await event(frames)).removed) == ["a"]
-        await clock.advance(NameserverSettings().expiry_ms)
+        nameserver.settled()
+        assert (await event(frames)).snapshot
         await nameserver.unregister(leave, CONTEXT)
         await nameserver.register(request("b"), CONTEXT)
         assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]
@@ -223,6 +251,6 @@ async def test_watches_that_begin_between_two_changes_share_the_table() -> None:
         changed = registry_pb2.RouteEvent.FromString(await anext(later))
     assert [broker.broker.name for broker in changed.brokers] == ["a", "b"]
     assert changed.settling
-    await nameserver._clock.advance(10_000)  # type: ignore[attr-defined]  # a FakeClock
+    nameserver.settled()
     async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as last:
         assert not registry_pb2.RouteEvent.FromString(await anext(last)).settling

@@ -171,16 +171,18 @@ class QueueProgress:
         return Invisible(*position, entry.number, entry.attempt, entry.deadline_ms)
 
     def reset(self, offset: int) -> bool:
-        """Begins again at `offset` and forgets what was in flight; False if nothing changes. In place: a call that
-        waits for the disk sees that `next` has moved.
+        """Begins again at `offset` and forgets what was in flight; False if there is nothing to record. In place: a
+        call that waits for the disk sees that `next` or `first` has moved.
         """
-        if (self.committed, self.next) == (offset, offset):
-            return False
-        self.committed = self.next = self.handed = offset
-        self.given_until = 0
+        self.handed = offset
         self.passed = (0, 0)
-        self.counts.clear()
         self.first += NUMBERS
+        # Members that pull finish messages above `committed`: only their counts show it.
+        if (self.committed, self.next) == (offset, offset) and not self.counts and not self.given_until:
+            return False
+        self.committed = self.next = offset
+        self.given_until = 0
+        self.counts.clear()
         self.pending.clear()
         self.running = 0
         self.ready.clear()

@@ -105,13 +105,21 @@ class MemberTable:
         self._changed(group)
         return True
 
+    def renew(self, group: str, client_id: str, now_ms: int) -> None:
+        """Renews the lease of one member, for a heartbeat on its stream. An unknown one is ignored."""
+        tally = self._groups.get(group, {}).get(client_id)
+        if tally is not None and not tally.suspended:
+            tally.deadline_ms = now_ms + tally.lease_ms
+
     def touch(self, client_id: str, now_ms: int) -> None:
-        """Renews the client's lease in every group that it is in, for a sign of life. Unknown clients are ignored."""
+        """Renews the leases of a v2 client in all its groups, for a sign of life. Unknown clients are ignored.
+
+        Other members renew their leases on their own streams: two machines may use one client id in two groups.
+        """
         for group in self._of_client.get(client_id, ()):
             tally = self._groups[group][client_id]
-            if tally.suspended and tally.member.protocol is Protocol.V2:
+            if tally.member.protocol is Protocol.V2:
                 tally.suspended = False  # it lives: only its stream is gone, and some SDKs open no other for minutes
-            if not tally.suspended:
                 tally.deadline_ms = now_ms + tally.lease_ms
 
     def suspend(self, group: str, client_id: str, *, now_ms: int, grace_ms: int) -> None:

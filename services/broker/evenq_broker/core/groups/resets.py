@@ -1,8 +1,8 @@
 """Range of offsets to which an operator may move a group, and the members that have not followed a reset yet.
 
 A member that holds a queue's lock reads on from its own memory, so its commits after a reset would undo the reset.
-`Fences` remembers such a member until it has begun again at the new offset; until then its commits for that queue are
-ignored. Pure: time comes in as monotonic ms.
+`Fences` remembers such a member until it has begun again at the new offset; until then its commits and delivery counts
+for that queue are ignored. Pure: time comes in as monotonic ms.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Fences:
         """Returns True while the member has not begun again and no later reset came."""
         return self._fences.get((group, queue)) is fence and fence.until_ms > now_ms
 
+    def awaits(self, group: str, queue: MessageQueue, *, now_ms: int) -> bool:
+        """Returns True while a member has not begun again on this queue."""
+        fence = self._fences.get((group, queue))
+        return fence is not None and fence.until_ms > now_ms
+
     def ignores(self, group: str, queue: MessageQueue, client_id: str, *, now_ms: int) -> bool:
         fence = self._fences.get((group, queue))
         return fence is not None and fence.client_id == client_id and fence.until_ms > now_ms
@@ -58,6 +63,15 @@ class Fences:
 
     def forget_group(self, group: str) -> None:
         for key in [key for key in self._fences if key[0] == group]:
+            del self._fences[key]
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._fences if key[1].topic == topic]:
+            del self._fences[key]
+
+    def forget(self, group: str, topic: str) -> None:
+        """Forgets the group's resets on a topic whose subscription was removed."""
+        for key in [key for key in self._fences if (key[0], key[1].topic) == (group, topic)]:
             del self._fences[key]
 
     def of(self, group: str, client_id: str) -> list[MessageQueue]:

@@ -134,6 +134,8 @@ class Replay:
 
     async def _noted(self, topic: TopicConfig) -> QueueProgress:
         keeper = await self._catalog.create_group(replay_group(self._group), start_from=StartFrom.FIRST)
+        if gone := self._catalog.gone(keeper, topic):
+            raise TopicNotFound(gone)
         low, high = self._ledger.store.queue_range(topic.topic_id, 0)
         op = self._ledger.progress.start(keeper.group_id, topic.topic_id, 0, low)
         if op is not None:

@@ -189,7 +189,7 @@ class Sessions:
         """Renews the lease for a heartbeat on the stream."""
         if not session.ended:
             session.heard_ms = self._runtime.clock.monotonic_ms()
-            self._membership.members.touch(session.client_id, session.heard_ms)
+            self._membership.members.renew(session.group, session.client_id, session.heard_ms)
 
     def leave(self, session: Session) -> None:
         """Removes a member that ends by its own message, immediately and with its locks."""
@@ -319,7 +319,7 @@ class Sessions:
             self._tell_group(group)
 
     def touched_v2(self, client_id: str) -> None:
-        """Renews the leases of a known client: any call is a sign of life (wire contract 3.2)."""
+        """Renews the leases of a known v2 client: any call is a sign of life (wire contract 3.2)."""
         self._membership.members.touch(client_id, self._runtime.clock.monotonic_ms())
 
     def has_share_v2(self, client_id: str) -> bool:
@@ -334,11 +334,11 @@ class Sessions:
             self._membership.members.suspend(group, client_id, now_ms=now_ms, grace_ms=grace_ms)
 
     def left_v2(self, client_id: str, group: str = "") -> None:
-        """Removes the client from the group, or from all its groups without one: it sent NotifyClientTermination."""
-        groups = [group] if group else self._membership.members.groups_of(client_id)
-        self._gone(
-            [(name, client_id) for name in groups if self._membership.members.get(name, client_id)], "terminated"
-        )
+        """Removes a v2 client from the group, or from all its groups if `group` is empty: it sent
+        NotifyClientTermination. A member of evenq's own protocol with the same id keeps its session.
+        """
+        known = self._membership.members.v2_groups_of(client_id)
+        self._gone([(name, client_id) for name in known if group in {"", name}], "terminated")
 
     def ended_v2(self, client_id: str) -> None:
         """Removes a v2 client that is gone. A member of evenq's own protocol with the same id keeps its session."""

@@ -251,10 +251,10 @@ class Lites:
             return  # it begins with its first message
         offset = within(await self._offset(lite, start), *self._range(lite))[0]
         queue_key = (group.group_id, parent.topic_id, lite.queue_id)
-        # Unless the lite topic ended during the search, and another one has its name.
-        if self.topics.get(parent.topic_id, name) is lite and self._ledger.progress.commit(
-            *queue_key, offset, allow_backward=True
-        ):
+        # The lite topic may have ended during the search, and another one have its name.
+        if self.topics.get(parent.topic_id, name) is not lite or self._catalog.gone(group, parent):
+            return
+        if self._ledger.progress.commit(*queue_key, offset, allow_backward=True):
             self._ledger.journal.record(Committed(*queue_key, offset, reset=True))
             self._long_polls.ready(*queue_key)
 

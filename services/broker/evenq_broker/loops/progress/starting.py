@@ -93,7 +93,7 @@ class GroupStarts:
         offsets: Mapping[int, int] = {}
         if not any(known) and not reads_all(self._catalog, group, topic, policy, membership=self._membership):
             offsets = await self._by_policy(group, topic, policy)
-            if not self._exist(group, topic):
+            if self._catalog.gone(group, topic):
                 return
         record = None if all(known) else self._start(group, topic, offsets)
         if record is not None:
@@ -140,10 +140,6 @@ class GroupStarts:
     def _known(self, group: GroupConfig, topic: TopicConfig) -> list[bool]:
         progress = self._ledger.progress
         return [progress.queue(group.group_id, topic.topic_id, one) is not None for one in range(topic.read_queues)]
-
-    def _exist(self, group: GroupConfig, topic: TopicConfig) -> bool:
-        catalog = self._catalog
-        return catalog.topics.by_id(topic.topic_id) is not None and catalog.groups.by_id(group.group_id) is not None
 
     def _start(self, group: GroupConfig, topic: TopicConfig, offsets: Mapping[int, int]) -> asyncio.Future[None] | None:
         """Begins at these offsets, by queue; other queues at the first message."""

@@ -231,6 +231,16 @@ class Catalog:
         """Returns the identity of the offsets of this topic's queues HERE; see `core.state.uids`."""
         return queue_uid(topic.uid, self._ledger.key, topic.topic_id)
 
+    def gone(self, group: GroupConfig, topic: TopicConfig) -> str:
+        """Returns which of the two was deleted HERE since the caller read them, as a sentence; empty: neither was.
+
+        A caller that has awaited must check it before it begins or moves the group's progress: that of a name which is
+        gone from the tables would stay in every snapshot.
+        """
+        if self.topics.by_id(topic.topic_id) is None:
+            return f"topic {topic.name} was deleted meanwhile"
+        return f"group {group.name} was deleted meanwhile" if self.groups.by_id(group.group_id) is None else ""
+
     def awaits(self, group: GroupConfig, topic: str) -> bool:
         """True if the group read a topic of this name that was deleted HERE."""
         return (group.group_id, topic) in self._awaited

@@ -17,6 +17,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.state.records import Unsubscribed
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.loops.wire.translation import filter_of
@@ -70,11 +71,12 @@ class GroupAdmin:
         cluster: ClusterLink,
         client_list: ClientList,
         long_polls: LongPolls,
+        sessions: Sessions,
         resets: OffsetResets,
     ) -> None:
         self._runtime, self._catalog, self._ledger = kernel.runtime, kernel.catalog, kernel.ledger
         self._cluster, self._client_list = cluster, client_list
-        self._long_polls, self._resets = long_polls, resets
+        self._long_polls, self._sessions, self._resets = long_polls, sessions, resets
 
     def rpcs(self) -> list[Rpc]:
         return [
@@ -134,6 +136,7 @@ class GroupAdmin:
         known, read = self._catalog.groups.get(group), self._catalog.topics.get(topic)
         if known is not None and read is not None and read.topic_id in self._ledger.progress.topics_of(known.group_id):
             self._ledger.progress.forget(known.group_id, read.topic_id)
+            self._sessions.fences.forget(group, topic)
             self._long_polls.wake_topic(read.topic_id)
             given_up = Unsubscribed(known.group_id, read.topic_id)
             self._catalog.unsubscribed(given_up)

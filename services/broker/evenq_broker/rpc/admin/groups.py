@@ -102,28 +102,28 @@ class Groups:
 
     async def delete(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.DeleteGroupRequest, data)
-        members = self._membership.members.members(request.group)
-        if members and not request.local:
-            raise BadRequest(
-                f"group {request.group} has {len(members)} members, among them {members[0].client_id}; stop them first"
-            )
-        known = request.local or await self._known(request.group)
         if request.local:
             await self._cluster_catalog.end_group(request.group)
         else:
+            known = await self._must_be_idle(request.group)
             failed = await self._cluster_catalog.delete_group(request.group)
             must_be_complete(failed, f"group {request.group} is deleted", later=THEY_DELETE_IT)
             if not known:
                 raise GroupNotFound(f"no consumer group {request.group!r}; see `evenq group list`")
         return admin_pb2.DeleteGroupResponse(status=OK).SerializeToString()
 
-    async def _known(self, group: str) -> bool:
-        """Returns True if any broker has it: one that was missing when it was deleted still does."""
-        if self._catalog.groups.get(group) is not None:
-            return True
+    async def _must_be_idle(self, group: str) -> bool:
+        """Returns True if any broker has the group: one that was missing when it was deleted still does. Raises
+        BadRequest if any broker that answers has members of it. As for a reset, one that does not answer does not block
+        the command.
+        """
         look = admin_pb2.DescribeGroupRequest(group=group, local=True).SerializeToString()
         others, _ = await asked_of_others("DescribeGroup", look, admin_pb2.DescribeGroupResponse, cluster=self._cluster)
-        return any(part.summary.group for part in others)
+        members = {member.client_id for member in self._membership.members.listed(group)}
+        members.update(member.client_id for part in others for member in part.members)
+        if members:
+            raise BadRequest(f"group {group} has {len(members)} members, among them {min(members)}; stop them first")
+        return self._catalog.groups.get(group) is not None or any(part.summary.group for part in others)
 
     async def list(self, data: bytes, context: RpcContext) -> bytes:
         parsed(admin_pb2.ListGroupsRequest, data)

@@ -166,6 +166,8 @@ class MemberProgress:
             return None  # an operator moved the group, and this member has not followed yet
         queue_key = (group.group_id, topic.topic_id, queue.queue_id)
         if self._ledger.progress.queue(*queue_key) is None:
+            if self._catalog.gone(group, topic):  # while the caller made the group, or began another queue
+                return None
             self._starts.noted(group, topic)
         if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
             return self._ledger.journal.safe()  # the record that moved it there may not be safe yet
@@ -189,6 +191,9 @@ class MemberProgress:
             )
         locking = self._sessions.locking
         locking.must_hold(group.name, request.client_id, queue, generation_of(request.generation), owner=True)
+        fences = self._sessions.fences
+        if fences and fences.ignores(group.name, queue, request.client_id, now_ms=self._runtime.clock.monotonic_ms()):
+            return data_pb2.CountDeliveriesResponse(status=OK).SerializeToString()  # they began before a reset
         progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
         if progress is None:
             raise PreconditionFailed(f"group {group.name} has no offset on queue {queue} yet; commit its start first")
@@ -202,7 +207,7 @@ class MemberProgress:
 
         A member whose call timed out calls again; an older SDK delivers the message once more before. It is then
         finished for the group, as the copy takes its place, and the answer is that of the first call. A reset of the
-        group forgets that.
+        group forgets that, and until the queue's owner follows it, no message is finished by this call.
         """
         request = parsed(data_pb2.SendBackRequest, data)
         topic, queue = self._named.readable(request.queue, request.uid)
@@ -241,6 +246,9 @@ class MemberProgress:
             async with replaced(self._ledger, progress, request.queue_offset, entry, long_polls=self._long_polls):
                 await self._copy(position, request, attempts, over=over)
         self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
+        queue = MessageQueue(topic.name, self._runtime.settings.broker_name, position[2])
+        if self._sessions.fences.awaits(group.name, queue, now_ms=self._runtime.clock.monotonic_ms()):
+            return over  # the call does not name its client: most likely it is the owner, which has not followed yet
         if progress is not None and progress.first == first:  # no reset meanwhile
             # Not awaited: if this broker dies before the record is durable, a second copy is stored, none is lost.
             counted(self._ledger, progress, {request.queue_offset: FINISHED}, given_until=0)

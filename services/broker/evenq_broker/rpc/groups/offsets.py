@@ -2,8 +2,9 @@
 
 The broker first collects a plan from all brokers, then each broker moves its own queues and notifies their owners. No
 receive sees half a reset: deliveries in flight are dropped in the same step as the move (D6), and waiting polls wake
-immediately. The commits of an owner do not count until it has started at the new offset (`core.groups.resets`). A
-member may join with the flag that it does not follow resets. Then the reset is refused: its next commit would undo it.
+immediately. The commits and delivery counts of an owner are ignored until it has started at the new offset
+(`core.groups.resets`). A member may join with the flag that it does not follow resets. Then the reset is refused: its
+next commit would undo it.
 """
 
 from __future__ import annotations
@@ -132,6 +133,9 @@ class OffsetResets:
                 continue
             # A repeated field keeps a copy: later changes of the move must be made to the copy in the answer.
             move = response.moves[-1]
+            move.error = self._catalog.gone(group, topic)  # while `_planned` waited
+            if move.error:
+                continue
             queue = MessageQueue(topic.name, self._runtime.settings.broker_name, queue_id)
             record, fence = self._move(group, topic, queue, move)
             if record is not None:

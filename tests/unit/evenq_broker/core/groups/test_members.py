@@ -37,16 +37,29 @@ def test_changed_subscriptions_are_a_change_of_the_group() -> None:
     assert table.version("g") > version
 
 
-def test_a_silent_member_expires_and_a_touched_one_stays() -> None:
+def test_a_silent_member_expires_and_a_renewed_one_stays_in_that_group_only() -> None:
     table = MemberTable()
     table.join("g", member("a"), now_ms=0, lease_ms=10)
     table.join("g", member("b"), now_ms=0, lease_ms=10)
     table.join("h", member("b"), now_ms=0, lease_ms=10)
-    table.touch("b", 5)
-    assert table.expire(10) == [("g", "a")]
-    assert table.groups_of("b") == ["g", "h"]
-    assert table.expire(15) == [("g", "b"), ("h", "b")]
+    table.renew("g", "b", 5)
+    table.renew("g", "unknown", 5)
+    table.renew("unknown", "b", 5)
+    assert table.expire(10) == [("g", "a"), ("h", "b")]
+    assert table.groups_of("b") == ["g"]
+    assert table.expire(15) == [("g", "b")]
     assert table.groups() == []
+    table.check()
+
+
+def test_a_call_of_a_v2_client_renews_its_leases_in_all_groups_and_no_session() -> None:
+    table = MemberTable()
+    for group, protocol in (("g", Protocol.V2), ("h", Protocol.V2), ("s", Protocol.EVENQ)):
+        table.join(group, Member(client_id="c", protocol=protocol), now_ms=0, lease_ms=10)
+    table.touch("c", 5)
+    assert table.expire(10) == [("s", "c")]
+    assert table.expire(15) == [("g", "c"), ("h", "c")]
+    table.touch("c", 16)
     table.check()
 
 
@@ -62,7 +75,7 @@ def test_a_member_with_a_broken_stream_has_the_grace_and_no_more() -> None:
     table = MemberTable()
     table.join("g", member("a"), now_ms=0, lease_ms=100)
     table.suspend("g", "a", now_ms=10, grace_ms=3)
-    table.touch("a", 12)
+    table.renew("g", "a", 12)
     assert table.expire(13) == [("g", "a")]
 
 
@@ -103,7 +116,7 @@ def test_a_list_is_one_object_until_somebody_comes_goes_or_tells_something_new()
     table = MemberTable()
     table.join("g", Member(client_id="a", protocol=Protocol.EVENQ), now_ms=0, lease_ms=100)
     listed = table.listed("g")
-    table.touch("a", 50)
+    table.renew("g", "a", 50)
     table.suspend("g", "a", now_ms=50, grace_ms=10)
     table.join("g", Member(client_id="a", protocol=Protocol.EVENQ), now_ms=55, lease_ms=100)
     assert table.listed("g") is listed

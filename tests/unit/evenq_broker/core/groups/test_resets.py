@@ -1,6 +1,8 @@
 """Whose commits do not count after a reset, and where a reset may go."""
 
 import pytest
+from evenq_broker.core.delivery import counts
+from evenq_broker.core.delivery.counts import FINISHED
 from evenq_broker.core.delivery.progress import Progress, SettleStatus
 from evenq_broker.core.groups.resets import FENCE_MS, Fences, within
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible
@@ -39,6 +41,15 @@ def test_fences_end_with_their_group() -> None:
     fences.forget_group("g")
     assert not fences.ignores("g", QUEUE, "one", now_ms=1)
     assert fences.ignores("other", QUEUE, "one", now_ms=1)
+
+
+def test_fences_end_with_their_topic() -> None:
+    fences = Fences()
+    fences.put("g", QUEUE, "one", 10, now_ms=0)
+    fences.put("g", MessageQueue("u", "a", 0), "one", 10, now_ms=0)
+    fences.forget_topic("t")
+    assert not fences.ignores("g", QUEUE, "one", now_ms=1)
+    assert fences.of("g", "one") == [MessageQueue("u", "a", 0)]
 
 
 def test_a_fence_ends_by_time_and_an_old_one_is_thrown_out() -> None:
@@ -82,6 +93,39 @@ def test_a_reset_forgets_what_is_in_flight_in_both_directions(target: int) -> No
     assert not progress.commit(1, 1, 0, target, allow_backward=True)
     assert progress.expire(2_000) == []
     progress.check()
+
+
+def test_a_reset_to_the_present_offset_forgets_delivery_counts_also_in_a_replay() -> None:
+    progress, later = Progress(), Progress()
+    start = progress.start(1, 1, 0, 0)
+    queue = progress.queue(1, 1, 0)
+    assert queue is not None
+    queue.handed, queue.passed, first = 5, (0, 3), queue.first
+    counted = counts.count(queue, {0: 3, 1: FINISHED}, given_until=5)
+    assert progress.commit(1, 1, 0, 0, allow_backward=True), "it is to be recorded"
+    assert start is not None
+    assert counted is not None
+    later.apply(start)
+    counts.apply(later, counted)
+    later.apply(Committed(1, 1, 0, 0, reset=True))
+    for one in (progress, later):
+        found = one.queue(1, 1, 0)
+        assert found is not None
+        assert counts.known(found) == (0, [])
+        one.check()
+    assert (queue.handed, queue.passed) == (0, (0, 0))
+    assert queue.first > first
+
+
+def test_a_reset_that_changes_nothing_on_disk_still_ends_what_was_begun_before_it() -> None:
+    progress = Progress()
+    progress.start(1, 1, 0, 0)
+    queue = progress.queue(1, 1, 0)
+    assert queue is not None
+    queue.handed, queue.passed, first = 5, (0, 3), queue.first
+    assert not progress.commit(1, 1, 0, 0, allow_backward=True)
+    assert (queue.handed, queue.passed) == (0, (0, 0))
+    assert queue.first > first, "a message that is being sent back is not counted as finished after it"
 
 
 def test_handles_from_before_a_reset_are_over_also_after_a_restart() -> None:

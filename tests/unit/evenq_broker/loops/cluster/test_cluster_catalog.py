@@ -4,9 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from evenq_broker.core.groups.members import Member, Protocol
 from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.errors import ConnectionFailed, GroupNotFound, IllegalGroup, IllegalTopic, TopicNotFound
+from evenq.errors import BadRequest, ConnectionFailed, GroupNotFound, IllegalGroup, IllegalTopic, TopicNotFound
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
@@ -70,3 +71,34 @@ async def test_a_group_that_only_another_broker_has_is_deleted_and_is_no_unknown
     assert b.catalog.groups.get("g") is None
     with pytest.raises(GroupNotFound):
         await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+
+
+async def test_a_group_with_a_member_at_another_broker_is_not_deleted(stage: Any) -> None:
+    a, b, _ = await two(stage)
+    for broker in (a, b):
+        await stage.during(broker.catalog.create_group("g"))
+    group, topic = b.catalog.groups.get("g"), b.catalog.topics.get("t")
+    b.ledger.progress.commit(group.group_id, topic.topic_id, 0, 0)
+    session = b.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+    request = admin_pb2.DeleteGroupRequest(group="g")
+    with pytest.raises(BadRequest, match="group g has 1 members, among them x; stop them first"):
+        await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+    assert None not in {broker.catalog.groups.get("g") for broker in (a, b)}
+    assert b.ledger.progress.committed(group.group_id, topic.topic_id, 0) == 0
+    b.sessions.leave(session)
+    await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+    assert {broker.catalog.groups.get("g") for broker in (a, b)} == {None}
+
+
+async def test_members_at_a_broker_that_does_not_answer_do_not_keep_a_group(stage: Any) -> None:
+    a, b, registry = await two(stage)
+    for broker in (a, b):
+        await stage.during(broker.catalog.create_group("g"))
+    b.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+    registry.drop("b")
+    await stage.until(a.cluster.known.missing)
+    request = admin_pb2.DeleteGroupRequest(group="g")
+    with pytest.raises(ConnectionFailed, match=r"group g is deleted here, but not on every broker \(b: "):
+        await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+    assert a.catalog.groups.get("g") is None
+    await stage.until(lambda: b.catalog.groups.get("g") is None)

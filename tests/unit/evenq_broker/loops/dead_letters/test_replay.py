@@ -19,7 +19,7 @@ from evenq_broker.loops.dead_letters.replay import (
 from evenq_broker.loops.resizing.resizing import permit
 from evenq_broker.settings import StoreSettings
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreFull, TopicNotFound
 from evenq.model import MessageType, Permission
 from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -239,3 +239,20 @@ async def test_groups_with_letters_are_known_also_when_the_group_is_gone(stage: 
     assert group_known(catalog, "gone")
     assert not group_known(catalog, "other")
     assert waiting_letters(scene.broker.kernel, "other") == (0, 0)
+
+
+async def test_a_replay_begins_nothing_on_dead_letters_that_are_deleted_meanwhile(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await scene_of(stage, 2)
+    catalog = scene.broker.catalog
+    create = catalog.create_group
+
+    async def deleted_meanwhile(*args: Any, **options: Any) -> Any:
+        await catalog.delete_topic("%DLQ%g")
+        return await create(*args, **options)
+
+    monkeypatch.setattr(catalog, "create_group", deleted_meanwhile)
+    with pytest.raises(TopicNotFound, match="topic %DLQ%g was deleted meanwhile"):
+        await scene.run()
+    assert list(scene.broker.ledger.progress.queues()) == []

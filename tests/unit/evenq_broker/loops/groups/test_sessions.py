@@ -64,6 +64,16 @@ async def test_a_v2_client_that_leaves_one_group_stays_in_the_others(stage: Any)
     assert (ids(broker, "g"), ids(broker, "h")) == ([], ["x"])
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+async def test_a_v2_client_that_leaves_takes_no_evenq_member_of_its_id_along(stage: Any, group: str) -> None:
+    broker = await stage.broker()
+    session = broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+    broker.sessions.seen_v2(context("x"), "h", PUSH_CONSUMER, [Subscription("t")])
+    broker.sessions.left_v2("x", group)
+    assert (ids(broker, "g"), session.ended) == (["x"], False)
+    assert ids(broker, "h") == ([] if group == "" else ["x"])
+
+
 async def test_a_v2_call_of_an_evenq_member_leaves_its_session_alone(stage: Any) -> None:
     broker = await stage.broker()
     broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
@@ -246,6 +256,23 @@ async def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(stage: 
     assert not poll.done()
     broker.long_polls.end_client("polls")
     assert await poll is None
+
+
+async def test_a_beat_renews_the_lease_of_its_own_group_only(stage: Any) -> None:
+    """Two machines may use one client id in two groups: the one that lives does not keep the queues of the other."""
+    broker = await stage.broker()
+    sessions, queue = broker.sessions, MessageQueue("t", "a", 0)
+    member = Member(client_id="x", protocol=Protocol.EVENQ)
+    sessions.join("g", member)
+    lives = sessions.join("h", member)
+    broker.clients.table.seen("x", broker.runtime.now_ms())
+    assert await stage.during(sessions.locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+    for _ in range(21):
+        sessions.beat(lives)
+        sessions.touched_v2("x")
+        await stage.clock.advance(500)
+    assert (ids(broker, "g"), ids(broker, "h")) == ([], ["x"])
+    assert not broker.membership.locks.holder("g", queue)
 
 
 async def test_a_member_that_moved_to_another_network_keeps_its_queues(stage: Any) -> None:

@@ -198,6 +198,22 @@ async def test_a_start_that_is_found_after_the_lite_topic_ended_moves_nothing(
     monkeypatch.undo()
 
 
+async def test_a_start_that_is_found_after_the_group_was_deleted_moves_nothing(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await scene_of(stage)
+    await scene.send("x", 5)
+
+    async def deleted_meanwhile(*_: Any) -> int:
+        await scene.broker.catalog.delete_group("g")
+        return 2
+
+    monkeypatch.setattr(scene.broker.ledger.store, "offset_at", deleted_meanwhile)
+    await scene.sync("x", start=RequestedStart("timestamp", 1))
+    assert list(scene.broker.ledger.progress.queues()) == []
+    monkeypatch.undo()
+
+
 async def test_a_start_wakes_a_client_of_the_group_that_subscribed_while_it_was_searched_for(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

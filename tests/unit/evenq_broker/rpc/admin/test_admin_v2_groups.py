@@ -7,7 +7,7 @@ from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Unsubscribed, encode
 
 from evenq.errors import ConnectionFailed
-from evenq.model import BrokerAddress, FilterExpression, Subscription
+from evenq.model import BrokerAddress, FilterExpression, MessageQueue, Subscription
 from evenq.serving.auth.calls import ADMIN_V2
 from evenq.store import Append
 from evenq.wire.convert import set_ms
@@ -85,6 +85,16 @@ async def test_a_subscription_is_deleted_only_when_nobody_reads_it(stage: Any) -
     assert (await call(stage, "DeleteSubscription", group="g", topic="t")).status.code == OK
     assert broker.ledger.progress.committed(1, 1, 0) is None
     assert (await call(stage, "DeleteSubscription", group="nobody", topic="t")).status.code == 40403
+
+
+async def test_a_reset_that_waits_for_a_member_ends_with_the_subscription(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    fences, queue = broker.sessions.fences, MessageQueue("t", "a", 0)
+    for group, fenced in (("g", queue), ("g", MessageQueue("u", "a", 0)), ("h", queue)):
+        fences.put(group, fenced, "x", 1, now_ms=stage.clock.monotonic_ms())
+    assert (await call(stage, "DeleteSubscription", group="g", topic="t")).status.code == OK
+    assert (fences.of("g", "x"), fences.of("h", "x")) == ([MessageQueue("u", "a", 0)], [queue])
 
 
 async def test_a_forgotten_subscription_comes_back_from_the_journal_as_forgotten(stage: Any) -> None:

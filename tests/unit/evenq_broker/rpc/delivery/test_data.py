@@ -553,3 +553,23 @@ async def test_after_a_reset_a_message_is_given_back_anew(stage: Any) -> None:
     broker.ledger.progress.commit(group.group_id, topic.topic_id, 0, 0, allow_backward=True)
     await given_back(stage, attempts=1)
     assert copies(broker, group, topic) == (2, 0)
+
+
+@pytest.mark.parametrize("gone", ["topic", "group"])
+async def test_offsets_are_not_committed_for_what_is_deleted_while_another_queue_begins(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    broker = await begin(stage)
+    await publish(stage, block(place(0), "x"))
+    catalog = broker.catalog
+    await stage.during(catalog.create_group("g"))
+
+    async def deleted(*_: Any) -> None:
+        await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
+
+    monkeypatch.setattr(broker.starts, "begin", deleted)
+    commit = data_pb2.CommitOffsetsRequest(group="g", start=data_pb2.StartPolicy(start_from="LAST"))
+    commit.offsets.add(queue=place(0), offset=1)
+    commit.offsets.add(queue=place(1), offset=-1)
+    await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+    assert list(broker.ledger.progress.queues()) == []

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.core.delivery.counts import FINISHED
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Committed, decode
+from evenq_broker.loops.progress.counting import deliveries_of
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.v2_requests import ack_request, receive_request
 
@@ -86,6 +88,25 @@ async def test_a_time_is_the_first_message_stored_then_or_later(stage: Any) -> N
     assert first.store_ms >= at_ms
 
 
+@pytest.mark.parametrize("gone", ["topic", "group"])
+async def test_a_reset_moves_nothing_that_is_deleted_while_it_looks_for_the_time(stage: Any, gone: str) -> None:
+    broker = await filled(stage)
+    broker.ledger.progress.commit(1, 1, 0, 2)
+    catalog, calls = broker.catalog, 0
+
+    async def offset_at(*_: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first one is of the plan
+            await (catalog.delete_topic("t") if gone == "topic" else catalog.delete_group("g"))
+        return 1
+
+    broker.ledger.store.offset_at = offset_at
+    [move] = await reset(stage, to=admin_pb2.TIMESTAMP, value=stage.clock.now_ms())
+    assert list(broker.ledger.progress.queues()) == []
+    assert move.error == f"{gone} {'t' if gone == 'topic' else 'g'} was deleted meanwhile"
+
+
 async def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(stage: Any) -> None:
     broker = await filled(stage)
     got = await receive(stage)
@@ -161,11 +182,51 @@ async def test_an_owner_is_told_and_its_commits_do_not_count_before_it_begins_ag
     commit.offsets.add(queue=wire, offset=5)
     await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
     assert broker.ledger.progress.committed(1, 1, 0) == 0
+    failed = data_pb2.CountDeliveriesRequest(group="g", client_id="one", queue=wire, given_until=5)
+    failed.counts.add(offset=3, finished=True)
+    failed.counts.add(offset=4, deliveries=3)
+    await stage.call("/evenq.v1.Data/CountDeliveries", failed, data_pb2.CountDeliveriesResponse)
+    assert deliveries_of(broker.kernel, "g", queue) == (0, []), "of deliveries before the reset"
     again = broker.sessions.join("g", member)
     assert OffsetsReset((queue,)) in await stage.during(again.take(broker.sessions)), "the news was lost with a stream"
     await pull(0, 0)
     await pull(2, 2)
     assert broker.ledger.progress.committed(1, 1, 0) == 2
+    await stage.call("/evenq.v1.Data/CountDeliveries", failed, data_pb2.CountDeliveriesResponse)
+    assert deliveries_of(broker.kernel, "g", queue) == (5, [(3, FINISHED), (4, 3)])
+
+
+async def test_a_topic_that_is_made_again_has_no_reset_to_wait_for(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ))
+    queue = MessageQueue("t", "a", 0)
+    await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+    broker.ledger.progress.commit(1, 1, 0, 4)
+    await reset(stage, to=admin_pb2.OFFSET, value=2)
+    await stage.during(broker.catalog.delete_topic("t"))
+    topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 0, b"", b"")]))
+    await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+    commit = data_pb2.CommitOffsetsRequest(group="g", client_id="one")
+    commit.offsets.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=0), offset=1)
+    await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+    assert broker.ledger.progress.committed(1, topic.topic_id, 0) == 1
+
+
+async def test_a_message_that_is_sent_back_before_its_owner_begins_again_is_not_finished(stage: Any) -> None:
+    broker = await filled(stage)
+    broker.sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ))
+    queue = MessageQueue("t", "a", 0)
+    await stage.during(broker.sessions.locking.lock("g", "one", [queue], wait_ms=0))
+    broker.ledger.progress.commit(1, 1, 0, 4)
+    await reset(stage, to=admin_pb2.EARLIEST)
+    wire = common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
+    request = data_pb2.SendBackRequest(group="g", queue=wire, queue_offset=3, attempts=1)
+    await stage.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
+    assert deliveries_of(broker.kernel, "g", queue) == (0, [])
+    broker.sessions.fences.read("g", queue, "one", 0)
+    await stage.call("/evenq.v1.Data/SendBack", request, data_pb2.SendBackResponse)
+    assert deliveries_of(broker.kernel, "g", queue) == (0, [(3, FINISHED)])
 
 
 async def test_a_group_with_a_live_member_that_does_not_follow_is_not_moved(stage: Any) -> None:
