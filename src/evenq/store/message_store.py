@@ -135,7 +135,6 @@ class MessageStore(LeaderSide, BackupSide):
             self._disk,
             self._options,
             clock=self._clock,
-            jobs=self._flush_jobs,
             queues=self._queues,
             settled=self._appender.settled,
             assigned_end=lambda: self._appender.assigned_end,
