@@ -27,6 +27,7 @@ from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob, pieces
 from evenq.store.timers.pending import PendingTimers
 from evenq.store.timers.runs import RunFile
@@ -449,6 +450,8 @@ class TimerKeeper:
 
         try:
             self._unneeded -= await self._jobs.run(work)
+        except StoreError as error:
+            log.warning("old files of timers are kept: %s", error, extra={"error": str(error)})
         except OSError as error:
             if error.errno not in NO_FILES:  # otherwise a later removal includes these
                 self._on_failure(f"removing old files of timers failed: {error}")
@@ -528,10 +531,10 @@ async def _turn() -> None:
 
 
 def named_by_snapshots(disk: Disk) -> set[int]:
-    """Returns the runs that a snapshot on disk needs."""
+    """Returns the runs that a snapshot on disk needs. Raises StoreCorrupted, StoreError for an unknown version."""
     named: set[int] = set()
     for section in snapshot.timer_sections(disk):
-        if section:
+        if section not in (b"", TIMERS_UNKNOWN):
             named.update(run.number for run in manifest_file.unpack(section).runs)
     return named
 

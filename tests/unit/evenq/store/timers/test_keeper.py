@@ -14,6 +14,7 @@ from evenq.store.timers import runs
 from evenq.store.timers.keeper import NewestJob, named_by_snapshots
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.loading import TimerLoader
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 
 
 async def test_a_full_disk_keeps_timers_in_memory_until_there_is_space(make_ground):
@@ -89,6 +90,56 @@ async def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed
         for _ in range(5):
             await context.clock.advance(1)
     used = {file.number for file, _ in context.keeper.pending.used_runs()}
+    assert set(runs.numbers(context.disk)) == used
+    await context.keeper.close()
+
+
+async def unneeded_files(context):
+    """Puts timers, and takes two snapshots whose manifests no longer name the files that were merged meanwhile."""
+    for first in range(5_000, 5_100, 10):
+        await context.put(*range(first, first + 10))
+        for _ in range(5):
+            await context.clock.advance(1)
+    for number in range(2):
+        save(context.disk, Snapshot(9_000 + number, b"", timers=context.keeper.freeze()()))
+    for _ in range(5):
+        await context.clock.advance(1)
+    used = {file.number for file, _ in context.keeper.pending.used_runs()}
+    gone = max(used) + 1
+    context.disk.open(runs.path_of(gone), create=True).close()
+    context.keeper.keep_until_unnamed([gone])
+    return used, gone
+
+
+async def test_a_snapshot_of_another_copy_needs_no_files(make_ground):
+    """A start from it reads the timers from the log."""
+    context = make_ground()
+    used, _ = await unneeded_files(context)
+    save(context.disk, Snapshot(9_002, b"", timers=TIMERS_UNKNOWN))
+    assert named_by_snapshots(context.disk) == used
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
+    assert set(runs.numbers(context.disk)) == used
+    await context.keeper.close()
+
+
+async def test_files_stay_while_a_snapshot_cannot_be_read(make_ground, caplog):
+    context = make_ground()
+    used, gone = await unneeded_files(context)
+    save(context.disk, Snapshot(9_002, b"", timers=b"of a newer program, or damaged before it was saved"))
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
+    assert set(runs.numbers(context.disk)) == used | {gone}
+    assert "old files of timers are kept" in caplog.text
+    assert context.failures == []
+    assert context.keeper._removing is None
+    for number in range(2):  # it is not one of the two newest any more
+        save(context.disk, Snapshot(9_010 + number, b"", timers=context.keeper.freeze()()))
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
     assert set(runs.numbers(context.disk)) == used
     await context.keeper.close()
 
