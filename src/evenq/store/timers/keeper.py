@@ -15,7 +15,7 @@ from functools import partial
 from heapq import nlargest
 from typing import Final, Protocol, TypeVar
 
-from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
+from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.store.io.descriptors import NO_FILES
@@ -159,6 +159,8 @@ class TimerKeeper:
         """The service sleeps until then; an earlier timer calls `on_ready`."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_moved: OnMoved = lambda _: None
+        self.awaits_repair: Callable[[], bool] = lambda: False
+        """Returns whether what is damaged here may still be repaired from another copy, so that nothing is given up."""
         self._disk = disk
         self._clock = clock
         self._read_timers = read_timers
@@ -356,26 +358,42 @@ class TimerKeeper:
     async def roll_forward(self, log_offset: int) -> None:
         """Appends all pending timers below `log_offset` again, at the end of the log, and ends the old ones. A timer
         that is firing stays: check `pinned_before` afterwards. One whose frame is damaged is given up, since it could
-        never be delivered. Raises StoreFull, TooManyRequests (what was moved so far stays moved), StorePoisoned.
+        never be delivered; it stays while another copy may repair it. Raises StoreFull, TooManyRequests (also if one
+        stays; what was moved so far stays moved), StorePoisoned.
         """
         pending = self.pending
-        while True:
-            held, whole = await self._hold_below(log_offset)
-            if not held:
-                if whole and not pending.busy_below(log_offset):
-                    pending.raise_floor(log_offset)
-                return
-            try:
-                while held:
-                    batch = held[:ROLL_BATCH]
-                    timers = await self.read(batch, ROLL_BYTES)
-                    batch = batch[: len(timers)]
-                    del held[: len(timers)]
-                    await self._move_held(batch, timers)
-                    lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
-                    self._tell_damaged(lost, "given up, since its file is deleted")
-            finally:
-                pending.release(held)
+        unrepaired: list[bytes] = []
+        try:
+            while True:
+                held, whole = await self._hold_below(log_offset)
+                if not held:
+                    break
+                try:
+                    while held:
+                        batch = held[:ROLL_BATCH]
+                        timers = await self.read(batch, ROLL_BYTES)
+                        batch = batch[: len(timers)]
+                        del held[: len(timers)]
+                        lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
+                        if lost and self.awaits_repair():
+                            unrepaired += lost
+                            batch = [key for key in batch if key not in lost]
+                            lost = []
+                        if batch:
+                            await self._move_held(batch, timers)
+                        self._tell_damaged(lost, "given up, since its file is deleted")
+                finally:
+                    pending.release(held)
+        finally:
+            pending.release(unrepaired)
+        if unrepaired:
+            more = f" (and {len(unrepaired) - 1} more)" if len(unrepaired) > 1 else ""
+            raise TooManyRequests(
+                f"timer {min(map(id_of, unrepaired))} is damaged here and not repaired from another copy yet{more}: "
+                "check that the other copies run"
+            )
+        if whole and not pending.busy_below(log_offset):
+            pending.raise_floor(log_offset)
 
     async def _move_held(self, held: list[bytes], timers: Sequence[StoredTimer | None]) -> None:
         moved = [(timer.log_offset, _again(timer)) for timer in timers if timer is not None]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.store.log.snapshot import Snapshot, save
 from evenq.store.timers import runs
 from evenq.store.timers.keeper import NewestJob, named_by_snapshots
@@ -177,6 +177,40 @@ async def test_nobody_hears_of_timers_that_could_not_move(make_ground):
         await context.keeper.roll_forward(put[1])
     assert heard == []
     assert context.keeper.pinned_before() == put[0]
+    await context.keeper.close()
+
+
+async def test_a_timer_that_another_copy_may_still_repair_is_pending_until_it_can_move(make_ground):
+    context = make_ground()
+    put = await context.put(5_000, 6_000, 7_000, 8_000)
+    damaged, read = {put[1]}, context.keeper._read_timers
+
+    async def reads_some(timer_ids, bytes_max):
+        if damaged & set(timer_ids):
+            raise StoreCorrupted("damaged, and its repair from another copy continues")
+        return await read(timer_ids, bytes_max)
+
+    context.keeper._read_timers = reads_some
+    context.keeper.awaits_repair = lambda: True
+    context.fail = StoreFull("no space")
+    with pytest.raises(StoreFull):
+        await context.keeper.roll_forward(put[3])
+    await context.clock.advance(0)
+    context.fail = None
+    with pytest.raises(TooManyRequests, match=f"timer {put[1]} is damaged here and not repaired from another copy yet"):
+        await context.keeper.roll_forward(put[3])
+    assert context.keeper.stats.pending == 4
+    assert context.keeper.stats.damaged == 0
+    assert context.keeper.pinned_before() == put[1]
+    assert sorted(context.log) == [*put, put[3] + 100, put[3] + 200], "the others have moved"
+    damaged.clear()
+    await context.keeper.roll_forward(put[3])
+    assert context.keeper.stats.pending == 4
+    assert context.keeper.pinned_before() == put[3]
+    assert context.log[put[3] + 300].due_ms == 6_000
+    assert [id_of(key) for key in context.keeper.pending.due(9_000, 9)] == [
+        put[3] + 100, put[3] + 300, put[3] + 200, put[3],
+    ]  # fmt: skip
     await context.keeper.close()
 
 
