@@ -124,6 +124,7 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/client/wiring.py": {"socket"},  # the host's name for client ids
     "services/broker/evenq_broker/loops/diagnosis/span_export.py": {"threading"},  # the collector may be slow
     "src/evenq/store/log/writer.py": {"threading"},  # the one writer thread of the disk
+    "src/evenq/store/log/commit_log.py": {"threading"},  # the writer and the flush thread sync one file
     **{
         f"src/evenq/local/{name}.py": {"threading"}  # queues for the threads of a user's process
         for name in (

@@ -135,7 +135,6 @@ class MessageStore(LeaderSide, BackupSide):
             self._disk,
             self._options,
             clock=self._clock,
-            jobs=self._flush_jobs,
             queues=self._queues,
             settled=self._appender.settled,
             assigned_end=lambda: self._appender.assigned_end,
@@ -156,6 +155,8 @@ class MessageStore(LeaderSide, BackupSide):
             move=partial(self._appender.append_group, state=b"", moves=True),
             segment_bytes=self.identity.segment_bytes,
         )
+        # Not while the disk is full: a damaged timer would then refuse all messages.
+        timers.awaits_repair = lambda: self._reads.repairs is not None and self._state.full is None
         if recovery.timers is not None:
             timers.keep_until_unnamed(recovery.timers.unneeded)
         return timers

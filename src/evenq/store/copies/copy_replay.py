@@ -37,7 +37,6 @@ from typing import Final, TypeVar
 from evenq.errors import StoreCorrupted, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
-from evenq.store.copies.snapshot_copy import TIMERS_UNKNOWN
 from evenq.store.io.disk import Disk
 from evenq.store.io.jobs import Jobs
 from evenq.store.log import snapshot
@@ -50,6 +49,7 @@ from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keeper import named_by_snapshots
 from evenq.store.timers.loading import TimerLoader
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,7 @@ from evenq.errors import StoreCorrupted
 from evenq.store.io.disk import Disk, read_whole
 from evenq.store.log import snapshot
 from evenq.store.log.snapshot import Snapshot
-
-TIMERS_UNKNOWN = b"?"
-"""In place of a manifest: the store that opens the folder reads the timers from the log."""
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.copies.snapshot_copy import TIMERS_UNKNOWN
 from evenq.store.index import index_file
 from evenq.store.index.index_file import PAGE, PAGE_BYTES, PAGE_CRC_END, PAGE_ENTRIES
 from evenq.store.inspection.findings import Findings, Harm, StoreFinding
@@ -37,6 +36,7 @@ from evenq.store.io.disk import Disk, File
 from evenq.store.log.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING, struct_of
 from evenq.store.opening.checkpoint import Checkpoint
 from evenq.store.timers import manifest, runs
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 
 OnProgress = Callable[[int, int], None]
 """Called with (bytes read, bytes in total) after each piece."""

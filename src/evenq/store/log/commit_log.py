@@ -18,7 +18,8 @@ Failures:
   stays usable.
 - Any other error of a write, and any error of a sync: the content of the disk is unknown, and the store must stop.
   After a failed fsync the kernel may report pages as clean that never reached the disk, so neither a retry nor an undo
-  is reliable.
+  is reliable. It reports the error once. So `sync` remembers it, and every later one fails too, whether or not the
+  caller of the first is still there; one runs at a time, so that none succeeds beside a failing one.
 
 Invariants:
 - `CommitLog` writes at the end of the log only; all files but the newest are sealed and synced.
@@ -38,6 +39,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import threading
 from typing import Final, NoReturn
 
 from evenq.errors import StoreFull
@@ -124,6 +126,9 @@ class CommitLog:
         self._prepared_for = -1
         """Start of the file after which `spare` was last prepared: a failure is not repeated for the same file."""
         self.fsyncs = 0
+        self._syncing = threading.Lock()
+        self._broken: OSError | None = None
+        """Error of the first failed sync."""
         start, position = segment_of(end, segment_bytes)
         if position:
             self._start, self._file = start, disk.open(path_of(start))
@@ -177,16 +182,22 @@ class CommitLog:
         raise error
 
     def sync(self) -> None:
-        """Calls fdatasync on the newest file; earlier ones are synced. Never called again after an error."""
-        file = self._file
-        if file is None:
+        """Calls fdatasync on the newest file; earlier ones are synced. Raises SyncFailed, also if an earlier sync
+        failed.
+        """
+        if self._file is None and self._broken is None:
             return
-        self.fsyncs += 1
         passing("log.before_sync")
-        try:
-            file.sync()
-        except OSError as error:
-            raise SyncFailed(error.errno, f"fsync failed: {error.strerror}") from error
+        with self._syncing:
+            file = self._file
+            if self._broken is None and file is not None:
+                self.fsyncs += 1
+                try:
+                    file.sync()
+                except OSError as error:
+                    self._broken = error
+            if self._broken is not None:
+                raise SyncFailed(self._broken.errno, f"fsync failed: {self._broken.strerror}") from self._broken
         passing("log.after_sync")
 
     def wants_spare(self, log_end: int) -> bool:

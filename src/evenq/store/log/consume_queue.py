@@ -197,7 +197,8 @@ def write_files(disk: Disk, filing: Filing, *, sync: bool = True) -> None:
         if not sync:
             continue
         passing("queue.synced")
-        if fresh or position == 0:
+        # The queue's first entries, too: an earlier try that failed, or a killed process, may have made the file.
+        if fresh or position == 0 or start == filing.min_offset:
             # A synced file can still be lost with its name, and so can a folder that was made for it.
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)

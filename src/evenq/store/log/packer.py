@@ -214,10 +214,11 @@ class Packer:
         except UNPACKABLE as error:
             self.end = batch.end = first
             batch.messages, batch.cold_bytes = messages, cold_bytes
+            # First the messages, which have the places after those of the blocks.
+            self._take_back_call(batch, entries, done)
             for queue, offset in starts.items():
                 queue.take_back(offset)
                 batch.touched[queue] = offset
-            self._take_back_call(batch, entries, done)
             for timer in timers:
                 timer.log_offset = timer.store_ms = -1
             raise _refusal(error) from error

@@ -1,7 +1,10 @@
 """Background work on the disk: syncs (ASYNC mode), files consume queue entries, moves the checkpoint, watches space.
 
 Runs as one task on the loop; blocking calls run on the flush thread, one job at a time. A failed sync is never tried
-again: it poisons the store. A full disk while derived files are written only postpones the checkpoint.
+again: it poisons the store. A full disk while derived files are written only postpones the checkpoint. A failed job is
+final even if its caller was cancelled, as by `close`, and nothing waits for its outcome: the system reports a lost
+write once, so the next sync of that file would succeed and a checkpoint would vouch for it. So the thread remembers the
+failure, and each later job fails with it.
 
 Syncs reach all that is written, a checkpoint only what is committed: in a log with copies, the rest may be cut off.
 There the duties have a task of their own, because a snapshot waits for commits, and those may wait for a sync.
@@ -96,6 +99,8 @@ class Flusher:
         self._early: asyncio.Task[None] | None = None
         self._dutiful: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._broken: Exception | None = None
+        """Failure of the first job that failed; the flush thread's."""
         self._look_at = 0
         """Log end at which the space is checked early: half of what was left before messages are refused."""
 
@@ -114,7 +119,7 @@ class Flusher:
             self._guard = spawn(self._watch_folder(), name="store-guard")
 
     async def stop(self) -> None:
-        """Ends the tasks; waits for a running job."""
+        """Ends the tasks. A running job continues; jobs that are given to its thread from here on come after it."""
         for task in (self._task, self._early, self._guard, self._dutiful, self._looking):
             if task is not None:
                 task.cancel()
@@ -312,7 +317,7 @@ class Flusher:
         if self._state.failure is not None:
             raise self._state.failure
         try:
-            return await self._jobs.run(job)
+            return await self._jobs.run(lambda: self._guarded(job))
         except OSError as error:
             if error.errno in NO_FILES:
                 raise StoreFull(shortage(error)) from error
@@ -323,3 +328,14 @@ class Flusher:
             self._state.poison(f"the flusher failed: {error!r}")
         assert self._state.failure is not None
         raise self._state.failure
+
+    def _guarded(self, job: Callable[[], T]) -> T:
+        """Runs a job, on the flush thread. A failure other than a lack of descriptors is final."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return job()
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno not in NO_FILES:
+                self._broken = error
+            raise

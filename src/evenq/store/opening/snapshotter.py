@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store.io.disk import Disk
-from evenq.store.io.jobs import Jobs
 from evenq.store.log import snapshot
 from evenq.store.log.commit_log import FULL, shortage
 from evenq.store.log.consume_queue import ConsumeQueue
@@ -92,7 +91,6 @@ class Snapshotter:
         options: StoreOptions,
         *,
         clock: Clock,
-        jobs: Jobs,
         settled: Callable[[], Awaitable[None]],
         assigned_end: Callable[[], int],
         queues: dict[tuple[int, int], ConsumeQueue],
@@ -109,7 +107,6 @@ class Snapshotter:
         self._disk = disk
         self._options = options
         self._clock = clock
-        self._jobs = jobs
         self._queues = queues
         self._owner = owner
         self._log_start = log_start
@@ -191,16 +188,20 @@ class Snapshotter:
         snapshot.save(self._disk, replace(saved, queues=queues, log_start=log_start))
 
     async def _written(self, write: Callable[[], None]) -> None:
-        if self._state.failure is not None:
-            raise self._state.failure
-        try:
-            await self._jobs.run(write)
-        except OSError as error:
-            if error.errno in FULL:
-                raise StoreFull(f"no snapshot now: {shortage(error)}") from error
-            self._state.poison(f"writing a snapshot failed: {error}")
-            assert self._state.failure is not None
-            raise self._state.failure from error
+        def tried() -> StoreError | None:
+            try:
+                write()
+            except StoreError as error:
+                return error
+            except OSError as error:
+                # Returned and not raised: an exception on that thread stops the store.
+                if error.errno not in FULL:
+                    raise
+                return StoreFull(f"no snapshot now: {shortage(error)}")
+            return None
+
+        if (error := await self._flusher.blocking(tried)) is not None:
+            raise error
 
     def _taken(self, payload: bytes) -> Callable[[], Coroutine[None, None, None]]:
         """Takes the content as of now, and returns the function that writes it."""

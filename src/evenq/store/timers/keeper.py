@@ -15,7 +15,7 @@ from functools import partial
 from heapq import nlargest
 from typing import Final, Protocol, TypeVar
 
-from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
+from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.store.io.descriptors import NO_FILES
@@ -27,6 +27,7 @@ from evenq.store.log.messages import Append, StoredTimer, TimerAppend
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob, pieces
 from evenq.store.timers.pending import PendingTimers
 from evenq.store.timers.runs import RunFile
@@ -158,6 +159,8 @@ class TimerKeeper:
         """The service sleeps until then; an earlier timer calls `on_ready`."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_moved: OnMoved = lambda _: None
+        self.awaits_repair: Callable[[], bool] = lambda: False
+        """Returns whether what is damaged here may still be repaired from another copy, so that nothing is given up."""
         self._disk = disk
         self._clock = clock
         self._read_timers = read_timers
@@ -355,26 +358,42 @@ class TimerKeeper:
     async def roll_forward(self, log_offset: int) -> None:
         """Appends all pending timers below `log_offset` again, at the end of the log, and ends the old ones. A timer
         that is firing stays: check `pinned_before` afterwards. One whose frame is damaged is given up, since it could
-        never be delivered. Raises StoreFull, TooManyRequests (what was moved so far stays moved), StorePoisoned.
+        never be delivered; it stays while another copy may repair it. Raises StoreFull, TooManyRequests (also if one
+        stays; what was moved so far stays moved), StorePoisoned.
         """
         pending = self.pending
-        while True:
-            held, whole = await self._hold_below(log_offset)
-            if not held:
-                if whole and not pending.busy_below(log_offset):
-                    pending.raise_floor(log_offset)
-                return
-            try:
-                while held:
-                    batch = held[:ROLL_BATCH]
-                    timers = await self.read(batch, ROLL_BYTES)
-                    batch = batch[: len(timers)]
-                    del held[: len(timers)]
-                    await self._move_held(batch, timers)
-                    lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
-                    self._tell_damaged(lost, "given up, since its file is deleted")
-            finally:
-                pending.release(held)
+        unrepaired: list[bytes] = []
+        try:
+            while True:
+                held, whole = await self._hold_below(log_offset)
+                if not held:
+                    break
+                try:
+                    while held:
+                        batch = held[:ROLL_BATCH]
+                        timers = await self.read(batch, ROLL_BYTES)
+                        batch = batch[: len(timers)]
+                        del held[: len(timers)]
+                        lost = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
+                        if lost and self.awaits_repair():
+                            unrepaired += lost
+                            batch = [key for key in batch if key not in lost]
+                            lost = []
+                        if batch:
+                            await self._move_held(batch, timers)
+                        self._tell_damaged(lost, "given up, since its file is deleted")
+                finally:
+                    pending.release(held)
+        finally:
+            pending.release(unrepaired)
+        if unrepaired:
+            more = f" (and {len(unrepaired) - 1} more)" if len(unrepaired) > 1 else ""
+            raise TooManyRequests(
+                f"timer {min(map(id_of, unrepaired))} is damaged here and not repaired from another copy yet{more}: "
+                "check that the other copies run"
+            )
+        if whole and not pending.busy_below(log_offset):
+            pending.raise_floor(log_offset)
 
     async def _move_held(self, held: list[bytes], timers: Sequence[StoredTimer | None]) -> None:
         moved = [(timer.log_offset, _again(timer)) for timer in timers if timer is not None]
@@ -449,6 +468,8 @@ class TimerKeeper:
 
         try:
             self._unneeded -= await self._jobs.run(work)
+        except StoreError as error:
+            log.warning("old files of timers are kept: %s", error, extra={"error": str(error)})
         except OSError as error:
             if error.errno not in NO_FILES:  # otherwise a later removal includes these
                 self._on_failure(f"removing old files of timers failed: {error}")
@@ -528,10 +549,10 @@ async def _turn() -> None:
 
 
 def named_by_snapshots(disk: Disk) -> set[int]:
-    """Returns the runs that a snapshot on disk needs."""
+    """Returns the runs that a snapshot on disk needs. Raises StoreCorrupted, StoreError for an unknown version."""
     named: set[int] = set()
     for section in snapshot.timer_sections(disk):
-        if section:
+        if section not in (b"", TIMERS_UNKNOWN):
             named.update(run.number for run in manifest_file.unpack(section).runs)
     return named
 

@@ -1,8 +1,9 @@
 """Loads the timers at a start: the newest good snapshot's manifest, its runs checked byte by byte, and the log's later
 timers and ends.
 
-If a manifest or a run is damaged, the pending timers come from the whole log: retention appends older ones again before
-it deletes a part of the log. Runs on the flush thread while the store opens. Full tables become runs here too.
+If a manifest or a run is damaged, or the snapshot came from another copy (`TIMERS_UNKNOWN`), the pending timers come
+from the whole log: retention appends older ones again before it deletes a part of the log. Runs on the flush thread
+while the store opens. Full tables become runs here too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from evenq.store.log.commit_log import FULL
 from evenq.store.log.record import TIMER, TIMER_END, Frame, timer_ids_of, timer_of
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 from evenq.store.timers.merging import WriteJob
 from evenq.store.timers.pending import PendingTimers
 
@@ -45,7 +47,9 @@ class TimerLoader:
         disk.make_folder(runs.FOLDER)
         there = runs.numbers(disk)
         next_run = max(there, default=0) + 1
-        if section:
+        if section == TIMERS_UNKNOWN:
+            pass  # all of the log is read
+        elif section:
             try:
                 self._restore(section)
             except StoreCorrupted as error:

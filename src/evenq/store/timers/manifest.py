@@ -38,6 +38,10 @@ RUN_USE_FIELDS: Final = (
 HEADER: Final = struct_of(MANIFEST_FIELDS)
 RUN_USE: Final = struct_of(RUN_USE_FIELDS)
 CRC_END: Final = 8
+TIMERS_UNKNOWN: Final = b"?"
+"""In place of a manifest, in a snapshot that came from another copy or a backup: it needs no runs, as the store that
+opens the folder reads the timers from the log.
+"""
 
 
 @dataclass(frozen=True, slots=True)

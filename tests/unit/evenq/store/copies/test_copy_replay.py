@@ -141,6 +141,28 @@ async def test_after_replays_a_store_reads_only_what_came_since(open_store, lead
     await leader.store.close()
 
 
+async def test_a_copy_whose_log_begins_at_a_leaders_snapshot_replays_over_it(leading):
+    """The copy of a broker that was replaced after retention had deleted the first file."""
+    leader, disk = await leading(), MemoryDisk()
+    await leader.go_on()
+    await leader.save()
+    copy = await follow(disk)
+    await copy.reset(SEGMENT)
+    await copy.install(leader.snapshots[0], origin="leader")
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    await leader.go_on()
+    await leader.save()
+    await fetch(copy, leader.disk, leader.store.stats.log_end)
+    assert await copy.replay(leader.snapshots[1], committed=copy.end, origin="leader")
+    assert copy.replayed_end == leader.ends[1]
+    await copy.close()
+    again = await follow(disk)
+    assert again.replayed_end == leader.ends[1]
+    assert again.stopped_clean
+    await again.close()
+    await leader.store.close()
+
+
 async def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
     leader, disk = await leading(), MemoryDisk()
     copy = await follow(disk)

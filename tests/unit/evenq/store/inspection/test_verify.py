@@ -11,7 +11,6 @@ from evenq_broker.loops.replication import identity, remembered
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.copies.snapshot_copy import TIMERS_UNKNOWN
 from evenq.store.index import index_file
 from evenq.store.index.index_file import PAGE_BYTES, PAGE_ENTRIES, IndexFile, pack_page
 from evenq.store.inspection.findings import Harm
@@ -23,7 +22,7 @@ from evenq.store.log.consume_queue import ENTRY, ENTRY_BYTES
 from evenq.store.log.record import FLAG_MORE, HEADER, HEADER_BYTES, MESSAGE, PREFIX_BYTES, VERSION
 from evenq.store.log.snapshot import Snapshot
 from evenq.store.timers import manifest, runs
-from evenq.store.timers.manifest import Manifest, RunUse
+from evenq.store.timers.manifest import TIMERS_UNKNOWN, Manifest, RunUse
 from evenq.store.timers.runs import BLOCK_BYTES, RunWriter
 
 HOUR = 3_600_000

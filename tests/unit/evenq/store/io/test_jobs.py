@@ -39,3 +39,25 @@ async def test_jobs_count_as_running_from_the_call_to_their_end():
         await jobs.run(lambda: 1 // 0)
     assert jobs.running == 0
     jobs.close()
+
+
+async def test_a_job_whose_caller_is_gone_counts_until_it_ends_and_one_that_has_not_begun_never_runs():
+    jobs, began, may_end, ran = Jobs(threads=1, name="mine", threaded=True), threading.Event(), threading.Event(), []
+
+    def work():
+        began.set()
+        assert may_end.wait(60)
+        raise OSError("of no one's concern")
+
+    tasks = [asyncio.ensure_future(jobs.run(job)) for job in (work, lambda: ran.append("not begun"))]
+    await asyncio.to_thread(began.wait, 60)
+    assert jobs.running == 2
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert jobs.running == 1
+    may_end.set()
+    await jobs.run(lambda: ran.append("next"))
+    assert jobs.running == 0
+    assert ran == ["next"]
+    jobs.close()

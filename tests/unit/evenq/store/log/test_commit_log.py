@@ -1,13 +1,15 @@
 """Strictly sequential writes; a full disk is undone, anything else is final."""
 
 import errno
+import threading
 
 import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreFull
 from evenq.store.io.memory_disk import MemoryDisk, MemoryFile
-from evenq.store.log.commit_log import SPARE, CommitLog, LogRun
+from evenq.store.log import commit_log as commit_log_module
+from evenq.store.log.commit_log import SPARE, CommitLog, LogRun, SyncFailed
 from evenq.store.log.segment import path_of
 
 SIZE = 4_096
@@ -75,6 +77,64 @@ def test_a_failed_sync_is_no_full_disk_even_if_it_says_so(monkeypatch):
     monkeypatch.setattr(MemoryFile, "sync", fails)
     with pytest.raises(OSError, match="fsync failed: no space"):
         commit_log.sync()
+
+
+def test_a_failed_sync_is_remembered_as_the_system_reports_it_once(monkeypatch):
+    commit_log = CommitLog(MemoryDisk(), SIZE, 0)
+    commit_log.write([run(0, 0, b"x")])
+    failures = [OSError(errno.EIO, "lost pages")]
+
+    def fails_once(_):
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(MemoryFile, "sync", fails_once)
+    for _ in range(2):
+        with pytest.raises(SyncFailed, match="fsync failed: lost pages") as raised:
+            commit_log.sync()
+        assert raised.value.errno == errno.EIO
+    with pytest.raises(SyncFailed):
+        commit_log.write([run(0, 1, b"seals the file", seals=True)])
+
+
+def test_two_syncs_at_a_time_do_not_pass_if_the_system_reports_the_error_to_one(monkeypatch):
+    commit_log = CommitLog(MemoryDisk(), SIZE, 0)
+    commit_log.write([run(0, 0, b"x")])
+    first_syncs, both_came, failures = threading.Event(), threading.Event(), [OSError(errno.EIO, "lost pages")]
+    came, syncing, outcomes = [], [], []
+
+    def comes(point):
+        if point == "log.before_sync":
+            came.append(point)
+            if len(came) == 2:
+                both_came.set()
+
+    def fails_once(_):
+        syncing.append(None)
+        assert len(syncing) == 1, "a success beside a failing sync proves nothing"
+        first_syncs.set()
+        assert both_came.wait(60)
+        syncing.pop()
+        if failures:
+            raise failures.pop()
+
+    def sync():
+        try:
+            commit_log.sync()
+        except (SyncFailed, AssertionError) as error:
+            outcomes.append(type(error))
+        else:
+            outcomes.append(None)
+
+    monkeypatch.setattr(commit_log_module, "passing", comes)
+    monkeypatch.setattr(MemoryFile, "sync", fails_once)
+    threads = [threading.Thread(target=sync) for _ in range(2)]
+    threads[0].start()
+    assert first_syncs.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [SyncFailed, SyncFailed]
 
 
 def test_the_flush_thread_never_closes_a_file_that_it_may_still_sync(monkeypatch):

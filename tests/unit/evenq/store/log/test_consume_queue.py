@@ -1,6 +1,10 @@
 """Entries in memory and in files (CL-7 to CL-12)."""
 
+import errno
+import random
+
 import pytest
+from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.store.io.memory_disk import MemoryDisk
 from evenq.store.log import consume_queue
@@ -53,6 +57,18 @@ def test_files_across_a_boundary_are_written_and_checked_whole():
     write_files(disk, queue.filing())
     assert len(disk.list("consumequeue/1/2")) == 2
     assert check_files(disk, 1, 2, 299_990, 300_010)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "sync_folder"])
+def test_a_file_that_was_made_for_entries_that_failed_is_in_its_folder_for_certain_at_the_next_try(kind):
+    """The entries begin within it, as those of a queue whose start was deleted."""
+    disk, filing = FaultDisk(), grown(20, start=100).filing()
+    disk.faults_of[kind] = errno.ENOSPC
+    with pytest.raises(OSError):
+        write_files(disk, filing)
+    disk.faults_of.clear()
+    write_files(disk, filing)
+    assert check_files(disk.crash(Keep.NONE, random.Random(0)), 1, 2, 100, 120)
 
 
 def test_a_shortened_or_missing_file_is_seen_and_what_is_behind_the_end_cut():

@@ -222,14 +222,16 @@ def test_a_block_is_packed_as_its_messages_would_be_and_is_not_kept_in_memory(pa
         assert (queue.hot, queue.hot_base, queue.next_offset) == ([], queue.next_offset, other._queues[key].next_offset)
 
 
-@pytest.mark.parametrize("fails", ["state", "timer", "message"])
+@pytest.mark.parametrize("fails", ["state", "timer", "message", "state after messages", "timer after messages"])
 def test_a_call_with_blocks_that_cannot_be_packed_leaves_nothing(packer, message, fails):
     packer.pack([message(b"first"), message(b"second", queue_id=1)], 5, 0)
     before = everything(packer)
     entries = [message(queue_id=number % 3, head=bytes(500)) for number in range(20)]
+    same = [message(queue_id=queue_id) for queue_id in (0, 0, 2)]  # in queues of the block
     more = {
         "state": ((), (), bytes(SEGMENT_BYTES)), "timer": ((), [timer(kind=300)], b""),
         "message": ([message(b"", tag=1 << 80)], (), b""),
+        "state after messages": (same, (), bytes(SEGMENT_BYTES)), "timer after messages": (same, [timer(kind=300)], b""),
     }[fails]  # fmt: skip
     with pytest.raises(BadRequest):
         packer.pack_mixed(more[0], more[1], (1,), more[2], 6, 0, [block_of(entries)])

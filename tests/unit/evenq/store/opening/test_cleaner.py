@@ -13,6 +13,7 @@ from evenq_proofs.fault_disk import FaultDisk, Keep, image_of
 from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.store import TimerAppend
 from evenq.store.log import consume_queue, snapshot
+from evenq.store.log.record import HEADER_BYTES
 
 HOUR = 3_600_000
 ANY = {"retention_hour": -1, "retention_ms": 10 * HOUR}
@@ -504,6 +505,45 @@ async def test_pending_timers_move_forward_before_their_file_goes(open_store, me
     assert timers.moved == [log_start(disk)]
     assert snapshot.load(disk, log_start=0).timers == b"pending"
     await opened.store.close()
+
+
+class Unrepaired:
+    """The other copies, none of which answers."""
+
+    version = 0
+
+    async def repair(self, error, seen):
+        raise StoreCorrupted(f"{error.message}; no copy answers", log_offset=error.log_offset)
+
+
+@pytest.mark.parametrize("case", ["repaired later", "disk full", "one copy"])
+async def test_a_damaged_timer_keeps_its_file_while_another_copy_may_repair_it(open_store, message, caplog, case):
+    """It was given up, and its end was a record that the other copies applied, too."""
+    disk = FaultDisk()
+    opened = await open_store(disk, snapshot_of=bytes, **ANY)
+    store, clock = opened.store, opened.clock
+    timer = TimerAppend(5, 0, 0, due_ms=clock.now_ms() + 99 * HOUR, kind=1, born_ms=0, head=b"later", system=b"")
+    await store.append([], timers=[timer])
+    for number in range(60):
+        await store.append([message(head(number))])
+    clock.jump_wall(12 * HOUR)
+    for number in range(60):
+        await store.append([message(head(number))])
+    data = disk.files[f"commitlog/{0:020d}"].data
+    data[HEADER_BYTES] ^= 1
+    if case != "one copy":
+        store.repair_by(Unrepaired())
+    if case == "disk full":
+        store._state.set_full(StoreFull("no space"))
+    await store.clean()
+    if case == "repaired later":
+        assert (log_start(disk), store.timers.stats.pending) == (0, 1)
+        assert "expired log files kept for their timers: timer 0 is damaged here" in caplog.text
+        data[HEADER_BYTES] ^= 1
+        await store.clean()
+    assert log_start(disk) > 0
+    assert store.timers.stats.pending == (case == "repaired later")
+    await store.close()
 
 
 async def test_without_a_way_to_take_snapshots_only_what_the_last_one_does_not_need_goes(open_store, message):

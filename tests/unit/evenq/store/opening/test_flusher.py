@@ -1,15 +1,18 @@
 """What time brings: syncs, checkpoints, and a look at the space."""
 
 import asyncio
+import errno
 import threading
 from contextlib import asynccontextmanager
 
 import pytest
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreFull, StorePoisoned
 from evenq.store import FlushMode
-from evenq.store.io.disk import Usage
+from evenq.store.io.disk import ReadOnlyDisk, RealDisk, RealFile, Usage
 from evenq.store.io.memory_disk import MemoryDisk
+from evenq.store.log import consume_queue
+from evenq.store.opening import checkpoint
 
 
 class SmallDisk(MemoryDisk):
@@ -124,3 +127,91 @@ async def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to
     again = await open_store(tmp_path)
     assert await again.contents() == [b"a", b"b"]
     await again.store.close()
+
+
+class FailingOnce:
+    """Replaces a call that waits for the disk: the first one waits for `release`, then fails; the system reports an
+    error once, so later ones succeed.
+    """
+
+    def __init__(self, call):
+        self.began = threading.Event()
+        self._may_fail = threading.Event()
+        self._call = call
+
+    def __call__(self, *arguments):
+        if self.began.is_set():
+            return self._call(*arguments)
+        self.began.set()
+        assert self._may_fail.wait(60)
+        raise OSError(errno.EIO, "lost pages")
+
+    async def begun(self):
+        await asyncio.to_thread(self.began.wait, 60)
+        assert self.began.is_set()
+
+    def release(self):
+        self._may_fail.set()
+
+
+async def closed_with_a_failure(opened, failing, tmp_path):
+    """Closes the store while a call of the flush thread fails that nothing waits for any more."""
+    failures = []
+    opened.store.on_failure = failures.append
+    closing = asyncio.ensure_future(opened.store.close())
+    while opened.store._flusher._task is not None:  # noqa: ASYNC110  # it sets no event
+        await asyncio.sleep(0)
+    failing.release()
+    await closing
+    assert not checkpoint.load(ReadOnlyDisk(tmp_path)).clean, "it would vouch for what the disk lost"
+    assert isinstance(opened.store.failure, StorePoisoned)
+    assert failures == [opened.store.failure]
+    assert "lost pages" in str(opened.store.failure)
+
+
+async def test_a_sync_that_fails_after_the_close_cancelled_its_caller_leaves_no_clean_stop(
+    open_store, message, tmp_path, monkeypatch
+):
+    opened = await open_store(tmp_path, flush=FlushMode.ASYNC, flush_interval_ms=500)
+    await opened.store.append([message()])
+    failing = FailingOnce(RealFile.sync)
+    monkeypatch.setattr(RealFile, "sync", lambda file: failing(file))  # noqa: PLW0108  # a method
+    await opened.clock.advance(501)
+    await failing.begun()
+    await closed_with_a_failure(opened, failing, tmp_path)
+
+
+@pytest.mark.parametrize("folder", [consume_queue.FOLDER, ""], ids=["queues", "checkpoint"])
+async def test_a_checkpoint_that_fails_after_its_caller_is_gone_leaves_no_clean_stop(
+    open_store, message, tmp_path, monkeypatch, folder
+):
+    opened = await open_store(tmp_path)
+    await opened.store.append([message()])
+    sync_folder = RealDisk.sync_folder
+    failing = FailingOnce(sync_folder)
+    monkeypatch.setattr(
+        RealDisk, "sync_folder", lambda disk, path: (failing if path == folder else sync_folder)(disk, path)
+    )
+    task = asyncio.ensure_future(opened.store.checkpoint())
+    await failing.begun()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await closed_with_a_failure(opened, failing, tmp_path)
+
+
+async def test_a_snapshot_that_fails_after_its_caller_is_gone_leaves_no_clean_stop(
+    open_store, message, tmp_path, monkeypatch
+):
+    """Its name may be lost, and the log before it must not be deleted for it."""
+    opened = await open_store(tmp_path)
+    await opened.store.append([message()])
+    sync_folder = RealDisk.sync_folder
+    failing = FailingOnce(sync_folder)
+    monkeypatch.setattr(
+        RealDisk, "sync_folder", lambda disk, path: (failing if path == "snapshot" else sync_folder)(disk, path)
+    )
+    task = asyncio.ensure_future(opened.store.save_snapshot(b"state"))
+    await failing.begun()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await closed_with_a_failure(opened, failing, tmp_path)

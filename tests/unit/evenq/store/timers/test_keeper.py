@@ -8,12 +8,13 @@ from contextlib import aclosing
 
 import pytest
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.store.log.snapshot import Snapshot, save
 from evenq.store.timers import runs
 from evenq.store.timers.keeper import NewestJob, named_by_snapshots
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.loading import TimerLoader
+from evenq.store.timers.manifest import TIMERS_UNKNOWN
 
 
 async def test_a_full_disk_keeps_timers_in_memory_until_there_is_space(make_ground):
@@ -93,6 +94,56 @@ async def test_only_files_that_no_snapshot_and_no_frozen_state_names_are_removed
     await context.keeper.close()
 
 
+async def unneeded_files(context):
+    """Puts timers, and takes two snapshots whose manifests no longer name the files that were merged meanwhile."""
+    for first in range(5_000, 5_100, 10):
+        await context.put(*range(first, first + 10))
+        for _ in range(5):
+            await context.clock.advance(1)
+    for number in range(2):
+        save(context.disk, Snapshot(9_000 + number, b"", timers=context.keeper.freeze()()))
+    for _ in range(5):
+        await context.clock.advance(1)
+    used = {file.number for file, _ in context.keeper.pending.used_runs()}
+    gone = max(used) + 1
+    context.disk.open(runs.path_of(gone), create=True).close()
+    context.keeper.keep_until_unnamed([gone])
+    return used, gone
+
+
+async def test_a_snapshot_of_another_copy_needs_no_files(make_ground):
+    """A start from it reads the timers from the log."""
+    context = make_ground()
+    used, _ = await unneeded_files(context)
+    save(context.disk, Snapshot(9_002, b"", timers=TIMERS_UNKNOWN))
+    assert named_by_snapshots(context.disk) == used
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
+    assert set(runs.numbers(context.disk)) == used
+    await context.keeper.close()
+
+
+async def test_files_stay_while_a_snapshot_cannot_be_read(make_ground, caplog):
+    context = make_ground()
+    used, gone = await unneeded_files(context)
+    save(context.disk, Snapshot(9_002, b"", timers=b"of a newer program, or damaged before it was saved"))
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
+    assert set(runs.numbers(context.disk)) == used | {gone}
+    assert "old files of timers are kept" in caplog.text
+    assert context.failures == []
+    assert context.keeper._removing is None
+    for number in range(2):  # it is not one of the two newest any more
+        save(context.disk, Snapshot(9_010 + number, b"", timers=context.keeper.freeze()()))
+    context.keeper.freeze()
+    for _ in range(5):
+        await context.clock.advance(1)
+    assert set(runs.numbers(context.disk)) == used
+    await context.keeper.close()
+
+
 async def test_whoever_asks_hears_of_timers_that_moved_and_their_file_stays_until_it_has_noted_it(make_ground):
     context = make_ground()
     put = await context.put(5_000, 6_000, 7_000)
@@ -126,6 +177,40 @@ async def test_nobody_hears_of_timers_that_could_not_move(make_ground):
         await context.keeper.roll_forward(put[1])
     assert heard == []
     assert context.keeper.pinned_before() == put[0]
+    await context.keeper.close()
+
+
+async def test_a_timer_that_another_copy_may_still_repair_is_pending_until_it_can_move(make_ground):
+    context = make_ground()
+    put = await context.put(5_000, 6_000, 7_000, 8_000)
+    damaged, read = {put[1]}, context.keeper._read_timers
+
+    async def reads_some(timer_ids, bytes_max):
+        if damaged & set(timer_ids):
+            raise StoreCorrupted("damaged, and its repair from another copy continues")
+        return await read(timer_ids, bytes_max)
+
+    context.keeper._read_timers = reads_some
+    context.keeper.awaits_repair = lambda: True
+    context.fail = StoreFull("no space")
+    with pytest.raises(StoreFull):
+        await context.keeper.roll_forward(put[3])
+    await context.clock.advance(0)
+    context.fail = None
+    with pytest.raises(TooManyRequests, match=f"timer {put[1]} is damaged here and not repaired from another copy yet"):
+        await context.keeper.roll_forward(put[3])
+    assert context.keeper.stats.pending == 4
+    assert context.keeper.stats.damaged == 0
+    assert context.keeper.pinned_before() == put[1]
+    assert sorted(context.log) == [*put, put[3] + 100, put[3] + 200], "the others have moved"
+    damaged.clear()
+    await context.keeper.roll_forward(put[3])
+    assert context.keeper.stats.pending == 4
+    assert context.keeper.pinned_before() == put[3]
+    assert context.log[put[3] + 300].due_ms == 6_000
+    assert [id_of(key) for key in context.keeper.pending.due(9_000, 9)] == [
+        put[3] + 100, put[3] + 300, put[3] + 200, put[3],
+    ]  # fmt: skip
     await context.keeper.close()
 
 

@@ -52,6 +52,16 @@ def test_a_manifest_and_the_log_behind_it_are_all_pending_timers():
     assert loader.pending.memory_count < 45 + 2, "a full table was written while the log was read"
 
 
+def test_a_copied_snapshot_names_no_timers_so_they_come_from_the_log_and_nothing_is_damaged(caplog):
+    disk = MemoryDisk()
+    there = runs.numbers(disk) if saved(disk) else []
+    loader = load(disk, manifest.TIMERS_UNKNOWN, 46, 40)
+    assert (loader.start, loader.unneeded) == (40, set(there))
+    loader.apply(frame(TIMER, 45, due_ms=1))
+    assert loader.pending.lowest_id() == 45
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("damage", ["section", "run", "missing"])
 def test_damage_means_reading_the_whole_log(damage, caplog):
     disk = MemoryDisk()
