@@ -243,6 +243,55 @@ def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: S
         assert result == (first.coordinator, True), f"asked of {name} alone"
 
 
+def test_tasks_whose_topics_share_no_broker_find_one_coordinator(sink: Sink) -> None:
+    """Each task begins with the topic of its first row; every retry of such a batch failed."""
+    names = [broker.name for broker in sink.cluster.brokers]
+    topics = [f"{sink.name}-{name}" for name in names]
+    for topic, name in zip(topics, names, strict=True):
+        sink.make(topic, brokers={name: 2})
+    options = WriteOptions.parse({"endpoints": sink.endpoints, "writeTimeoutMs": "30000"})
+    query = new_query()
+    for batch in range(2):
+        parts = []
+        for partition, topic in enumerate(topics):
+            sink_cluster._coordinators.clear()  # as another worker
+            attempt = TaskAttempt(query_id=query, batch_id=batch, partition_id=partition, attempt_id=0)
+            rows = pa.record_batch({"body": pa.array(bodies_of(batch, 20)), "topic": pa.array([topic] * 20)})
+            parts.append(sink_writer.Done(query, sink_staging.stage(options, attempt, iter([rows]))))
+        assert len({part.staged.coordinator for part in parts if part.staged}) == 1
+        sink_writer.commit(options, batch, list(parts))
+    assert within(20, lambda: sink.staged() == 0)
+    for topic in topics:
+        found = collections.Counter(row.body.decode() for row in sink.read(topic))
+        assert found == collections.Counter(bodies_of(0, 20) + bodies_of(1, 20))
+
+
+@pytest.mark.parametrize("leaves", ["closed", "withdrawn"])
+def test_a_querys_coordinator_is_found_when_its_topic_has_moved_away_from_it(sink: Sink, leaves: str) -> None:
+    """Spark repeats the last batch at its start; it was written twice."""
+    old, new = (broker.name for broker in sink.cluster.brokers)
+    topic = f"{sink.name}-{leaves}"
+    sink.make(topic, brokers={old: 2})
+    job = Job(sink, topic=topic)
+    job.commit(job.attempt(0, bodies_of(0)))
+    with evenq.Admin(endpoint=sink.cluster.endpoint) as admin:
+        admin.create_topic(topic, brokers={new: 2})
+        if leaves == "closed":
+            admin.permit_topic(topic, "READ", broker=old)
+        else:
+            admin.withdraw_topic(topic, broker=old, force=True, wait_ms=10_000)
+    assert within(
+        20,
+        lambda: sink_cluster.route_of(job.options.endpoints, topic, timeout_ms=60_000).addresses.keys() == {new},
+    )
+    sink_cluster._coordinators.clear()  # as another process
+    again = job.attempt(0, bodies_of(0))
+    assert again.staged is not None
+    assert (again.staged.coordinator, again.staged.brokers) == (old, ())
+    job.commit(again)
+    assert len(sink.read(topic)) == (100 if leaves == "closed" else 0)
+
+
 @pytest.mark.slow
 def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: Sink) -> None:
     away = sink.cluster.brokers[1]

@@ -60,6 +60,8 @@ class BeginResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     coordinator: builtins.str
     decided: builtins.bool
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -67,9 +69,10 @@ class BeginResponse(_Message):
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         coordinator: builtins.str | None = ...,
         decided: builtins.bool | None = ...,
+        brokers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "coordinator", "decided"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "coordinator", "decided", "brokers"]) -> None: ...
 
 class BatchContent(_Message):
     DESCRIPTOR: Descriptor
