@@ -13,7 +13,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from evenq.errors import ConnectionFailed, SettingsError
+from evenq.errors import ConnectionFailed
 
 if TYPE_CHECKING:
     from evenq.tables.query import PlannedTopic
@@ -33,9 +33,9 @@ def read_table(spark: Any, topic: str, *, to: str, endpoint: str, **options: str
     """Returns a DataFrame of all messages of a topic, with the columns of the source.
 
     `spark`: a SparkSession. `to`: folder or URL of the tables, which Spark's workers can read too. `endpoint`: as in
-    the SDK; keys and TLS are in the environment. `options`: those of the source in ACCEPTED, for the tail. Raises errors
-    of calls, among them TopicNotFound, and ConnectionFailed if a broker with files is away; TableGap for messages that
-    are neither in the table nor in the log; SettingsError for any other option.
+    the SDK; keys and TLS are in the environment. `options`: those of the source in ACCEPTED, for the tail. Raises
+    errors of calls, among them TopicNotFound, and ConnectionFailed if a broker with files is away; TableGap for
+    messages that are neither in the table nor in the log; SettingsError for any other option.
     """
     # The import of this package is light: Spark does it in each session.
     from evenq.client.topic_source import TopicSource

@@ -51,8 +51,9 @@ class StagingCalls:
         ]
 
     async def begin(self, data: bytes, context: RpcContext) -> bytes:
-        """Returns the query's coordinator, and whether this broker is it and has decided the batch. A call that only reads
-        gets the names of all live brokers, too: any of them may know the coordinator.
+        """Returns the query's coordinator, and whether this broker is it and has decided the batch.
+
+        A call that only reads gets the names of all live brokers, too: any of them may know the coordinator.
         """
         request = parsed(staging_pb2.BeginRequest, data)
         _must_be_brokers([request.coordinator] if request.coordinator else [])
