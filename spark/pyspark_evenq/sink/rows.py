@@ -14,6 +14,8 @@ Obvious mistakes are errors with the row's number, because a changed or omitted 
 | deliveryTimestamp     | immediately    |       | 1970 or before                                      |
 | priority              | none           |       | below 0                                             |
 | queueId (partition)   | the broker chooses |   | below 0, without brokerName                         |
+
+`publishing` adds one: queue 0 of a delayed row.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ PINNED = "-evenq-spark-latest"
 
 
 def pinned_group(group: str) -> str:
-    """Returns the group that stores the start of a query. It begins with `group`, for grants by prefix; a name that would
-    be too long is shortened, with a hash.
+    """Returns the group that stores the start of a query. It begins with `group`, for grants by prefix; a name that
+    would be too long is shortened, with a hash.
     """
     if len(group) + len(PINNED) > GROUP_LENGTH_MAX:
         digest = blake2b(group.encode(), digest_size=4).hexdigest()
@@ -82,8 +82,9 @@ class PinnedStart:
                 cluster.commit(address, self._group, positions, client_id=self._client_id)
             except errors.Error as failure:
                 log.warning(
-                    "the start could not be saved at %s, so after a crash before the first batch the query begins there "
-                    "at a later `latest`, or at the group's progress or the first message if other brokers saved it: %s",
+                    "the start could not be saved at %s, so after a crash before the first batch the query begins "
+                    "there at a later `latest`, or, if other brokers saved it, at the group's progress or the first "
+                    "message: %s",
                     address,
                     failure,
                 )
