@@ -5,6 +5,7 @@ repeated. With a Spark: `tests/spark/test_14_sink.py`.
 from __future__ import annotations
 
 import collections
+import datetime as dt
 import threading
 import time
 from collections.abc import Iterator
@@ -123,6 +124,27 @@ def test_odd_rows_are_the_same_messages_and_the_same_errors_with_every_delivery(
     first, second = sorted(sink.read(), key=lambda row: bytes(row.body))
     assert (first.keys, first.tag, first.messageGroup, dict(first.properties)) == (["a"], None, None, {"p": ""})
     assert (second.keys, second.tag, second.messageGroup, dict(second.properties)) == ([], None, None, {})
+
+
+@pytest.mark.parametrize("delivery", ["transactional", "idempotent", "atLeastOnce"])
+def test_a_delayed_row_is_in_the_queue_that_it_names(sink: Sink, delivery: str) -> None:
+    topic = f"{sink.name}-delayed"
+    sink.make(topic, message_type="DELAY", queues=4)
+    job = Job(sink, topic=topic, delivery=delivery)
+    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    rows = pa.record_batch(
+        {
+            "body": pa.array(bodies_of(0, 5)), "brokerName": pa.array(["broker-a"] * 5),
+            "queueId": pa.array([3] * 5, pa.int32()), "deliveryTimestamp": pa.array([soon] * 5, pa.timestamp("us", "UTC")),
+        }
+    )  # fmt: skip
+    if delivery == "transactional":
+        job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, iter([rows]))))
+    else:
+        sink_publishing.publish(job.options, attempt, iter([rows]))
+    assert within(20, lambda: len(sink.read(topic)) == 5)
+    assert {(row.brokerName, row.queueId) for row in sink.read(topic)} == {("broker-a", 3)}
 
 
 # ------------------------------------------------------------------------------------- which copy of a checkpoint it is
