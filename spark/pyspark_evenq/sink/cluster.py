@@ -123,6 +123,7 @@ def _chosen(addresses: Mapping[str, str], beginning: BegunBatch) -> str:
     """Also brokers without the topic: of a topic that has moved, or of another topic of the same query."""
     waiting = list(everyone)
     answers: dict[str, str] = {}
+    draining: set[str] = set()
     silent: errors.Error | None = None
     while waiting:
         name = waiting.pop(0)
@@ -132,6 +133,8 @@ def _chosen(addresses: Mapping[str, str], beginning: BegunBatch) -> str:
             silent = error
             continue
         answers[name] = response.coordinator
+        if response.draining:
+            draining.add(name)
         through = everyone[name].partition("#")[0]
         for other in response.brokers:
             if other not in everyone:
@@ -141,7 +144,8 @@ def _chosen(addresses: Mapping[str, str], beginning: BegunBatch) -> str:
     if not known and silent is not None:
         raise silent  # this broker may know the coordinator
     # The tasks of a query whose rows name topics begin with different ones, and must choose from the same brokers.
-    chosen = known[0] if known else _hashed(addresses if beginning.fixed_topic else everyone, beginning.query_id)
+    candidates = addresses.keys() if beginning.fixed_topic else everyone.keys() - draining or everyone.keys()
+    chosen = known[0] if known else _hashed(candidates, beginning.query_id)
     # The chosen broker is notified first: no other may return a coordinator that does not know its role.
     for name in sorted(everyone, key=lambda name: name != chosen):
         if answers.get(name):

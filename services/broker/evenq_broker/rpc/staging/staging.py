@@ -53,7 +53,8 @@ class StagingCalls:
     async def begin(self, data: bytes, context: RpcContext) -> bytes:
         """Returns the query's coordinator, and whether this broker is it and has decided the batch.
 
-        A call that only reads gets the names of all live brokers, too: any of them may know the coordinator.
+        A call that only reads gets the names of all live brokers, too: any of them may know the coordinator. A query
+        without one should not choose a drained broker.
         """
         request = parsed(staging_pb2.BeginRequest, data)
         _must_be_brokers([request.coordinator] if request.coordinator else [])
@@ -70,6 +71,7 @@ class StagingCalls:
         response = staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided)
         if not request.coordinator:
             response.brokers.extend(view.name for view in self._catalog.routes.brokers())
+            response.draining = self._catalog.draining
         return response.SerializeToString()
 
     async def stage(self, data: bytes, context: RpcContext) -> bytes:

@@ -62,6 +62,7 @@ class BeginResponse(_Message):
     decided: builtins.bool
     @builtins.property
     def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    draining: builtins.bool
 
     def __init__(
         self,
@@ -70,9 +71,10 @@ class BeginResponse(_Message):
         coordinator: builtins.str | None = ...,
         decided: builtins.bool | None = ...,
         brokers: Iterable[builtins.str] | None = ...,
+        draining: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "coordinator", "decided", "brokers"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "coordinator", "decided", "brokers", "draining"]) -> None: ...
 
 class BatchContent(_Message):
     DESCRIPTOR: Descriptor
