@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from evenq.errors import ConnectionFailed
+from evenq.errors import ConnectionFailed, SettingsError
 
 if TYPE_CHECKING:
     from evenq.tables.query import PlannedTopic
@@ -43,7 +44,8 @@ def read_table(spark: Any, topic: str, *, to: str, endpoint: str, **options: str
     from evenq.tables.query import planned
     from pyspark_evenq.options.values import flag, named
 
-    values = named(options, {name.lower(): name for name in ACCEPTED}, of="read_table", problem_of=_problem)
+    _must_be_accepted(options)
+    values = named(options, {name.lower(): name for name in ACCEPTED}, of="read_table")
     target = table_target(to)
 
     async def plan() -> PlannedTopic:
@@ -78,13 +80,14 @@ def read_table(spark: Any, topic: str, *, to: str, endpoint: str, **options: str
     return history.unionByName(tail) if found.tails else history
 
 
-def _problem(name: str) -> str | None:
-    """Returns the error text for an option of the source that `read_table` does not accept."""
+def _must_be_accepted(options: Iterable[str]) -> None:
+    """Raises SettingsError for an option of the source that would change rows or columns."""
     from pyspark_evenq.options.source import ALIASES, NAMES
 
-    if name.lower() not in {known.lower() for known in (*NAMES, *ALIASES)}:
-        return None
-    return (
-        f"read_table does not accept option {name}: the table decides which messages and columns the frame has; leave "
-        f"it out and filter the frame. Accepted: {', '.join(ACCEPTED)}"
-    )
+    refused = {name.lower() for name in (*NAMES, *ALIASES)} - {name.lower() for name in ACCEPTED}
+    for name in options:
+        if name.lower() in refused:
+            raise SettingsError(
+                f"read_table does not accept option {name}: the table decides which messages and columns the frame "
+                f"has; leave it out and filter the frame. Accepted: {', '.join(ACCEPTED)}"
+            )
