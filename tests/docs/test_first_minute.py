@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from evenq_proofs.whole_runs import skip_or_fail
 
 PAGE = "README.md"
 
@@ -55,7 +56,7 @@ def test_the_installation_is_the_one_of_a_clone(blocks):
 def test_another_languages_official_client_sends_as_printed(blocks, endpoint, shell, tmp_path):
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
-        pytest.skip("no Node.js on this machine")
+        skip_or_fail("no Node.js on this machine")
     (program,) = blocks(PAGE, "js")
     (command,) = re.findall(r"`(npm install [\w-]+)`", (Path(__file__).parents[2] / PAGE).read_text())
     installed = subprocess.run(command.split(), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.whole_runs import skip_or_fail
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # evenq_helm: the cluster and the demo's pods
 from evenq_helm.kubernetes import IMAGES, REGISTRY, TAG, Kubernetes
@@ -48,7 +49,7 @@ def helm() -> str:
         install(folder)
         found = shutil.which("helm", path=str(binaries()))
     if found is None:
-        pytest.skip("no helm on PATH and no K8S_TOOLS beside the project")
+        skip_or_fail("no helm on PATH and no K8S_TOOLS beside the project")
     return found
 
 
@@ -57,7 +58,7 @@ def cluster_tools() -> Path:
     """The scripts of the test cluster."""
     folder = tools()
     if folder is None:
-        pytest.skip("no test cluster beside the project; set K8S_TOOLS")
+        skip_or_fail("no test cluster beside the project; set K8S_TOOLS")
     install(folder)
     return folder
 

@@ -80,7 +80,7 @@ def test_every_revision_asks_before_a_rollback_to_it(helm: str) -> None:
         script = container["command"][-1]
         assert ("several copies by now" in script) is of_copies
         assert "No broker answers, so nothing is checked" in script, "a rollback may be the cure"
-        assert script.count(" pending\n") == (2 if of_copies else 1), "each refusal says how helm goes on"
+        assert script.count(" pending\n") == (3 if of_copies else 2), "each refusal says how helm goes on"
         assert 'int(row["broker"].rpartition("-")[2]) >= 2' in script
     unchecked = render(helm, "--set", "broker.scaleIn=unchecked")
     assert "evenq-rollback" not in {d["metadata"]["name"] for d in unchecked if d["kind"] == "Job"}

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from evenq_proofs.v2_requests import ack_request, nack_request, receive_frames, receive_request, v2_message
+from evenq_proofs.whole_runs import skip_or_fail
 
 from evenq.errors import ConnectionFailed, PayloadTooLarge, Unsupported
 from evenq.runtime.clock import SystemClock
@@ -627,7 +628,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted: {mounted.stderr.strip()}")
+        skip_or_fail(f"no small disk can be mounted: {mounted.stderr.strip()}")
     try:
         (folder / "ballast").write_bytes(b"\0" * (8 * MIB))
         yield folder

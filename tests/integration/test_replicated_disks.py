@@ -18,6 +18,7 @@ import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
 from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness
 from evenq_proofs.waiting import until
+from evenq_proofs.whole_runs import skip_or_fail
 
 import evenq
 from evenq.cli.__main__ import main
@@ -39,7 +40,7 @@ TO_THE_LAST_BYTE = {
 def run_or_skip(*command: str | Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"no file system can be mounted here ({done.stderr.strip()}): run as root")
+        skip_or_fail(f"no file system can be mounted here ({done.stderr.strip()}): run as root")
 
 
 @contextmanager

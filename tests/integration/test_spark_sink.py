@@ -5,6 +5,7 @@ repeated. With a Spark: `tests/spark/test_14_sink.py`.
 from __future__ import annotations
 
 import collections
+import datetime as dt
 import threading
 import time
 from collections.abc import Iterator
@@ -125,6 +126,27 @@ def test_odd_rows_are_the_same_messages_and_the_same_errors_with_every_delivery(
     assert (second.keys, second.tag, second.messageGroup, dict(second.properties)) == ([], None, None, {})
 
 
+@pytest.mark.parametrize("delivery", ["transactional", "idempotent", "atLeastOnce"])
+def test_a_delayed_row_is_in_the_queue_that_it_names(sink: Sink, delivery: str) -> None:
+    topic = f"{sink.name}-delayed"
+    sink.make(topic, message_type="DELAY", queues=4)
+    job = Job(sink, topic=topic, delivery=delivery)
+    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+    rows = pa.record_batch(
+        {
+            "body": pa.array(bodies_of(0, 5)), "brokerName": pa.array(["broker-a"] * 5),
+            "queueId": pa.array([3] * 5, pa.int32()), "deliveryTimestamp": pa.array([soon] * 5, pa.timestamp("us", "UTC")),
+        }
+    )  # fmt: skip
+    if delivery == "transactional":
+        job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, iter([rows]))))
+    else:
+        sink_publishing.publish(job.options, attempt, iter([rows]))
+    assert within(20, lambda: len(sink.read(topic)) == 5)
+    assert {(row.brokerName, row.queueId) for row in sink.read(topic)} == {("broker-a", 3)}
+
+
 # ------------------------------------------------------------------------------------- which copy of a checkpoint it is
 
 
@@ -241,6 +263,55 @@ def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: S
         sink_cluster._coordinators.clear()  # as another process
         result = sink_cluster.coordinator_of({name: address}, beginning, timeout_ms=60_000)
         assert result == (first.coordinator, True), f"asked of {name} alone"
+
+
+def test_tasks_whose_topics_share_no_broker_find_one_coordinator(sink: Sink) -> None:
+    """Each task begins with the topic of its first row; every retry of such a batch failed."""
+    names = [broker.name for broker in sink.cluster.brokers]
+    topics = [f"{sink.name}-{name}" for name in names]
+    for topic, name in zip(topics, names, strict=True):
+        sink.make(topic, brokers={name: 2})
+    options = WriteOptions.parse({"endpoints": sink.endpoints, "writeTimeoutMs": "30000"})
+    query = new_query()
+    for batch in range(2):
+        parts = []
+        for partition, topic in enumerate(topics):
+            sink_cluster._coordinators.clear()  # as another worker
+            attempt = TaskAttempt(query_id=query, batch_id=batch, partition_id=partition, attempt_id=0)
+            rows = pa.record_batch({"body": pa.array(bodies_of(batch, 20)), "topic": pa.array([topic] * 20)})
+            parts.append(sink_writer.Done(query, sink_staging.stage(options, attempt, iter([rows]))))
+        assert len({part.staged.coordinator for part in parts if part.staged}) == 1
+        sink_writer.commit(options, batch, list(parts))
+    assert within(20, lambda: sink.staged() == 0)
+    for topic in topics:
+        found = collections.Counter(row.body.decode() for row in sink.read(topic))
+        assert found == collections.Counter(bodies_of(0, 20) + bodies_of(1, 20))
+
+
+@pytest.mark.parametrize("leaves", ["closed", "withdrawn"])
+def test_a_querys_coordinator_is_found_when_its_topic_has_moved_away_from_it(sink: Sink, leaves: str) -> None:
+    """Spark repeats the last batch at its start; it was written twice."""
+    old, new = (broker.name for broker in sink.cluster.brokers)
+    topic = f"{sink.name}-{leaves}"
+    sink.make(topic, brokers={old: 2})
+    job = Job(sink, topic=topic)
+    job.commit(job.attempt(0, bodies_of(0)))
+    with evenq.Admin(endpoint=sink.cluster.endpoint) as admin:
+        admin.create_topic(topic, brokers={new: 2})
+        if leaves == "closed":
+            admin.permit_topic(topic, "READ", broker=old)
+        else:
+            admin.withdraw_topic(topic, broker=old, force=True, wait_ms=10_000)
+    assert within(
+        20,
+        lambda: sink_cluster.route_of(job.options.endpoints, topic, timeout_ms=60_000).addresses.keys() == {new},
+    )
+    sink_cluster._coordinators.clear()  # as another process
+    again = job.attempt(0, bodies_of(0))
+    assert again.staged is not None
+    assert (again.staged.coordinator, again.staged.brokers) == (old, ())
+    job.commit(again)
+    assert len(sink.read(topic)) == (100 if leaves == "closed" else 0)
 
 
 @pytest.mark.slow

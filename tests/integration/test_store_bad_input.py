@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from evenq_proofs.v2_requests import ack_request, receive_request, v2_message
+from evenq_proofs.whole_runs import skip_or_fail
 
 from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
@@ -121,13 +122,13 @@ def alone(folder: Path, **settings: str) -> LocalCluster:
 
 
 def mount(folder: Path, *options: str) -> None:
-    """A tmpfs; skips the test where nothing can be mounted."""
+    """A tmpfs; skips the test where nothing can be mounted, or fails it in CI."""
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+        skip_or_fail(f"nothing can be mounted here: {done.stderr.strip()}")
 
 
 def umount(folder: Path) -> None:
@@ -312,7 +313,7 @@ def test_a_folder_of_another_user_is_refused_with_what_to_check(data: Path) -> N
     if os.geteuid() == 0:  # root may write anywhere; without its override it is a user like any other
         setpriv = shutil.which("setpriv")
         if setpriv is None:
-            pytest.skip("setpriv (util-linux) is not there to give up root's rights")
+            skip_or_fail("setpriv (util-linux) is not there to give up root's rights")
         before = (setpriv, "--bounding-set=-dac_override,-dac_read_search")
         os.chown(data, 65_534, 65_534)
         data.chmod(0o755)

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from evenq_proofs.nets import open_net
 from evenq_proofs.waiting import until
+from evenq_proofs.whole_runs import skip_or_fail
 
 import evenq
 from evenq.errors import Error, StoreFull, TooManyRequests
@@ -42,10 +43,7 @@ def volume(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            why = f"no volume can be mounted here ({done.stderr.strip()}): run as root"
-            if os.environ.get("EVENQ_TEST_ALL"):
-                pytest.fail(why)
-            pytest.skip(why)
+            skip_or_fail(f"no volume can be mounted here ({done.stderr.strip()}): run as root")
         mounted.append(folder)
         return folder
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark_evenq.source.pinned_start import pinned_group
 
 from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster
@@ -51,7 +52,7 @@ def test_latest_is_what_it_was_before_the_driver_died_without_a_batch(
         "endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name, "startingOffsets": "latest",
         "commitIntervalMs": "50",
     }  # fmt: skip
-    kept = f"{topic.name}-start"
+    kept = pinned_group(topic.name)
     topic.send_each(10)
     running = driver(json.dumps(options), tmp_path / "checkpoint", spark_errors)
     try:
@@ -87,7 +88,7 @@ def test_latest_loses_and_repeats_nothing_if_the_driver_dies_at_its_first_entry(
             earlier = _written(world)
             world.arm(f"rows.offsets.{when}")
             first = world.start()
-            kept = f"{world.topics.groups['rows']}-start"
+            kept = pinned_group(world.topics.groups["rows"])
             until(START_S, lambda: world.topics.progress(kept) == earlier, "the start is kept")
             _written(world)
             until(START_S, lambda: not world.armed(f"rows.offsets.{when}"), "the first entry")

@@ -79,8 +79,9 @@ def coordinator_of(addresses: Mapping[str, str], beginning: BegunBatch, *, timeo
     """Returns the broker that decides the query's batches, and whether it decided this one before. Raises
     PreconditionFailed for the batch of an older or copied checkpoint, Forbidden for another user's query.
 
-    The first batch of a query chooses it by a hash and sends its name to all brokers of its topics. So each remaining
-    broker knows it, however their list changes. A query does not begin while one of them does not answer.
+    The first batch of a query chooses it by a hash and sends its name to all brokers of the cluster. So each remaining
+    broker knows it, however the topic moves. A query does not begin while one of them does not answer. `addresses`: the
+    brokers of the topic; they return the names of the others, unless they are of an older version.
     """
     query_id, key = beginning.query_id, beginning.key
     known = _coordinators.get(key)
@@ -118,23 +119,39 @@ def address_of(addresses: Mapping[str, str], broker_name: str) -> str:
 
 
 def _chosen(addresses: Mapping[str, str], beginning: BegunBatch) -> str:
+    everyone = dict(addresses)
+    """Also brokers without the topic: of a topic that has moved, or of another topic of the same query."""
+    waiting = list(everyone)
     answers: dict[str, str] = {}
+    draining: set[str] = set()
     silent: errors.Error | None = None
-    for name, address in addresses.items():
+    while waiting:
+        name = waiting.pop(0)
         try:
-            answers[name] = _begin(address, beginning, "").coordinator
+            response = _begin(everyone[name], beginning, "")
         except (errors.ConnectionFailed, errors.RequestTimeout) as error:
             silent = error
+            continue
+        answers[name] = response.coordinator
+        if response.draining:
+            draining.add(name)
+        through = everyone[name].partition("#")[0]
+        for other in response.brokers:
+            if other not in everyone:
+                everyone[other] = address_for(other, through)
+                waiting.append(other)
     known = sorted(set(filter(None, answers.values())))
     if not known and silent is not None:
         raise silent  # this broker may know the coordinator
-    chosen = known[0] if known else _hashed(addresses, beginning.query_id)
+    # The tasks of a query whose rows name topics begin with different ones, and must choose from the same brokers.
+    candidates = addresses.keys() if beginning.fixed_topic else everyone.keys() - draining or everyone.keys()
+    chosen = known[0] if known else _hashed(candidates, beginning.query_id)
     # The chosen broker is notified first: no other may return a coordinator that does not know its role.
-    for name in sorted(addresses, key=lambda name: name != chosen):
+    for name in sorted(everyone, key=lambda name: name != chosen):
         if answers.get(name):
             continue
         try:
-            coordinator = _begin(addresses[name], beginning, chosen).coordinator
+            coordinator = _begin(everyone[name], beginning, chosen).coordinator
         except (errors.ConnectionFailed, errors.RequestTimeout):
             if not known:
                 raise

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from evenq.errors import SettingsError
 from pyspark_evenq.brokers import connection
 from pyspark_evenq.brokers.cluster import persist
 from pyspark_evenq.options.sink import DeliveryGuarantee, WriteOptions
@@ -91,6 +92,7 @@ class _Publisher:
             system = message.system_properties
             # Only SendMessage supports delivery times.
             if system.HasField("delivery_timestamp"):
+                _name_queue(system, target)
                 delayed.append(message)
             else:  # by priority: a block is for one queue
                 plain.setdefault(system.priority if system.HasField("priority") else -1, []).append(message)
@@ -130,6 +132,18 @@ class _Publisher:
             # The place alone is not enough: an older copy of the checkpoint has other rows in the same place.
             digest.update(message.SerializeToString(deterministic=True))
         return f"01{digest.hexdigest().upper()}"
+
+
+def _name_queue(system: Any, target: SinkTarget) -> None:
+    """Sets the queue of a delayed message, after its id, which is made of the row as in earlier versions."""
+    if system.message_group or target.queue_id < 0:  # the broker chooses the queue, by the group if there is one
+        return
+    if target.queue_id == 0:
+        raise SettingsError(
+            f"a row names queue 0 of broker {target.broker_name} and has a deliveryTimestamp; brokers take 0 in a "
+            "delayed message for no queue. Name another queue or none, or give delivery=transactional"
+        )
+    system.queue_id = target.queue_id
 
 
 def _message(topic: str, row: dict[str, Any]) -> Any:

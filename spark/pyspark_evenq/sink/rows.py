@@ -13,7 +13,7 @@ Obvious mistakes are errors with the row's number, because a changed or omitted 
 | headers               | none; a value: empty | none | no name, the same name twice, a value not UTF-8 |
 | deliveryTimestamp     | immediately    |       | 1970 or before                                      |
 | priority              | none           |       | below 0                                             |
-| queueId (partition)   | the broker chooses |   | below 0, without brokerName                         |
+| queueId (partition)   | the broker chooses |   | below 0, without brokerName; `publishing`: 0 if delayed |
 """
 
 from __future__ import annotations

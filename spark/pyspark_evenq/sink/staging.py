@@ -142,7 +142,7 @@ class _Stager:
         self._topics = {topic: None}
         """Ordered set of the topics with rows of this attempt; the first one also before it has rows."""
         self._addresses = dict(routes[topic].addresses)
-        """Brokers of the first topic: the coordinator is one of them, or is called through one (`address_of`)."""
+        """Writable brokers of the first topic: the coordinator is one, or is called through one (`address_of`)."""
         self._sequences: dict[str, int] = {}
         """Broker -> number of its next block. A broker is in it exactly if it may have rows of this attempt."""
         self._added = 0

@@ -76,7 +76,9 @@ def commit(options: WriteOptions, batch_id: int, messages: list[WriterCommitMess
     if len(coordinators) > 1:
         raise errors.PreconditionFailed(
             f"the tasks of batch {batch_id} of query {query_id} found different coordinators, {coordinators}, because "
-            "the brokers changed while it began; run the batch again"
+            "the brokers changed while it began: run the batch again. If it fails again, a broker is of an older "
+            "version and the topics of the rows are at different brokers: upgrade it, or write these topics with one "
+            "query each"
         )
     first = staged[0]
     topics = sorted({topic for one in staged for topic in one.topics})

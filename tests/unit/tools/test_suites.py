@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 from evenq_proofs.make_targets import make_targets
+from evenq_proofs.whole_runs import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,6 +51,37 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "EVENQ_TEST_SLOW=$(git rev-list --count HEAD" in ci, "another share of the slow tests for each commit"
     test = [command for command in commands_of("test", everything=True) if "/pytest " in command]
     assert set(test) <= set(commands_of("check", everything=True))
+
+
+MAY_BE_SKIPPED = {
+    "tests/integration/test_one_address.py": "keys make no difference here",
+    "tests/unit/evenq/runtime/test_failpoints.py": "only in the source tree",
+    "tests/unit/evenq/store/io/test_disk.py": "this file system",
+    "tests/docs/test_first_minute.py": "does not work here",
+}
+"""Skips of tests that would prove nothing here, or that need a registry on the internet: file -> part of the reason."""
+
+
+def test_no_test_is_skipped_in_ci_because_something_is_missing() -> None:
+    bare = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        name, content = path.relative_to(ROOT).as_posix(), path.read_text()
+        nodes = ast.walk(ast.parse(content)) if "pytest.skip(" in content else ()
+        for function in (one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)):
+            text = ast.unparse(function)
+            skips = re.findall(r"pytest\.skip\((.*)\)", text)
+            if "'EVENQ_TEST_ALL'" not in text:
+                bare += [f"{name}: {skip}" for skip in skips if MAY_BE_SKIPPED.get(name, name) not in skip]
+    assert not bare, "call evenq_proofs.whole_runs.skip_or_fail"
+
+
+def test_what_a_test_lacks_fails_it_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENQ_TEST_ALL", "1")
+    with pytest.raises(pytest.fail.Exception, match="no helm; with EVENQ_TEST_ALL"):
+        skip_or_fail("no helm")
+    monkeypatch.delenv("EVENQ_TEST_ALL")
+    with pytest.raises(pytest.skip.Exception, match="no helm"):
+        skip_or_fail("no helm")
 
 
 def test_ci_tests_each_version_of_python_that_the_package_names() -> None:

@@ -11,7 +11,7 @@ from pyspark_evenq.options.sink import WriteOptions
 from pyspark_evenq.sink.publishing import publish
 from pyspark_evenq.sink.staging import TaskAttempt
 
-from evenq.errors import BadRequest
+from evenq.errors import BadRequest, SettingsError
 
 LATER = pa.array([dt.datetime(2200, 1, 1, tzinfo=dt.UTC)] * 3, pa.timestamp("us", "UTC"))
 
@@ -86,6 +86,34 @@ def test_delayed_rows_are_sent_and_others_published_by_priority(broker: Any) -> 
     ids(broker)
     published(broker, "a", "b", columns={"priority": pa.array([1, None], pa.int32())})
     assert [len(request.messages) for request in broker.sink.published] == [1, 1], "a block is for one queue"
+
+
+def at_queue(queue_id: int, **more: Any) -> dict[str, Any]:
+    return {"brokerName": pa.array(["broker-a"]), "queueId": pa.array([queue_id], pa.int32()), **more}
+
+
+@pytest.mark.parametrize("delivery", ["idempotent", "atLeastOnce"])
+def test_a_delayed_row_goes_to_the_queue_that_it_names(broker: Any, delivery: str) -> None:
+    published(broker, "a", delivery=delivery, columns=at_queue(1, deliveryTimestamp=LATER[:1]))
+    [message] = broker.sink.messages
+    assert message.system_properties.queue_id == 1
+
+
+def test_a_delayed_row_for_queue_0_is_refused(broker: Any) -> None:
+    """Brokers take 0 in a sent message for no queue, because some SDKs always leave it there."""
+    with pytest.raises(SettingsError, match="a row names queue 0 of broker broker-a and has a deliveryTimestamp"):
+        published(broker, "a", columns=at_queue(0, deliveryTimestamp=LATER[:1]))
+    assert broker.sink.messages == []
+    published(broker, "a", columns=at_queue(0, deliveryTimestamp=LATER[:1], messageGroup=pa.array(["g"])))
+    published(broker, "a", columns=at_queue(0))
+    assert len(broker.sink.messages) == 2, "the queue of a group is that of its hash; a block names its queue"
+
+
+def test_the_id_of_a_row_is_that_of_earlier_versions_whatever_queue_it_names(broker: Any) -> None:
+    published(broker, "a", columns={"deliveryTimestamp": LATER[:1]})
+    [without] = ids(broker)
+    published(broker, "a", columns=at_queue(1, deliveryTimestamp=LATER[:1]))
+    assert ids(broker) == [without]
 
 
 def test_every_column_arrives(broker: Any) -> None:

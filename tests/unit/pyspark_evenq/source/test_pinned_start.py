@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark_evenq.source.pinned_start import pinned_group
 
+from evenq.model.names import group_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 ALL = ReadAllAvailable()
+PINNED = "g-evenq-spark-latest"
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def test_latest_is_what_it_was_at_the_first_start_until_a_batch_is_logged(broker
     assert not groups.deleted, "Spark may not have it yet"
     two.latestOffset(first, ALL)
     two.latestOffset(first, ALL)
-    assert groups.deleted == ["g-start"]
+    assert groups.deleted == [PINNED]
 
 
 def test_latest_is_the_latest_again_once_the_group_has_read_on(broker: Any, made: Any) -> None:
@@ -57,7 +61,7 @@ def test_latest_is_the_latest_again_once_the_group_has_read_on(broker: Any, made
     broker.committed["g", 0] = 4  # a batch was reported, and its start could not be deleted
     send(broker, 3)
     assert ends(made().initialOffset()) == {"0": 6, "1": 0}
-    assert broker.progress("g-start") == {0: 6, 1: 0}
+    assert broker.progress(PINNED) == {0: 6, 1: 0}
 
 
 def test_a_queue_that_came_since_is_read_whole(broker: Any, made: Any) -> None:
@@ -90,8 +94,35 @@ def test_other_starts_are_not_kept(broker: Any, made: Any, more: dict[str, str])
     first = reader.initialOffset()
     broker.send("a")
     reader.latestOffset(reader.latestOffset(first, ALL), ALL)
-    assert not [group for group, _ in broker.committed if group.endswith("-start")]
+    assert not [group for group, _ in broker.committed if group == PINNED]
     assert not groups.deleted
+
+
+def test_a_group_of_others_with_a_similar_name_is_neither_read_nor_deleted(
+    broker: Any, made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`GROUP-start` was the name of the stored start, and may be that of anybody's group."""
+    groups = broker.know_groups()
+    broker.committed["g-start", 0] = broker.committed["g-start", 1] = 1
+    send(broker, 3)
+    reader = made()
+    start = reader.initialOffset()
+    assert ends(start) == {"0": 3, "1": 0}
+    broker.send("a")
+    caplog.set_level(logging.INFO)
+    reader.latestOffset(reader.latestOffset(start, ALL), ALL)
+    assert groups.deleted == [PINNED]
+    assert f"group {PINNED} is deleted" in caplog.text
+    assert broker.progress("g-start") == {0: 1, 1: 1}
+
+
+def test_the_group_of_a_start_has_a_valid_name_that_begins_with_that_of_the_query() -> None:
+    assert pinned_group("g") == PINNED
+    names = [pinned_group("o" * 119 + end) for end in "ab"]
+    assert len(set(names)) == 2
+    for name in names:
+        assert group_problem(name) is None
+        assert name.startswith("o" * 90), "a grant for group:orders* includes it"
 
 
 @pytest.mark.slow
@@ -107,4 +138,4 @@ def test_a_start_that_cannot_be_kept_or_deleted_stops_nobody(
     groups.refuses = definition_pb2.Status(code=definition_pb2.Code.FORBIDDEN, message="may not DELETE")
     broker.send("a")
     reader.latestOffset(reader.latestOffset(start, ALL), ALL)
-    assert "delete it with `evenq group delete g-start`" in caplog.text
+    assert f"delete it with `evenq group delete {PINNED}`" in caplog.text

@@ -51,7 +51,11 @@ class StagingCalls:
         ]
 
     async def begin(self, data: bytes, context: RpcContext) -> bytes:
-        """Returns the query's coordinator, and whether this broker is it and has decided the batch."""
+        """Returns the query's coordinator, and whether this broker is it and has decided the batch.
+
+        A call that only reads gets the names of all live brokers, too: any of them may know the coordinator. A query
+        without one should not choose a drained broker.
+        """
         request = parsed(staging_pb2.BeginRequest, data)
         _must_be_brokers([request.coordinator] if request.coordinator else [])
         fixed = request.fixed_topics if request.HasField("fixed_topics") else None
@@ -64,7 +68,11 @@ class StagingCalls:
             writer=_writer(request.topics, context, fixed=fixed),
             on_decided=_on_decided(request.on_decided),
         )
-        return staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided).SerializeToString()
+        response = staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided)
+        if not request.coordinator:
+            response.brokers.extend(view.name for view in self._catalog.routes.brokers())
+            response.draining = self._catalog.draining
+        return response.SerializeToString()
 
     async def stage(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(staging_pb2.StageRequest, data)

@@ -158,6 +158,24 @@ async def test_a_query_whose_rows_name_topics_may_write_to_any_and_one_of_an_old
         await older.begin(fixed=None)
 
 
+async def test_only_a_call_that_asks_for_the_coordinator_gets_the_names_of_all_brokers(stage: Any) -> None:
+    catalog = (await one(stage)).catalog
+    catalog.routes.brokers = lambda: [SimpleNamespace(name="a"), SimpleNamespace(name="z")]
+    spark = Sparks(stage)
+    for coordinator, names in (("", ["a", "z"]), ("a", []), ("", ["a", "z"])):
+        request = staging_pb2.BeginRequest(query_id="q", topics=["t"], coordinator=coordinator)
+        assert list((await spark.call(BEGIN, request, staging_pb2.BeginResponse)).brokers) == names
+
+
+async def test_a_drained_broker_says_that_it_should_not_become_a_coordinator(stage: Any) -> None:
+    broker = await one(stage)
+    request = staging_pb2.BeginRequest(query_id="q", topics=["t"])
+    for draining in (False, True):
+        if draining:
+            await stage.during(drain(broker.kernel, on=True))
+        assert (await Sparks(stage).call(BEGIN, request, staging_pb2.BeginResponse)).draining is draining
+
+
 async def test_a_query_that_began_without_a_user_belongs_to_the_first_one(stage: Any) -> None:
     await one(stage)
     await Sparks(stage, "").begin()

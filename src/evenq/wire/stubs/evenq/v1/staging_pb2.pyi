@@ -60,6 +60,9 @@ class BeginResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     coordinator: builtins.str
     decided: builtins.bool
+    @builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    draining: builtins.bool
 
     def __init__(
         self,
@@ -67,9 +70,11 @@ class BeginResponse(_Message):
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         coordinator: builtins.str | None = ...,
         decided: builtins.bool | None = ...,
+        brokers: Iterable[builtins.str] | None = ...,
+        draining: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "coordinator", "decided"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "coordinator", "decided", "brokers", "draining"]) -> None: ...
 
 class BatchContent(_Message):
     DESCRIPTOR: Descriptor
