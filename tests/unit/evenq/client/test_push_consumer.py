@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
+import evenq.aio
 from evenq.client.options import PushOptions
 from evenq.errors import BadRequest, IllegalTopic, Unsupported
 
@@ -119,6 +122,37 @@ def test_a_listener_may_close_its_own_consumer(world: Any) -> None:
     one = consumer(world, listener, options=PushOptions(drain_ms=50)).start()
     assert closed.wait(60), "a close in a listener hangs"
     assert one.queues == []
+
+
+def test_an_asyncio_close_that_is_cancelled_during_a_listener_leaves_the_group(world: Any) -> None:
+    world.create("t", queues=2)
+    world.publish("t", b"1")
+
+    async def story() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def listener(_: object) -> None:
+            inside.set()
+            await go_on.wait()
+
+        one = evenq.aio.PushConsumer(
+            endpoint="a:8081",
+            group="g",
+            subscriptions={"t": "*"},
+            listener=listener,
+            start_from="FIRST",
+            options=PushOptions(drain_ms=20_000),
+            context=world.context(),
+        )
+        await one.start()
+        await inside.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.close(), 0.001)
+        go_on.set()
+
+    world.run(story())
+    with consumer(world, Listener()) as second:
+        until(lambda: len(second.queues) == 2, seconds=20)
 
 
 @pytest.mark.slow
