@@ -81,6 +81,13 @@ class SyncFace(Closing, SdkClient):
         """Returns its result. An interrupt (Ctrl-C) ends only the waiting; see `Background.run_or_cancel`."""
         return self._background.run(coroutine)
 
+    def _run_end(self, shut: Coroutine[Any, Any, None]) -> None:
+        """Runs the end of a client. In an exit handler that runs after the loop's end there is nothing left to end."""
+        if self._background.ended:
+            shut.close()
+        else:
+            self._run(shut)
+
     def _in_loop(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Result:
