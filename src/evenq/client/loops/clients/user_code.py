@@ -29,6 +29,14 @@ class UserCodeFailed(Exception):
     """A user function raised an exception that it must not raise; that is the cause."""
 
 
+def raised_by_user(error: BaseException) -> bool:
+    """True unless the error is the cancellation of the current task, which must be raised again. A user's coroutine may
+    raise a CancelledError of its own, for example of a task that it cancelled and awaited.
+    """
+    task = asyncio.current_task()
+    return not (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling())
+
+
 async def in_thread(threads: Executor | None, code: Callable[..., object], *arguments: object) -> object:
     """Returns the result of `code`. Raises its exception, always an `Exception`, or NotCalled."""
 
