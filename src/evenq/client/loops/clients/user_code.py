@@ -81,7 +81,9 @@ def reporter(on_error: Callable[[Error], object]) -> Report:
             result = on_error(error)
             while inspect.isawaitable(result):  # a result may be awaitable, too
                 result = await result
-        except Exception:
+        except (Exception, asyncio.CancelledError) as failure:
+            if not raised_by_user(failure):
+                raise
             log.exception("on_error failed for: %s", error)
 
     def report(error: Error) -> None:
