@@ -295,8 +295,11 @@ class Settler:
         """
         if queue in self._reports:  # it includes those that were finished meanwhile
             return await asyncio.shield(self._reports[queue])
+        offsets = self._finished.get(queue)
+        if offsets is None:  # another report ended before this one began
+            return True
         self._reports[queue] = outcome = asyncio.get_running_loop().create_future()
-        offsets, reported = self._finished[queue], False
+        reported = False
         try:
             while offsets and not queue.dropped:
                 some = offsets[:COUNTED_MAX]

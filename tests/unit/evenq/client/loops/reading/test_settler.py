@@ -88,6 +88,17 @@ async def test_deliveries_of_one_queue_begin_after_one_report_of_its_finished_on
     assert sorted(offset for _, counts in brokers.counted[1:] for offset in counts) == [1, 2, 3]
 
 
+async def test_a_delivery_begins_in_the_moment_in_which_the_report_ends() -> None:
+    brokers = Counts()
+    ((p, chunks),) = await brokers.finished(P, messages=3)
+    brokers.held[P] = asyncio.Event()
+    first = asyncio.create_task(brokers.settler.begin(p, chunks[0]))
+    await brokers.clock.advance(0)
+    brokers.held[P].set()
+    assert await brokers.settler.begin(p, chunks[1])
+    assert await first
+
+
 async def test_a_report_that_fails_is_the_outcome_of_all_that_wait_for_it_and_is_repeated_by_the_next() -> None:
     brokers = Counts()
     ((p, chunks),) = await brokers.finished(P, messages=3)
