@@ -80,13 +80,43 @@ parent.close()
 """
 
 
+CLOSES_LATE = """
+import atexit
+import sys
+import evenq
+
+@atexit.register
+def end():
+    # Handlers run in the opposite order of their registration: the SDK's own one, of the first call below, ran before.
+    try:
+        producer.flush()
+    except evenq.errors.Unsupported as error:
+        print(error, file=sys.stderr)
+    for client in clients:
+        client.close()
+
+given = dict(endpoint={endpoint!r})
+group = dict(group="g", subscriptions={{{topic!r}: "*"}}, **given)
+producer = evenq.Producer(**given)
+clients = (
+    evenq.PushConsumer(listener=print, **group),
+    evenq.PullConsumer(**group),
+    evenq.SimpleConsumer(**group),
+    evenq.Admin(**given),
+    producer,
+)
+clients[0].start()
+clients[1].start()
+"""
+
+
 pytestmark = pytest.mark.cluster(rebalancer=False)
 
 
-def ends(program: str, *, endpoint: str, topic: str, count: int = 0) -> str:
+def ends(program: str, *, endpoint: str, topic: str, count: int = 0, within_s: int = 120) -> str:
     """What it writes to stderr; it ends with 0."""
     code = program.format(endpoint=endpoint, topic=topic, count=count)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=within_s, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -139,3 +169,12 @@ def test_a_forked_child_sends_or_is_told_why_it_cannot(cluster: LocalCluster, cl
     create(cluster, "forked")
     errors = ends(FORKS, endpoint=cluster.endpoint, topic="forked", count=closed)
     assert f"ended with {7 if closed else 8}" in errors
+
+
+def test_an_exit_handler_that_runs_after_the_end_of_the_loop_does_not_hang() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        endpoint = f"127.0.0.1:{nobody.getsockname()[1]}"
+        errors = ends(CLOSES_LATE, endpoint=endpoint, topic="t", within_s=20)
+    assert "the event loop of the sync SDK has ended" in errors
+    assert "Traceback" not in errors

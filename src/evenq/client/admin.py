@@ -78,4 +78,6 @@ class Admin(SyncFace, AdminClient):
     plan_unclean_election = blocking(AsyncAdmin.plan_unclean_election)
     elect_unclean = blocking(AsyncAdmin.elect_unclean)
 
-    close = blocking(AsyncAdmin.close)
+    def close(self) -> None:
+        """Closes the connections."""
+        self._run_end(self._context.let_go(self._calls.net))

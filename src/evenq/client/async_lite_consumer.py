@@ -191,9 +191,14 @@ class _AsyncLite(AsyncFace, LiteClient):
         await self._running().subscribing.unsubscribe(lite_topics)
 
     async def close(self) -> None:
-        """Finishes running calls and leaves the group, which ends the subscriptions. A second call does nothing."""
+        """Finishes running calls and leaves the group, which ends the subscriptions, also if it is cancelled. A second
+        call does nothing.
+        """
         if self._lifetime.end():
-            await self._shut()
+            await self._to_its_end(self._shut(), self._ended)
+
+    def _ended(self) -> None:
+        """Called at the end of `close`."""
 
     async def __aenter__(self) -> Self:
         return self if self._lifetime.started else await self.start()
@@ -244,9 +249,10 @@ class LitePushConsumer(AsyncRun, _AsyncLite, LitePushClient):
         return self
 
     async def close(self) -> None:
-        """Waits for running listeners (at most `options.drain_ms`) and leaves the group. A second call does nothing."""
+        """Waits for running listeners (at most `options.drain_ms`) and leaves the group, also if it is cancelled. A
+        second call does nothing.
+        """
         await super().close()
-        self._ended()
 
     async def _listen(self, messages: list[ReceivedMessage]) -> object:
         return await awaited_listener(self._identity, self._listener, messages)

@@ -386,7 +386,7 @@ class Producer(AsyncFace, ProducerClient):
     async def close(self, timeout_ms: int = 30_000) -> None:
         """Flushes, for at most `timeout_ms`, then closes the connections; messages still pending then fail.
 
-        Raises RequestTimeout if there are any.
+        Raises RequestTimeout if there are any. A cancellation ends the waiting, and the connections are closed.
         """
         if self._closed:
             return
@@ -394,7 +394,7 @@ class Producer(AsyncFace, ProducerClient):
         try:
             await self.flush(timeout_ms)
         finally:
-            await self._shut()
+            await self._to_its_end(self._shut())
 
     async def __aenter__(self) -> Self:
         self._watch()

@@ -143,9 +143,11 @@ class PullConsumer(AsyncFace, PullClient):
         return self
 
     async def close(self, *, consumed: bool = True) -> None:
-        """Leaves the group in bounded time; see `evenq.PullConsumer.close`. A second call does nothing."""
+        """Leaves the group in bounded time, also if it is cancelled; see `evenq.PullConsumer.close`. A second call does
+        nothing.
+        """
         if self._lifetime.end():
-            await self._shut(consumed=consumed)
+            await self._to_its_end(self._shut(consumed=consumed))
 
     async def poll(self, max_messages: int = 32, *, wait_ms: int = 15_000) -> list[ReceivedMessage]:
         """Returns up to `max_messages` of one queue in offset order; an empty list if none arrives within `wait_ms`."""

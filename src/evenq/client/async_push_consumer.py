@@ -177,10 +177,9 @@ class PushConsumer(AsyncRun, AsyncFace, PushClient):
         return self
 
     async def close(self) -> None:
-        """Leaves the group; see `evenq.PushConsumer.close`. A second call does nothing."""
+        """Leaves the group, also if it is cancelled; see `evenq.PushConsumer.close`. A second call does nothing."""
         if self._lifetime.end():
-            await self._shut()
-            self._ended()
+            await self._to_its_end(self._shut(), self._ended)
 
     async def __aenter__(self) -> Self:
         return self if self._lifetime.started else await self.start()

@@ -201,9 +201,11 @@ class SimpleConsumer(AsyncFace, SimpleClient):
         return self.messages()
 
     async def close(self) -> None:
-        """Ends the loops over the messages and leaves the group. A second call does nothing."""
+        """Ends the loops over the messages and leaves the group, also if it is cancelled. A second call does
+        nothing.
+        """
         if self._lifetime.end():
-            await self._shut()
+            await self._to_its_end(self._shut())
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -8,6 +8,7 @@ loop.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -18,9 +19,12 @@ from evenq.client.core.clients.observer import OBSERVED, ClientIdentity
 from evenq.client.loops.clients.background import Background
 from evenq.model import ReceivedMessage
 from evenq.runtime.closing import AsyncClosing, Closing
+from evenq.runtime.tasks import outlasting, spawn
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_CLOSING: set[asyncio.Task[None]] = set()
+"""Asyncio clients that end now; a loop has only weak references to its tasks."""
 
 
 class SdkClient(ABC):
@@ -48,6 +52,23 @@ class AsyncFace(AsyncClosing, SdkClient):
     def _soon(self, function: Callable[[], object]) -> None:
         function()
 
+    async def _to_its_end(self, shut: Coroutine[Any, Any, None], then: Callable[[], object] | None = None) -> None:
+        """Awaits `shut`, then calls `then`. Both continue if the caller is cancelled: a client is marked as closed
+        before, so nothing else would end the rest of it, and a consumer would keep its queues without reading them.
+        """
+
+        async def end() -> None:
+            try:
+                await shut
+            finally:
+                if then is not None:
+                    then()
+
+        task = spawn(end(), name="evenq-close")
+        _CLOSING.add(task)
+        task.add_done_callback(_CLOSING.discard)
+        await outlasting(task)
+
 
 class SyncFace(Closing, SdkClient):
     """Base of the sync classes, which are called in any thread but the loop's."""
@@ -59,6 +80,13 @@ class SyncFace(Closing, SdkClient):
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Returns its result. An interrupt (Ctrl-C) ends only the waiting; see `Background.run_or_cancel`."""
         return self._background.run(coroutine)
+
+    def _run_end(self, shut: Coroutine[Any, Any, None]) -> None:
+        """Runs the end of a client. In an exit handler that runs after the loop's end there is nothing left to end."""
+        if self._background.ended:
+            shut.close()
+        else:
+            self._run(shut)
 
     def _in_loop(
         self, function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs

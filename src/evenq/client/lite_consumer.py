@@ -48,7 +48,7 @@ class _SyncLite(SyncFace, LiteClient):
     def close(self) -> None:
         """Finishes running calls and leaves the group, which ends the subscriptions. A second call does nothing."""
         if self._lifetime.end():
-            self._run(self._shut())
+            self._run_end(self._shut())
 
     async def _unsubscribed(self, callback: OnUnsubscribed, lite_topic: str) -> object:
         return await in_thread(None, callback, lite_topic)

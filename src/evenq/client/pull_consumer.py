@@ -38,7 +38,7 @@ class PullConsumer(SyncFace, PullClient):
         nothing.
         """
         if self._lifetime.end():
-            self._run(self._shut(consumed=consumed))
+            self._run_end(self._shut(consumed=consumed))
             self._callbacks.shutdown(wait=False, cancel_futures=True)
 
     def poll(self, max_messages: int = 32, *, wait_ms: int = 15_000) -> list[ReceivedMessage]:

@@ -37,7 +37,7 @@ class PushConsumer(SyncRun, SyncFace, PushClient):
     def close(self) -> None:
         """Leaves the group: waits for listeners (at most `options.drain_ms`), commits, releases the queues."""
         if self._lifetime.end():
-            self._run(self._shut())
+            self._run_end(self._shut())
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._callbacks.shutdown(wait=False, cancel_futures=True)
             self._ended()

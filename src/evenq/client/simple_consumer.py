@@ -102,7 +102,7 @@ class SimpleConsumer(SyncFace, SimpleClient):
     def close(self) -> None:
         """Ends the loops over the messages and leaves the group. A second call does nothing."""
         if self._lifetime.end():
-            self._run(self._shut())
+            self._run_end(self._shut())
 
     def _begin(self) -> None:
         self._in_loop(self._receiving.start)

@@ -1,4 +1,5 @@
 """Transactions of producers and of consumers. A `with` block commits after its last line; an exception rolls back.
+After a `commit` or `rollback` inside the block, also a failed one, its end sends no decision.
 
 The message of a producer's `Transaction` is stored and invisible until it is committed or rolled back. `Transaction`
 belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`.
@@ -41,7 +42,10 @@ class _Half:
     def __init__(self, half: HalfMessage) -> None:
         self._half = half
         self.resolution: TransactionResolution | None = None
-        """The resolution that was sent to the broker; None while the transaction is open."""
+        """The resolution that the broker accepted; None before, and if its answer was lost."""
+        self._tried = False
+        """True once a decision was sent. The end of the block then sends none: it could be the opposite of one that the
+        broker has, or that the caller wants."""
 
     @property
     def message_id(self) -> str:
@@ -63,7 +67,8 @@ class Transaction(_Half):
 
     def commit(self) -> None:
         """Makes the message visible. Raises InvalidTransactionId (the broker gave the transaction up meanwhile); after
-        ConnectionFailed or RequestTimeout the broker will call the checker.
+        ConnectionFailed or RequestTimeout the end of the `with` block sends nothing, and the broker will call the
+        checker, unless the decision arrived.
         """
         self._decide(COMMIT)
 
@@ -73,6 +78,7 @@ class Transaction(_Half):
 
     def _decide(self, resolution: TransactionResolution) -> None:
         _must_be(self.resolution, resolution, self.message_id)
+        self._tried = True
         self._end(self._half, resolution)
         self.resolution = resolution
 
@@ -82,7 +88,7 @@ class Transaction(_Half):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.resolution is not None:
+        if self._tried:
             return
         if kind is None:
             self.commit()
@@ -110,6 +116,7 @@ class AsyncTransaction(_Half):
 
     async def _decide(self, resolution: TransactionResolution) -> None:
         _must_be(self.resolution, resolution, self.message_id)
+        self._tried = True
         await self._end(self._half, resolution)
         self.resolution = resolution
 
@@ -119,7 +126,7 @@ class AsyncTransaction(_Half):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.resolution is not None:
+        if self._tried:
             return
         if kind is None:
             await self.commit()

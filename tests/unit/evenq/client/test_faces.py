@@ -183,3 +183,45 @@ def test_an_asyncio_flush_or_close_that_takes_too_long_says_how_many_are_left(wo
                 await asyncio.wait_for(last, 60)
 
     world.run(story())
+
+
+CLOSED = {
+    "LitePushConsumer": {"group": "g", "topic": "l", "listener": print},
+    "LiteSimpleConsumer": {"group": "g", "topic": "l"},
+    "Producer": {},
+    "PullConsumer": {"group": "g", "subscriptions": {"t": "*"}},
+    "PushConsumer": {"group": "g", "subscriptions": {"t": "*"}, "listener": print},
+    "SimpleConsumer": {"group": "g", "subscriptions": {"t": "*"}},
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_close_that_is_cancelled_ends_the_client_nevertheless(world: Any, name: str) -> None:
+    """It is marked as closed before anything is awaited, so that no later call could end the rest."""
+
+    async def story() -> None:
+        begun, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        client: Any = getattr(evenq.aio, name)(endpoint="a:8081", context=world.context(), **CLOSED[name])
+        if name != "Producer":
+            client._lifetime.started = True  # without a member whose own end would count
+        shut = client._shut
+
+        async def slow(**_: object) -> None:
+            begun.set()
+            await go_on.wait()
+            ended.set()
+
+        client._shut = slow
+        closing = asyncio.create_task(client.close())
+        await begun.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        go_on.set()
+        await asyncio.wait_for(ended.wait(), 10)
+        if name.endswith("PushConsumer"):  # `run` in another task returns
+            await asyncio.wait_for(client._ends.wait(), 10)
+        if name in {"Producer", "SimpleConsumer"}:  # the others have opened nothing
+            await shut()
+
+    world.run(story())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until
 
 import evenq
+import evenq.aio
 from evenq.client.options import PushOptions
 from evenq.errors import BadRequest, IllegalTopic, Unsupported
 
@@ -121,6 +126,37 @@ def test_a_listener_may_close_its_own_consumer(world: Any) -> None:
     assert one.queues == []
 
 
+def test_an_asyncio_close_that_is_cancelled_during_a_listener_leaves_the_group(world: Any) -> None:
+    world.create("t", queues=2)
+    world.publish("t", b"1")
+
+    async def story() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def listener(_: object) -> None:
+            inside.set()
+            await go_on.wait()
+
+        one = evenq.aio.PushConsumer(
+            endpoint="a:8081",
+            group="g",
+            subscriptions={"t": "*"},
+            listener=listener,
+            start_from="FIRST",
+            options=PushOptions(drain_ms=20_000),
+            context=world.context(),
+        )
+        await one.start()
+        await inside.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.close(), 0.001)
+        go_on.set()
+
+    world.run(story())
+    with consumer(world, Listener()) as second:
+        until(lambda: len(second.queues) == 2, seconds=20)
+
+
 @pytest.mark.slow
 def test_on_rebalance_may_close_its_own_consumer(world: Any) -> None:
     world.create("t")
@@ -205,6 +241,24 @@ def test_topics_come_and_go_while_it_runs(world: Any) -> None:
         world.until(lambda: {queue.topic for queue in one.queues} == {"u"})
         with pytest.raises(IllegalTopic):
             one.subscribe("no such/name")
+
+
+def test_queues_of_a_broadcasting_consumer_start_when_their_offsets_file_can_be_read(
+    world: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create("t", queues=2)
+    world.publish("t", b"1")
+    path = tmp_path / "g" / "offsets.json"
+    path.mkdir(parents=True)
+    listener, errors = Listener(), queue.SimpleQueue[evenq.Error]()
+    options = PushOptions(offsets_folder=tmp_path, rebalance_interval_ms=100)
+    with consumer(world, listener, model="BROADCASTING", options=options, on_error=errors.put) as one:
+        assert "offsets.json cannot be read" in str(errors.get(timeout=20))
+        assert one.queues == []
+        path.rmdir()
+        until(lambda: len(one.queues) == 2, seconds=20)
+        until(lambda: listener.seen == [b"1"], seconds=20)
+    assert "Traceback" not in caplog.text
 
 
 def test_a_coroutine_listener_is_refused_by_name_before_anything_runs(world: Any) -> None:

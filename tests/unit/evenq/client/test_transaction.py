@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from evenq.client.core.transactions.half_messages import HalfMessage
 from evenq.client.transaction import AsyncTransaction, Transaction, resolution_of
-from evenq.errors import BadRequest, ConnectionFailed
+from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import TransactionResolution
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
@@ -59,6 +61,51 @@ def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
     with pytest.raises(ConnectionFailed):
         transaction.commit()
     assert transaction.resolution is None
+
+
+def test_the_end_of_the_block_sends_nothing_after_a_decision_in_it_whose_answer_was_lost() -> None:
+    lost = Resolutions(RequestTimeout("no answer"))
+    with pytest.raises(RequestTimeout), Transaction(HALF, lost) as transaction:
+        transaction.commit()
+    assert (lost.resolutions, transaction.resolution) == ([COMMIT], None)
+    lost = Resolutions(RequestTimeout("no answer"))
+    with Transaction(HALF, lost) as transaction, pytest.raises(RequestTimeout):
+        transaction.rollback()
+    assert (lost.resolutions, transaction.resolution) == ([ROLLBACK], None)
+
+
+async def test_of_the_asyncio_face_the_end_of_the_block_sends_nothing_after_a_lost_answer_either() -> None:
+    lost = Resolutions(RequestTimeout("no answer"))
+    with pytest.raises(RequestTimeout):
+        async with AsyncTransaction(HALF, lost.later) as transaction:
+            await transaction.commit()
+    assert (lost.resolutions, transaction.resolution) == ([COMMIT], None)
+    lost = Resolutions(RequestTimeout("no answer"))
+    async with AsyncTransaction(HALF, lost.later) as transaction:
+        with pytest.raises(RequestTimeout):
+            await transaction.rollback()
+    assert (lost.resolutions, transaction.resolution) == ([ROLLBACK], None)
+
+
+async def test_a_cancelled_commit_is_not_followed_by_a_rollback() -> None:
+    sent = Resolutions()
+    begun = asyncio.Event()
+
+    async def unanswered(half: HalfMessage, resolution: TransactionResolution) -> None:
+        sent(half, resolution)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def commit() -> None:
+        async with AsyncTransaction(HALF, unanswered) as transaction:
+            await transaction.commit()
+
+    task = asyncio.create_task(commit())
+    await begun.wait()
+    task.cancel()
+    _, pending = await asyncio.wait({task}, timeout=5)
+    assert not pending, "the end of the block sent a decision and waits for its answer"
+    assert sent.resolutions == [COMMIT]
 
 
 async def test_the_asyncio_face_does_the_same() -> None:

@@ -25,6 +25,11 @@ class Batchable(Protocol):
         """True: it does not linger, because a caller waits for it, or because it is a large block."""
         ...
 
+    @property
+    def alone(self) -> bool:
+        """True: it is sent by a call of its own, because a batch with it was refused."""
+        ...
+
 
 Item = TypeVar("Item", bound=Batchable)
 
@@ -51,7 +56,7 @@ class QueueBatch(Generic[Item]):
         self._joined(item)
 
     def put_back(self, items: Iterable[Item]) -> None:
-        """Puts a failed batch back in front, in its old order."""
+        """Puts a failed batch back in front, in its old order. It is due."""
         for item in reversed(list(items)):
             self._items.appendleft(item)
             self._joined(item)
@@ -79,11 +84,15 @@ class QueueBatch(Generic[Item]):
         return bool(self._items) and (full or self.due or self._urgent > 0)
 
     def take(self) -> list[Item]:
-        """Removes and returns the next batch: within both limits, but at least one message or block."""
+        """Removes and returns the next batch: within both limits, but at least one message or block; one that goes
+        alone has no neighbour.
+        """
         batch: list[Item] = []
         size = count = 0
         while self._items:
             item = self._items[0]
+            if batch and (item.alone or batch[0].alone):
+                break
             if batch and (size + item.size > self._bytes_max or count + item.count > self._messages_max):
                 break
             self._items.popleft()

@@ -75,6 +75,8 @@ class Background:
         self.loop = asyncio.new_event_loop()
         self.exits = Exits()
         """Clients that end with the process, while the loop still runs."""
+        self.ended = False
+        """True once the loop was stopped: what it is given afterwards never runs."""
         self._thread = threading.Thread(target=self._serve, name="evenq-client", daemon=True)
         self._thread.start()
 
@@ -122,11 +124,16 @@ class Background:
         self.loop.call_soon_threadsafe(function)
 
     def check(self) -> None:
-        """Raises Unsupported in a forked child."""
+        """Raises Unsupported in a forked child, and after the end of the loop."""
         if self.process_id != os.getpid():
             raise Unsupported(
                 f"this client was made in process {self.process_id} and is used in its forked child {os.getpid()};"
                 " make a new client after the fork"
+            )
+        if self.ended:
+            raise Unsupported(
+                "the event loop of the sync SDK has ended, because the process ends; make the call before, or register"
+                " the exit handler (`atexit`) that makes it after the clients are started"
             )
 
     def check_thread(self) -> None:
@@ -145,6 +152,7 @@ class Background:
 
     def stop(self) -> None:
         if self.process_id == os.getpid() and self.loop.is_running():
+            self.ended = True
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2)
 

@@ -29,6 +29,14 @@ class UserCodeFailed(Exception):
     """A user function raised an exception that it must not raise; that is the cause."""
 
 
+def raised_by_user(error: BaseException) -> bool:
+    """True unless the error is the cancellation of the current task, which must be raised again. A user's coroutine may
+    raise a CancelledError of its own, for example of a task that it cancelled and awaited.
+    """
+    task = asyncio.current_task()
+    return not (isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling())
+
+
 async def in_thread(threads: Executor | None, code: Callable[..., object], *arguments: object) -> object:
     """Returns the result of `code`. Raises its exception, always an `Exception`, or NotCalled."""
 
@@ -73,7 +81,9 @@ def reporter(on_error: Callable[[Error], object]) -> Report:
             result = on_error(error)
             while inspect.isawaitable(result):  # a result may be awaitable, too
                 result = await result
-        except Exception:
+        except (Exception, asyncio.CancelledError) as failure:
+            if not raised_by_user(failure):
+                raise
             log.exception("on_error failed for: %s", error)
 
     def report(error: Error) -> None:

@@ -220,30 +220,37 @@ class ReceiveLoop:
     async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
         """Settles a message at the broker that returned it; with `anywhere`, at another one if that does not answer.
 
-        A broker may be starting again, be slow, or have another leader among its copies, which knows the handle. So the
-        call is repeated until it succeeds, or `timeout_ms` has passed since the first try. This is safe: a message may
-        be finished twice, and one that an earlier try gave back is not given back again (InvalidReceiptHandle).
+        A broker may be starting again, be slow, or have another leader among its copies, which knows the handle, and no
+        access point may have the route. So the calls are repeated until one succeeds, or `timeout_ms` has passed since
+        the first try. This is safe: a message may be finished twice, and one that an earlier try gave back is not given
+        back again (InvalidReceiptHandle).
         """
         queue = message.queue
         until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
         pauses = Backoff(self._rng, first_ms=AGAIN_FIRST_MS, max_ms=LOOK_MAX_MS)
+        turn = 0
         while True:
-            route = await self.routes.get(message.topic)
-            leader = self.routes.leader(queue.broker_name)
-            if not leader.epoch:  # a broker without copies: it moved if its address is another one
-                leader = route.leader_of(queue.broker_name)
+            leader, others = self.routes.leader(queue.broker_name), list[str]()
             try:
-                calling = call(route.address_of(queue.broker_name))
-                return await self._leaders.call(queue, leader, calling)
-            except (HaNotAvailable, *LOST) as error:
-                self.routes.renew(message.topic)
+                route = await self.routes.get(message.topic)
+                leader = self.routes.leader(queue.broker_name)
+                if not leader.epoch:  # a broker without copies: it moved if its address is another one
+                    leader = route.leader_of(queue.broker_name)
                 others = [address for name, address in sorted(route.addresses.items()) if name != queue.broker_name]
-                if self._anywhere and others and isinstance(error, ConnectionFailed):
-                    return await call(others[0])
-                left_ms = until_ms - self._clock.monotonic_ms()
-                if left_ms <= 0:
-                    raise
-                log.debug("group %s: settling at broker %s is repeated: %s", self._group, queue.broker_name, error)
+                return await self._leaders.call(queue, leader, call(route.address_of(queue.broker_name)))
+            except (HaNotAvailable, *LOST) as error:
+                failure: Error = error
+            self.routes.renew(message.topic)
+            if self._anywhere and others and isinstance(failure, ConnectionFailed):
+                try:
+                    return await call(others[turn % len(others)])
+                except (HaNotAvailable, *LOST) as error:
+                    failure = error
+                turn += 1
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise failure
+            log.debug("group %s: settling at broker %s is repeated: %s", self._group, queue.broker_name, failure)
             await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))
 
     async def addresses(self) -> list[str]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from evenq.client.loops.clients.user_code import raised_by_user
 from evenq.model import MessageQueue
 from evenq.runtime.tasks import spawn
 
@@ -66,7 +67,10 @@ class RebalanceListener:
                         log.info("group %s: %s %d queues: %s", self._group, what, len(queues), _named(queues))
                 if self._tell is not None and (gained or lost):
                     await self._tell(gained, lost)
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
+                if not raised_by_user(error):
+                    raise
+                # Otherwise this task would end, and later reports would wait for ever.
                 log.exception("on_rebalance failed for %d gained and %d lost queues", len(gained), len(lost))
             finally:
                 heard.set_result(None)

@@ -18,7 +18,7 @@ from evenq.client.core.clients.observer import ClientIdentity, observed_settle
 from evenq.client.core.lite.events import Suspend
 from evenq.client.core.reading.outcome import failures
 from evenq.client.loops.clients.troubles import DENIED, Troubles
-from evenq.client.loops.clients.user_code import NotCalled
+from evenq.client.loops.clients.user_code import NotCalled, raised_by_user
 from evenq.client.loops.consumers.receiving import ReceiveLoop
 from evenq.client.loops.reading.listening import RunListener
 from evenq.client.options import LiteOptions
@@ -139,7 +139,9 @@ class LitePushLoop:
             return await self._run_listener([held.given])
         except NotCalled:
             raise
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if not raised_by_user(error):
+                raise
             log.exception(
                 "the listener failed for message %s of lite topic %s", held.given.message_id, held.given.lite_topic
             )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from evenq.client.core.lite.events import LiteAction, LiteEnded, LiteEvent, LiteStart
 from evenq.client.loops.clients.broker_connection import BrokerConnection
 from evenq.client.loops.clients.troubles import Troubles
+from evenq.client.loops.clients.user_code import raised_by_user
 from evenq.client.loops.clients.wakeup import Wakeup
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, RequestTimeout, TopicNotFound
@@ -220,5 +221,7 @@ class LiteSubscriber:
         assert self._tell is not None
         try:
             await self._tell(name)
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if not raised_by_user(error):
+                raise
             log.exception("on_unsubscribed failed for lite topic %s", name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from evenq.client.core.reading.chunks import ChunkSizer
 from evenq.client.core.reading.process_queue import ProcessQueue
-from evenq.client.loops.clients.user_code import NotCalled
+from evenq.client.loops.clients.user_code import NotCalled, raised_by_user
 from evenq.client.loops.reading.settler import Count, SendBack, Settler
 from evenq.client.options import PushOptions
 from evenq.model import ReceivedMessage
@@ -155,9 +155,8 @@ class ListenerCalls:
             self._again(queue, NOT_CALLED_MS)
             return
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # the consumer ends; the listener did not raise it
+            if not raised_by_user(error):
+                raise  # the consumer ends
             first = chunk[0]
             log.exception(
                 "group %s: the listener failed for message %s%s of queue %s (attempt %d of %d); %s",

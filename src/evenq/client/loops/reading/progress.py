@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from evenq.client.core.reading.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.clients.troubles import Troubles, is_permanent
 from evenq.client.loops.routes.route_book import RouteBook
-from evenq.errors import Error, PreconditionFailed, RequestTimeout
+from evenq.errors import Error, PreconditionFailed, RequestTimeout, StoreError
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
-from evenq.runtime.private_files import make_private, open_private
+from evenq.runtime.private_files import replace_file
 
 if TYPE_CHECKING:
     from evenq.client.rpc.sessions import RpcConsumerCalls
@@ -156,7 +155,8 @@ class FileStore:
             known.update({queue: KeptOffset(offset, uids.get(queue, "")) for queue, offset in offsets.items()})
             content = encode_offsets(known)
             try:
-                await asyncio.to_thread(self._write, content)
+                # Durable: after a power loss, a file that was renamed before its content reached the disk is empty.
+                await asyncio.to_thread(replace_file, self._path, content.decode())
             except OSError as error:
                 log.warning("progress was not stored in %s, trying again: %s", self._path, error)
                 return ()
@@ -181,17 +181,14 @@ class FileStore:
             except FileNotFoundError:
                 log.info("no stored progress in %s, reading begins by the start policy", self._path)
                 self._known = {}
+            except OSError as error:
+                raise StoreError(
+                    f"{self._path} cannot be read: {error.strerror or error}; make it readable for this user, or move "
+                    "it away to start without stored offsets"
+                ) from error
             else:
                 self._known = decode_offsets(content, name=str(self._path))
         return self._known
-
-    def _write(self, content: bytes) -> None:
-        """Replaces the file atomically: a crash leaves the old one or the new one."""
-        make_private(self._path.parent)
-        draft = self._path.with_suffix(".new")
-        with open_private(draft, "wb") as file:
-            file.write(content)
-        os.replace(draft, self._path)
 
 
 class _Place:

@@ -38,6 +38,7 @@ Called by `loops.listening` after each chunk and by its scan for overdue message
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -105,6 +106,8 @@ class Settler:
         self._count = count
         self._finished: dict[ProcessQueue, list[int]] = {}
         """By queue: offsets of counted messages that are finished, not yet reported to the broker."""
+        self._reports: dict[ProcessQueue, asyncio.Future[bool]] = {}
+        """Running reports of them, with their outcome."""
         self._again = again
 
     async def begin(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage]) -> bool:
@@ -281,16 +284,34 @@ class Settler:
 
         Otherwise the next owner would take counted messages for victims of the crash, even if only a commit is missing.
         """
-        finished, self._finished = self._finished, {}
-        reported = True
-        for queue, offsets in finished.items():
+        # Of the other queues only those that no other delivery reports now: a slow broker delays one delivery.
+        queues = [queue for queue in self._finished if queue is mine or queue not in self._reports]
+        reported = await asyncio.gather(*(self._report(queue) for queue in queues))
+        return mine not in queues or reported[queues.index(mine)]
+
+    async def _report(self, queue: ProcessQueue) -> bool:
+        """Reports the finished messages of one queue, in one series of calls for all that wait for it. True: all are
+        reported.
+        """
+        if queue in self._reports:  # it includes those that were finished meanwhile
+            return await asyncio.shield(self._reports[queue])
+        offsets = self._finished.get(queue)
+        if offsets is None:  # another report ended before this one began
+            return True
+        self._reports[queue] = outcome = asyncio.get_running_loop().create_future()
+        reported = False
+        try:
             while offsets and not queue.dropped:
-                if not await self._counted(queue, dict.fromkeys(offsets[:COUNTED_MAX], FINISHED)):
-                    self._finished.setdefault(queue, []).extend(offsets)
-                    break
-                del offsets[:COUNTED_MAX]
-            reported = reported and (not offsets or queue is not mine)
-        return reported
+                some = offsets[:COUNTED_MAX]
+                if not await self._counted(queue, dict.fromkeys(some, FINISHED)):
+                    return False
+                del offsets[: len(some)]
+            del self._finished[queue]
+            reported = not offsets
+            return reported
+        finally:
+            del self._reports[queue]
+            outcome.set_result(reported)
 
     async def _counted(self, queue: ProcessQueue, deliveries: Mapping[int, int]) -> bool:
         """Counts deliveries. False: it failed, and they must begin later; the call has reported the error."""

@@ -100,6 +100,7 @@ class OnewayResult:
 
 class Item:
     __slots__ = (
+        "alone",
         "apart",
         "attempts",
         "counted",
@@ -150,6 +151,8 @@ class Item:
         self.future = future
         self.urgent = urgent
         self.tries_max = tries_max
+        self.alone = False
+        """True once a batch with it was refused: one of the batch is invalid, and the calls show which."""
         self.attempts = 0
         """Failed tries that count."""
         self.tries = 0
@@ -247,6 +250,8 @@ class SendBlock:
         "urgent",
     )
 
+    alone = False
+    """A refused block becomes single messages."""
     future: BlockFuture
     """Set by the caller before it submits the block."""
 

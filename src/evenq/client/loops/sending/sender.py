@@ -6,14 +6,16 @@ must be stored nevertheless, those of one queue in the order in which they were 
 **Idea.** Each queue has a lane: a batch of waiting entries, and at most one call. A message whose call failed either
 fails for good, or moves to another broker immediately, or returns to the front of its lane, which then pauses.
 Retries send the same bytes, so the same message id. A block of `send_batch` is one entry until a call fails; then it
-is split into single messages.
+is split into single messages. The messages of a batch that is refused for good return to the front of their lane, and
+each gets a call of its own: one invalid message does not fail its neighbours.
 
 **Invariants.**
 - No entry is settled twice. With its result or error it releases its capacity in the gate (`left`).
 - A lane has one call at a time, and failed messages return to its front in their old order (PR-7).
 - A message with a key or a selector keeps its queue until that queue is closed (PR-10). A message of a lite topic goes
   to a broker that owns the lite topic by the route.
-- A waiting entry fails at the first sweep after its `send_timeout_ms`; sweeps are at most 1 s apart.
+- A waiting entry fails at the first sweep after its `send_timeout_ms`; sweeps are at most 1 s apart. No call begins for
+  it in between.
 
 **Example.** A topic has one queue at broker a and one at broker b, without copies; `max_attempts` is 3.
 
@@ -327,8 +329,8 @@ class SendLoop:
                 late: list[Entry] = []
                 for lane in self._lanes.values():
                     late += lane.batch.drop(gone)
-                    late += [item for item in lane.flying if item.until_ms <= now_ms]
-                self._reject_late(late)
+                    late += filter(gone, lane.flying)
+                self._reject_late([*late, *filter(gone, self._held)])
         finally:
             self._sweeping = False
 
@@ -364,10 +366,11 @@ class SendLoop:
         self._consider(lane)
 
     async def _attempt(self, lane: _Lane, given: Sequence[Entry]) -> None:
+        began_ms = self._clock.monotonic_ms()
+        self._reject_late([item for item in given if item.until_ms <= began_ms])  # no sweep saw them
         items = [item for item in given if not item.done]
         if not items:
             return
-        began_ms = self._clock.monotonic_ms()
         lane.flying = items
         try:
             stored = await self._publish(lane, items, began_ms)
@@ -375,9 +378,10 @@ class SendLoop:
             hopeless = not error.retryable and not is_closed(error, lane.queue)
             singles = singles_of(items)
             if hopeless and len(singles) > 1:  # permanent: one invalid message must not fail the others
-                with self._holding(singles):
-                    for item in singles:
-                        await self._attempt(lane, [item])
+                for item in singles:
+                    item.alone = True
+                # Through the lane: if one fails for now, those behind it must not overtake it (PR-7).
+                lane.batch.put_back(singles)
                 return
             await self._failed(lane, singles, error)
         except asyncio.CancelledError:

@@ -19,7 +19,7 @@ from evenq.client.core.routes.route import Route
 from evenq.client.core.transactions.half_messages import Check, HalfMessage
 from evenq.client.loops.clients.broker_connection import BrokerConnection
 from evenq.client.loops.clients.troubles import Troubles
-from evenq.client.loops.clients.user_code import NotCalled
+from evenq.client.loops.clients.user_code import NotCalled, raised_by_user
 from evenq.client.options import ProducerOptions
 from evenq.errors import Error, Forbidden
 from evenq.model import ReceivedMessage, TransactionResolution
@@ -198,7 +198,9 @@ class TransactionLoop:
                 check.message.topic,
                 error,
             )
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if not raised_by_user(error):
+                raise
             log.exception("the checker failed for message %s; the broker will repeat the check", check.half.message_id)
         finally:
             self._room.release()

@@ -10,6 +10,7 @@ class Item:
     encoded: bytes
     urgent: bool = False
     count: int = 1
+    alone: bool = False
 
     @property
     def size(self) -> int:
@@ -41,6 +42,15 @@ def test_a_batch_keeps_both_limits_and_the_order_and_a_large_message_goes_alone(
     taken = [batch.take() for _ in range(4)]
     assert [[i.encoded for i in part] for part in taken] == [[b"a", b"bb"], [b"cccccc"], [b"d", b"e", b"f"], [b"g"]]
     assert batch.take() == []
+
+
+def test_what_goes_alone_has_no_neighbour() -> None:
+    batch: QueueBatch[Item] = QueueBatch(bytes_max=100, messages_max=5)
+    for item in (Item(b"a"), Item(b"b", alone=True), Item(b"c", alone=True), Item(b"d"), Item(b"e")):
+        batch.add(item)
+    taken = [[item.encoded for item in batch.take()] for _ in range(4)]
+    assert taken == [[b"a"], [b"b"], [b"c"], [b"d", b"e"]]
+    assert not len(batch)
 
 
 def test_a_failed_batch_stands_first_again() -> None:

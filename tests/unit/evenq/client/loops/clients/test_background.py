@@ -79,6 +79,16 @@ def test_one_of_ones_own_is_closed_with_its_loop() -> None:
     assert background.loop.is_closed()
 
 
+def test_a_call_after_the_end_of_the_loop_is_refused_instead_of_waiting_for_ever() -> None:
+    background = Background()
+    background.end_with_process()
+    with pytest.raises(Unsupported, match="has ended"):
+        background.run(one(), timeout_ms=2_000)
+    with pytest.raises(Unsupported, match="has ended"):
+        background.check()
+    background.close()
+
+
 def test_a_blocking_call_inside_the_loop_thread_is_refused_instead_of_hanging() -> None:
     background = Background.shared()
 

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from evenq.client.loops.clients.user_code import NotCalled, UserCodeFailed, in_thread
+from evenq.client.loops.clients.user_code import NotCalled, UserCodeFailed, in_thread, reporter
+from evenq.errors import Error, Forbidden
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,17 @@ def test_code_that_threads_take_no_more_was_not_called() -> None:
     threads.shutdown()
     with pytest.raises(NotCalled, match="cannot schedule new futures after shutdown"):
         asyncio.run(in_thread(threads, lambda: None))
+
+
+@pytest.mark.parametrize("failure", [KeyError("a mistake"), asyncio.CancelledError()])
+async def test_whatever_on_error_raises_is_logged(failure: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    called = asyncio.Event()
+
+    async def on_error(_: Error) -> None:
+        called.set()
+        raise failure
+
+    reporter(on_error)(Forbidden("no grant"))
+    await asyncio.wait_for(called.wait(), 10)
+    await asyncio.sleep(0)
+    assert "on_error failed for: " in caplog.text

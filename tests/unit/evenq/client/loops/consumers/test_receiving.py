@@ -262,6 +262,42 @@ async def test_a_settlement_is_made_again_at_a_broker_without_copies(error: Erro
         assert calls.settled == ["a:1"]
 
 
+@pytest.mark.parametrize("error", [ConnectionFailed("restarts"), RequestTimeout("slow"), HaNotAvailable("hands over")])
+async def test_a_settlement_that_fails_elsewhere_too_is_made_again_in_turn(error: Error) -> None:
+    async with running(anywhere=True) as (clock, calls, receiving):
+        calls.away = {"a": ConnectionFailed("gone"), "b": error}
+        acknowledging = asyncio.ensure_future(receiving.ack(message("a")))
+        await clock.advance(1_000)
+        assert not acknowledging.done()
+        del calls.away["b"]
+        await clock.during(acknowledging)
+        assert calls.settled == ["b:1"]
+        calls.away = {"a": ConnectionFailed("gone"), "b": error}
+        began_ms = clock.monotonic_ms()
+        with pytest.raises(type(error), match=str(error)):
+            await clock.during(receiving.ack(message("a")))
+        assert 3_000 <= clock.monotonic_ms() - began_ms <= 3_500
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("restarts"), RequestTimeout("slow")])
+async def test_a_settlement_waits_for_a_route_as_for_its_broker(error: Error) -> None:
+    async with running(anywhere=False) as (clock, calls, receiving):
+        calls.route_error = error
+        acknowledging = asyncio.ensure_future(receiving.ack(message("a")))
+        await clock.advance(1_000)
+        assert not acknowledging.done()
+        calls.route_error = None
+        await clock.during(acknowledging)
+        assert calls.settled == ["a:1"]
+        assert clock.monotonic_ms() < 3_000
+    async with running(anywhere=False) as (clock, calls, receiving):
+        calls.route_error = error
+        began_ms = clock.monotonic_ms()
+        with pytest.raises(type(error), match=str(error)):
+            await clock.during(receiving.ack(message("a")))
+        assert 3_000 <= clock.monotonic_ms() - began_ms <= 3_500
+
+
 async def test_what_no_other_try_would_change_is_raised_at_once() -> None:
     clock, calls, receiving = moving(InvalidReceiptHandle("over"), moves_after=1_000)
     with pytest.raises(InvalidReceiptHandle):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from evenq_proofs.received import received_message
 
 from evenq.client.loops.clients.troubles import Troubles
@@ -178,6 +179,22 @@ async def test_closing_waits_for_listeners_but_not_for_ever() -> None:
         receiver.give(1, 2)
         await clock.advance(10)
     assert ended == [b"1"]
+
+
+async def test_a_listener_that_raises_a_cancellation_has_failed_and_its_message_is_delivered_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def listen(_clock: FakeClock, got: ReceivedMessage) -> object:
+        if got.queue_offset == 1:
+            raise asyncio.CancelledError  # as of a task that it cancelled and awaited
+        return True
+
+    async with pushing(listen) as (clock, receiver, _):
+        receiver.give(1, 2)
+        await clock.until(lambda: "ack h2" in receiver.settled)
+        await clock.advance(100)
+        assert sorted(receiver.settled) == ["ack h2", "hide h1 1000"]
+        assert "the listener failed for message id1" in caplog.text
 
 
 async def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:

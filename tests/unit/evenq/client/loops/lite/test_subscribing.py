@@ -64,12 +64,15 @@ class Calls:
 
 
 @asynccontextmanager
-async def subscribed(*first: str) -> AsyncIterator[tuple[FakeClock, Calls, LiteSubscriber, list[str]]]:
+async def subscribed(
+    *first: str, failure: BaseException | None = None
+) -> AsyncIterator[tuple[FakeClock, Calls, LiteSubscriber, list[str]]]:
     clock, calls, ended = FakeClock(), Calls(), list[str]()
 
     async def tell(name: str) -> None:
         ended.append(name)
-        raise ValueError("a user's mistake")
+        if failure is not None:
+            raise failure
 
     async def addresses() -> list[str]:
         return ["a:1", "b:1"]
@@ -148,8 +151,11 @@ async def test_a_line_that_breaks_is_opened_at_the_next_broker_and_the_set_is_to
         assert sorted(calls.lines) == ["a:1", "b:1"]
 
 
-async def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_nothing() -> None:
-    async with subscribed("x", "y") as (clock, calls, subscribing, ended):
+@pytest.mark.parametrize("failure", [ValueError("a user's mistake"), asyncio.CancelledError()])
+async def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_nothing(
+    failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with subscribed("x", "y", failure=failure) as (clock, calls, subscribing, ended):
         for name in ("x", "x", "never"):
             calls.events.put_nowait(LiteEnded(name))
         await clock.advance(1)
@@ -159,6 +165,7 @@ async def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harm
         assert (ended, subscribing.names) == (["x", "y"], [])
         await clock.advance(100_000)
         assert calls.said == [], "there is nothing to tell, and telling would make the topic again"
+    assert caplog.text.count("on_unsubscribed failed for lite topic") == 2
 
 
 async def test_one_who_waits_for_something_to_be_wanted_is_woken() -> None:

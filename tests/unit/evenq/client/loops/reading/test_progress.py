@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import stat
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 
 from evenq.client.loops.clients.troubles import Troubles
 from evenq.client.loops.reading.progress import BrokerStore, FileStore, GroupProgress
-from evenq.errors import PreconditionFailed, RequestTimeout, StoreCorrupted
+from evenq.errors import PreconditionFailed, RequestTimeout, StoreCorrupted, StoreError
 from evenq.model import NO_GENERATION, MessageQueue, QueueOffset
 from evenq.runtime.clock import FakeClock
 
@@ -64,6 +67,31 @@ async def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(
     progress.table.begin(QUEUE, QueueOffset(3), stored=False)
     assert not await progress.now(QUEUE)
     assert progress.table.due() == {QUEUE: 3}
+
+
+async def test_a_file_that_cannot_be_read_is_an_error_until_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "g" / "offsets.json"
+    path.mkdir(parents=True)
+    store = FileStore(tmp_path, "g")
+    for read in (partial(store.load, QUEUE), partial(store.kept, QUEUE), partial(store.has_begun, "t")):
+        with pytest.raises(StoreError, match=r"offsets\.json cannot be read"):
+            await read()
+    path.rmdir()
+    assert await store.load(QUEUE) == -1
+    assert list(await store.save({QUEUE: QueueOffset(7)}, {})) == [QUEUE]
+
+
+async def test_a_power_loss_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g").mkdir()
+    path, synced, fsync = tmp_path / "g" / "offsets.json", [], os.fsync
+
+    def sync(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    await FileStore(tmp_path, "g").save({QUEUE: QueueOffset(7)}, {})
+    assert synced == [(False, False), (True, True)], "the content before the rename, its folder after it"
 
 
 async def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from evenq.client.options import ProducerOptions
 from evenq.client.wiring import ClientContext
 from evenq.model import Message, MessageQueue
 from evenq.model.lanes import owner_among
-from evenq.runtime.clock import SystemClock
+from evenq.runtime.clock import Clock, FakeClock, SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2, routes_pb2
@@ -116,8 +116,8 @@ class Brokers:
         return [message for kept in self.stored.values() for message in kept]
 
 
-def producer(net: Brokers, *, endpoint: str = "a:1", **options: Any) -> aio.Producer:
-    context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)
+def producer(net: Brokers, *, endpoint: str = "a:1", clock: Clock | None = None, **options: Any) -> aio.Producer:
+    context = ClientContext(clock=clock or SystemClock(), rng=random.Random(1), net=net)
     return aio.Producer(
         endpoint=endpoint,
         context=context,
@@ -345,6 +345,34 @@ async def test_one_bad_message_does_not_take_its_batch_with_it() -> None:
     assert [m.body for m in net.messages] == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("failing", [("1",), ("1", "2", "3", "bad")], ids=["the first", "all"])
+@pytest.mark.parametrize(
+    "error", [errors.TooManyRequests("full"), errors.ConnectionFailed("down")], ids=["full", "away"]
+)
+async def test_ordered_messages_keep_their_order_when_a_batch_with_an_invalid_one_is_split(
+    error: errors.Error, failing: tuple[str, ...]
+) -> None:
+    left = dict.fromkeys(failing, 2)
+
+    async def refuse(_: str, request: data_pb2.PublishRequest) -> None:
+        (first, *more) = [m.body.decode() for m in request.messages]
+        if not more and left.get(first, 0):
+            left[first] -= 1
+            raise error
+        if "bad" in (first, *more):
+            raise errors.IllegalMessageTag("bad tag")
+
+    net = Brokers(queues={"a": 1})
+    async with await warmed(net, linger_ms=1_000, max_attempts=20) as p:
+        net.rule = refuse
+        futures = [await p.send_async(note(text, message_group="g")) for text in ("1", "2", "3", "bad", "4")]
+        await p.flush()
+        assert isinstance(futures[3].exception(), errors.IllegalMessageTag)
+        assert p._gate.messages == p._sending._pending == 0
+    assert not any(left.values())
+    assert [m.body for m in net.messages] == [b"1", b"2", b"3", b"4"]
+
+
 async def test_ordered_messages_stay_in_their_queue_and_in_order_through_failures() -> None:
     rng = random.Random(5)
 
@@ -468,6 +496,57 @@ async def test_a_send_that_takes_too_long_over_all_its_tries_is_told_so() -> Non
         assert len(net.tries) > 3
         net.rule = None
         await p.send(note("y"))
+
+
+async def test_a_message_that_is_late_is_not_sent_and_its_neighbours_have_their_own_time() -> None:
+    """Sweeps are up to 1 s apart; a late message would give its batch a deadline of 1 ms."""
+    answer = asyncio.Event()
+
+    async def hold(_: str, __: data_pb2.PublishRequest) -> None:
+        await answer.wait()
+
+    clock, net = FakeClock(), Brokers(queues={"a": 1})
+    p = producer(net, clock=clock, send_timeout_ms=120_000, linger_ms=0)
+    await clock.during(p.send(note("first")))
+    net.rule = hold
+    futures = [await p.send_async(note("1", message_group="g"))]
+    await clock.advance(500)
+    futures.append(await p.send_async(note("2", message_group="g")))
+    await clock.advance(100_000)
+    futures.append(await p.send_async(note("3", message_group="g")))
+    await clock.advance(20_300)
+    answer.set()
+    await clock.until(futures[2].done)
+    assert [len(ids) for _, ids in net.tries] == [1, 1, 1]
+    assert [m.body for m in net.messages] == [b"first", b"1", b"3"]
+    assert [type(future.exception()) for future in futures] == [type(None), errors.RequestTimeout, type(None)]
+    await clock.during(p.close())
+
+
+async def test_messages_of_a_split_block_are_late_too_while_a_route_is_fetched() -> None:
+    held = asyncio.Event()
+
+    async def closed(_: str, __: data_pb2.PublishRequest) -> None:
+        raise errors.QueueClosed("closed")
+
+    net = Brokers(queues={"a": 1})
+    p = await warmed(net, send_timeout_ms=100)
+    net.rule = closed
+    answered = net.unary
+
+    async def unary(address: str, method: str, request: bytes, **rest: Any) -> bytes:
+        if method.endswith("QueryRoute"):
+            held.set()
+            await asyncio.Event().wait()
+        return await answered(address, method, request, **rest)
+
+    net.unary = unary  # type: ignore[method-assign]  # from now on no route comes
+    batch = asyncio.ensure_future(p.send_batch(note(str(n)) for n in range(3)))
+    await held.wait()
+    with pytest.raises(errors.RequestTimeout, match="100 ms"):
+        await asyncio.wait_for(batch, 5)
+    assert p._gate.messages == p._sending._pending == 0
+    await p.close()
 
 
 async def test_a_sharding_key_keeps_its_queue_and_a_selector_chooses_one() -> None:

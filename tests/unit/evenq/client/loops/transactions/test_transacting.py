@@ -90,7 +90,7 @@ class Stage:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.calls = Calls()
-        self.resolution: TransactionResolution | Exception = COMMIT
+        self.resolution: TransactionResolution | BaseException = COMMIT
         self.asked: list[str] = []
         self.transacting = TransactionLoop(
             self.calls, clock=self.clock, rng=random.Random(3), options=ProducerOptions(),
@@ -99,7 +99,7 @@ class Stage:
 
     async def checker(self, message: ReceivedMessage) -> TransactionResolution:
         self.asked.append(message.message_id)
-        if isinstance(self.resolution, Exception):
+        if isinstance(self.resolution, BaseException):
             raise self.resolution
         return self.resolution
 
@@ -339,8 +339,10 @@ async def test_sixteen_checks_are_answered_at_a_time_and_the_others_after_them(s
     assert stage.transacting._answering == set(), "nothing is kept of what is over"
 
 
-@pytest.mark.parametrize("failure", [KeyError("a mistake"), ConnectionFailed("no database")])
-async def test_checkers_that_fail_leave_their_room_to_others(stage: Stage, failure: Exception) -> None:
+@pytest.mark.parametrize("failure", [KeyError("a mistake"), ConnectionFailed("no database"), asyncio.CancelledError()])
+async def test_checkers_that_fail_leave_their_room_to_others(
+    stage: Stage, failure: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     stage.resolution = failure
@@ -352,6 +354,7 @@ async def test_checkers_that_fail_leave_their_room_to_others(stage: Stage, failu
     assert len(stage.asked) == 40
     gc.collect()
     assert problems == [], "a failure is logged, it does not escape the task"
+    assert len([line for line in caplog.messages if "the broker will repeat" in line]) == 40
 
 
 async def test_closing_waits_for_answers_and_ends_lines(stage: Stage) -> None:
