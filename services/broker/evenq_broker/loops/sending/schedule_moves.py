@@ -72,8 +72,9 @@ class ScheduleMoves:
     # ------------------------------------------------------------------------------------------------ the taker
 
     async def take(self, topic: TopicConfig, name: str, source: str) -> KeptSchedule:
-        """Makes this broker keep the schedule that broker `source` has; `source` may be this one. Raises NotFound,
-        PreconditionFailed, HaNotAvailable, TooManyRequests, and the errors of a call to a broker.
+        """Makes this broker keep the schedule that broker `source` has; `source` may be this one, or a giver that still
+        offers what was stored here. Raises NotFound, PreconditionFailed, HaNotAvailable, TooManyRequests, and the
+        errors of a call to a broker.
         """
         key = topic.topic_id, name
         if key in self._taking:
@@ -85,18 +86,23 @@ class ScheduleMoves:
                 await self._fetch(topic, name, source if kept is None else kept.schedule.moving_to)
         finally:
             self._taking.discard(key)
-        await self.settle(topic, name)
+        await self.settle(topic, name, source)
         return self._schedules.known(topic, name)
 
-    async def settle(self, topic: TopicConfig, name: str) -> None:
-        """Makes sure that the broker from which the schedule came does not have it any more."""
+    async def settle(self, topic: TopicConfig, name: str, source: str = "") -> None:
+        """Makes sure that the broker from which the schedule came does not have it any more. `source`: one that may
+        have it although nothing here says so, because it was forgotten and is back.
+        """
         kept = await self._schedules.idle(topic.topic_id, name)
-        if kept is None or not kept.schedule.came_from:
+        giver = "" if kept is None else kept.schedule.came_from or source
+        if kept is None or giver in {"", self._own}:
             return
         schedule = kept.schedule
-        if self._belongs(schedule.came_from):
+        if self._belongs(giver):
             request = give_schedule(self._own, topic.name, name, uid=schedule.uid, hop=schedule.hop)
-            check_given(await self._cluster.peers.ask(schedule.came_from, GIVE, request, repeatable=True))
+            check_given(await self._cluster.peers.ask(giver, GIVE, request, repeatable=True))
+        if not schedule.came_from:
+            return
         passing("schedule.confirmed")
         kept = await self._schedules.idle(topic.topic_id, name)
         if kept is not None and (kept.schedule.uid, kept.schedule.hop) == (schedule.uid, schedule.hop):
