@@ -150,10 +150,12 @@ class BrokerMemory:
         """Forgets a broker HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
         self._forgotten(name)  # listeners may also wait for one that this broker never saw
-        if op is not None:
-            self._last.pop(name, None)
-            await self._ledger.journal.record(op)
-        return op is not None
+        if op is None:  # maybe forgotten by a record that is not safe yet (decision 62)
+            await self._ledger.journal.settled()
+            return False
+        self._last.pop(name, None)
+        await self._ledger.journal.record(op)
+        return True
 
     def _forgotten(self, name: str) -> None:
         for listener in self.on_forgotten:
