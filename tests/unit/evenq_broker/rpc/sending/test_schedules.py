@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.sending.schedules import TIME_PROPERTY
+from evenq_broker.loops.resizing.resizing import drain
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, Forbidden, HaNotAvailable, NotFound, TopicNotFound
 from evenq.model import MessageType
@@ -134,6 +136,24 @@ async def test_the_messages_of_a_group_are_at_the_home_of_the_group(stage: Any) 
     for number in range(4):
         await put(stage, f"s{number}", message_group="g", broker="ab"[number % 2])
     assert sorted([len(a.schedules.table), len(b.schedules.table)]) == [0, 4]
+
+
+async def test_a_drained_broker_that_left_with_schedules_is_missed(stage: Any) -> None:
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+    await stage.until(lambda: all(len(one.catalog.routes.brokers()) == 2 for one in (a, b)))
+    for one in (a, b):
+        await stage.during(one.catalog.create_topic("t", queues=1))
+    await put(stage)
+    at, other = (a, b) if len(a.schedules.table) else (b, a)
+    await stage.during(drain(at.kernel, on=True))
+    await stage.during(at.leave())
+    await stage.end(at)
+    await stage.until(lambda: len(other.catalog.routes.brokers()) == 1)
+    name = other.runtime.settings.broker_name
+    with pytest.raises(HaNotAvailable, match="may be at a broker that does not answer"):
+        await put(stage, body=b"y", broker=name)
+    assert len(other.schedules.table) == 0
 
 
 async def test_a_new_name_is_refused_while_a_broker_does_not_answer(stage: Any) -> None:
