@@ -1,9 +1,10 @@
 """`evenq.v1.Admin`: schedules of recurring messages. Any broker passes a call on to the one that keeps the schedule.
 
-A new schedule goes to the home of its message group, or of its name (`model.lanes.home_of`), so that two calls for one
-name meet at one broker. All brokers are queried first: the home may have changed since a schedule was made. While one
-does not answer, a new name is refused, because a second schedule of the name would fire too. A new name is looked for
-twice: a schedule that is moved during the first look may be seen at neither broker.
+A new schedule goes to the home of its message group, or of its name (`model.lanes.home_of`). Two calls for one new name
+meet there, unless they give different message groups at the same time: then both groups' homes make one, and a list
+shows both. All brokers are queried first: the home may have changed since a schedule was made. While one does not
+answer, a new name is refused, because a second schedule of the name would fire too. A new name is looked for twice: a
+schedule that is moved during the first look may be seen at neither broker.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, Forbidden, HaNotAvailable, NotFound, TopicNotFound
 from evenq.model import MessageType
+from evenq.model.lanes import home_of
 from evenq.serving.auth.calls import CALLS
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -136,6 +137,21 @@ async def test_the_messages_of_a_group_are_at_the_home_of_the_group(stage: Any) 
     for number in range(4):
         await put(stage, f"s{number}", message_group="g", broker="ab"[number % 2])
     assert sorted([len(a.schedules.table), len(b.schedules.table)]) == [0, 4]
+
+
+async def test_a_schedule_keeps_its_message_group_whose_home_is_its_broker(stage: Any) -> None:
+    a, b = await two_brokers(stage, message_type=MessageType.FIFO)
+    groups = {home_of(f"g{number}", "ab"): f"g{number}" for number in range(8)}
+    await put(stage, message_group=groups["a"])
+    for group in (groups["b"], groups["a"] + "x"):
+        with pytest.raises(
+            BadRequest, match=rf"message group '{groups['a']}'.*'{group}'; delete it and create it again"
+        ):
+            await put(stage, message_group=group, broker="b")
+    assert (await put(stage, message_group=groups["a"], body=b"y")).schedule.body == b"y"
+    await do(stage, "Delete")
+    await put(stage, message_group=groups["b"])
+    assert [len(one.schedules.table) for one in (a, b)] == [0, 1]
 
 
 async def test_a_drained_broker_that_left_with_schedules_is_missed(stage: Any) -> None:
