@@ -71,10 +71,10 @@ class ScheduleMoves:
 
     # ------------------------------------------------------------------------------------------------ the taker
 
-    async def take(self, topic: TopicConfig, name: str, source: str) -> KeptSchedule:
+    async def take(self, topic: TopicConfig, name: str, source: str, *, fires: bool) -> KeptSchedule:
         """Makes this broker keep the schedule that broker `source` has; `source` may be this one, or a giver that still
-        offers what was stored here. Raises NotFound, PreconditionFailed, HaNotAvailable, TooManyRequests, and the
-        errors of a call to a broker.
+        offers what was stored here. `fires`: it fires at `source`, so the newest state is there. Raises NotFound,
+        PreconditionFailed, HaNotAvailable, TooManyRequests, and the errors of a call to a broker.
         """
         key = topic.topic_id, name
         if key in self._taking:
@@ -83,7 +83,11 @@ class ScheduleMoves:
         try:
             kept = await self._schedules.idle(*key)
             if kept is None or kept.schedule.moving_to:
-                await self._fetch(topic, name, source if kept is None else kept.schedule.moving_to)
+                asked = source
+                if kept is not None and (source == self._own or not fires):
+                    # An entry elsewhere that only offers it may be older: its broker was forgotten and is back.
+                    asked = kept.schedule.moving_to
+                await self._fetch(topic, name, asked)
         finally:
             self._taking.discard(key)
         await self.settle(topic, name, source)
@@ -119,7 +123,7 @@ class ScheduleMoves:
             schedule = given_schedule(await self._cluster.peers.ask(source, GIVE, request, repeatable=True))
         except NotFound:
             own = await self._schedules.idle(topic.topic_id, name)
-            if own is None or not own.schedule.moving_to:
+            if own is None or own.schedule.moving_to != source:
                 raise
             # The other broker has not stored it, or is gone for good with it, and may have fired it until then.
             done_ms = max(own.schedule.done_ms, self._runtime.clock.now_ms())

@@ -163,7 +163,8 @@ class ScheduleHandler:
             address = self._reached(to)
             return await forward(self._runtime, address, request.SerializeToString(), context)
         source = giver if giver and to == first.broker_name else first.broker_name
-        kept = await self._moves.take(self._topic(topic), name, source)
+        fires = source == first.broker_name and not first.moving_to
+        kept = await self._moves.take(self._topic(topic), name, source, fires=fires)
         return admin_pb2.MoveScheduleResponse(status=OK, state=self._state(kept, whole=True)).SerializeToString()
 
     async def give(self, data: bytes, _context: RpcContext) -> bytes:

@@ -257,6 +257,50 @@ async def test_a_forgotten_broker_that_returns_loses_what_it_had_given_away(stag
     assert world.places() == {target: "fires"}
 
 
+async def forgotten_giver(world: World) -> tuple[str, str, str]:
+    """A broker that gave the schedule away and was forgotten before it learned that the move ended, the one that took
+    it, and a third one.
+    """
+    [source] = world.places()
+    target, third = [name for name in "abc" if name != source]
+    world.fails_at = "schedule.taken"
+    with pytest.raises(InternalError):
+        await world.move(target)
+    world.fails_at = ""
+    await world.lose(source)
+    await world.move(target, target)
+    return source, target, third
+
+
+async def test_a_forgotten_giver_takes_the_schedule_from_where_it_fires_now(stage: Any, world: World) -> None:
+    await world.start(stage, "abc")
+    source, target, third = await forgotten_giver(world)
+    await world.move(third, target)
+    await world.come_back(source)
+    assert world.places() == {source: "moving", third: "fires"}
+    await world.stage.clock.advance(25_000)
+    assert (await world.move(source, target)).broker_name == source
+    assert world.places() == {source: "fires"}
+    await world.stage.clock.advance(10_000)
+    assert await world.times() == [10, 20, 30]
+
+
+async def test_what_a_forgotten_giver_still_offers_does_not_replace_a_later_state(stage: Any, world: World) -> None:
+    await world.start(stage, "abc")
+    source, target, third = await forgotten_giver(world)
+    await world.stage.clock.advance(25_000)
+    world.fails_at = "schedule.fetched"
+    with pytest.raises(InternalError):
+        await world.move(third, target)
+    world.fails_at = ""
+    await world.come_back(source)
+    assert world.places() == {source: "moving", target: "moving"}
+    await world.move(target, third)
+    assert world.places() == {target: "fires"}
+    await world.stage.clock.advance(10_000)
+    assert await world.times() == [10, 20, 35], "the move to a broker that has not stored it is undone"
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_moves_and_faults_repeat_no_time(stage: Any, world: World, seed: int) -> None:
     rng = random.Random(seed)
