@@ -91,6 +91,7 @@ class ScheduleMoves:
         finally:
             self._taking.discard(key)
         await self.settle(topic, name, source)
+        await self._schedules.settled()  # one that was here already may rest on a record that is not safe yet
         return self._schedules.known(topic, name)
 
     async def settle(self, topic: TopicConfig, name: str, source: str = "") -> None:

@@ -193,6 +193,7 @@ class ScheduleHandler:
         found = await self._find(topic, name) or (await self._find(topic, name) if may_be_new else None)
         if found is None:
             if not may_be_new:
+                await self._schedules.settled()  # its deletion here may rest on a record that is not safe yet
                 raise _unknown(topic, name)
             return ""
         if found.moving_to:

@@ -10,7 +10,15 @@ from evenq_broker.core.sending.schedules import TIME_PROPERTY
 from evenq_broker.loops.resizing.resizing import drain
 from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.errors import BadRequest, Forbidden, HaNotAvailable, NotFound, TopicNotFound
+from evenq.errors import (
+    BadRequest,
+    Forbidden,
+    HaNotAvailable,
+    NotFound,
+    StoreFull,
+    TooManyRequests,
+    TopicNotFound,
+)
 from evenq.model import MessageType
 from evenq.model.lanes import home_of
 from evenq.serving.auth.calls import CALLS
@@ -205,3 +213,34 @@ async def test_what_is_not_valid_is_refused(stage: Any) -> None:
 def test_changes_are_in_the_audit_log() -> None:
     audited = {name for name, row in CALLS.items() if row.access.audited}
     assert audited == {f"{ADMIN}{what}Schedule" for what in ("Put", "Pause", "Run", "Delete", "Move")}
+
+
+@pytest.mark.parametrize("what", ["Move", "Delete", "Pause"])
+async def test_an_answer_that_rests_on_a_refused_record_waits_for_it(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A start would not know the change: a deleted schedule would fire again."""
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    fields = {"paused": True} if what == "Pause" else {}
+
+    def full(_: bytes) -> Any:
+        raise StoreFull("no space")
+
+    with monkeypatch.context() as patch:
+        if what == "Move":
+            patch.setattr(broker.ledger.store, "append_state", full)
+            with pytest.raises(TooManyRequests, match="no space"):
+                await put(stage)
+        else:
+            await put(stage)
+            patch.setattr(broker.ledger.store, "append_state", full)
+        for _ in range(2):
+            with pytest.raises(TooManyRequests, match="no space"):
+                await do(stage, what, **fields)
+    if what == "Delete":
+        with pytest.raises(NotFound):
+            await do(stage, what)
+    else:
+        await do(stage, what, **fields)
+    assert broker.ledger.journal.safe() is None
