@@ -141,7 +141,7 @@ class ScheduleHandler:
         if not found:
             raise _unknown(topic, name)
         names, first = self._open(topic), found[0]
-        # A second entry is of the giver, which was not told that the move ended.
+        # A second entry is of the giver, which has not received the end of the move.
         giver = next((one.broker_name for one in found[1:] if one.moving_to == first.broker_name), "")
         to = request.to or first.moving_to or (giver and first.broker_name)
         if to:
