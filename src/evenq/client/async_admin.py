@@ -151,6 +151,8 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         """Sends the message of a schedule now, besides its firings; returns the message id. A repeated call with one
         `message_id` stores one message. Raises NotFound, and errors of a send.
         """
+        # An id of the client, because the call may be repeated at another access point.
+        message_id = message_id or f"{self._context.rng.getrandbits(136):034X}"
         return await self._calls.run_schedule(topic, name, message_id)
 
     async def move_schedule(self, topic: str, name: str, *, to: str = "") -> ScheduleView:

@@ -150,18 +150,22 @@ class BrokerMemory:
         """Forgets a broker HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
         self._forgotten(name)  # listeners may also wait for one that this broker never saw
-        if op is not None:
-            self._last.pop(name, None)
-            await self._ledger.journal.record(op)
-        return op is not None
+        if op is None:  # maybe forgotten by a record that is not safe yet (decision 62)
+            await self._ledger.journal.settled()
+            return False
+        self._last.pop(name, None)
+        await self._ledger.journal.record(op)
+        return True
 
     def _forgotten(self, name: str) -> None:
         for listener in self.on_forgotten:
             listener(name)
 
     async def goodbye(self, left: Left) -> None:
-        """Reports the end of this drained broker, if no group waits for what is `left`: others then do not miss it."""
-        if not left.empty:
+        """Reports the end of this drained broker, if no group waits for what is `left`: others then do not miss it.
+        With schedules it is missed: otherwise a new one of the same name would fire beside it after its return.
+        """
+        if not left.empty or left.schedules:
             return
         request = goodbye(self._own.now(), left)
         try:

@@ -71,11 +71,11 @@ class GroupSettings:
         `create`: also makes the group. Raises BadRequest for invalid settings, IllegalGroup, TooManyRequests.
         """
         old = self._catalog.groups.get(settings.group)
-        if old is None and not create:
-            return False
-        if old is not None and settings.revised_ms <= old.revised_ms:
-            return False
-        if settings.revised_ms < self._unconfirmed.group_deleted_ms(settings.group):
+        known_ms = old.revised_ms if old is not None else -1
+        deleted_ms = self._unconfirmed.group_deleted_ms(settings.group)
+        if settings.revised_ms <= known_ms or settings.revised_ms < deleted_ms or (old is None and not create):
+            # The settings or the deletion here may rest on a record that is not safe yet (decision 62).
+            await self._catalog.settled()
             return False
         if settings.strategy:
             by_name(settings.strategy)

@@ -71,8 +71,9 @@ class ScheduleMoves:
 
     # ------------------------------------------------------------------------------------------------ the taker
 
-    async def take(self, topic: TopicConfig, name: str, source: str) -> KeptSchedule:
-        """Makes this broker keep the schedule that broker `source` has; `source` may be this one. Raises NotFound,
+    async def take(self, topic: TopicConfig, name: str, source: str, *, fires: bool) -> KeptSchedule:
+        """Makes this broker keep the schedule that broker `source` has; `source` may be this one, or a giver that still
+        offers what was stored here. `fires`: it fires at `source`, so the newest state is there. Raises NotFound,
         PreconditionFailed, HaNotAvailable, TooManyRequests, and the errors of a call to a broker.
         """
         key = topic.topic_id, name
@@ -82,21 +83,31 @@ class ScheduleMoves:
         try:
             kept = await self._schedules.idle(*key)
             if kept is None or kept.schedule.moving_to:
-                await self._fetch(topic, name, source if kept is None else kept.schedule.moving_to)
+                asked = source
+                if kept is not None and (source == self._own or not fires):
+                    # An entry elsewhere that only offers it may be older: its broker was forgotten and is back.
+                    asked = kept.schedule.moving_to
+                await self._fetch(topic, name, asked)
         finally:
             self._taking.discard(key)
-        await self.settle(topic, name)
+        await self.settle(topic, name, source)
+        await self._schedules.settled()  # one that was here already may rest on a record that is not safe yet
         return self._schedules.known(topic, name)
 
-    async def settle(self, topic: TopicConfig, name: str) -> None:
-        """Makes sure that the broker from which the schedule came does not have it any more."""
+    async def settle(self, topic: TopicConfig, name: str, source: str = "") -> None:
+        """Makes sure that the broker from which the schedule came does not have it any more. `source`: one that may
+        have it although nothing here says so, because it was forgotten and is back.
+        """
         kept = await self._schedules.idle(topic.topic_id, name)
-        if kept is None or not kept.schedule.came_from:
+        giver = "" if kept is None else kept.schedule.came_from or source
+        if kept is None or giver in {"", self._own}:
             return
         schedule = kept.schedule
-        if self._belongs(schedule.came_from):
+        if self._belongs(giver):
             request = give_schedule(self._own, topic.name, name, uid=schedule.uid, hop=schedule.hop)
-            check_given(await self._cluster.peers.ask(schedule.came_from, GIVE, request, repeatable=True))
+            check_given(await self._cluster.peers.ask(giver, GIVE, request, repeatable=True))
+        if not schedule.came_from:
+            return
         passing("schedule.confirmed")
         kept = await self._schedules.idle(topic.topic_id, name)
         if kept is not None and (kept.schedule.uid, kept.schedule.hop) == (schedule.uid, schedule.hop):
@@ -113,7 +124,7 @@ class ScheduleMoves:
             schedule = given_schedule(await self._cluster.peers.ask(source, GIVE, request, repeatable=True))
         except NotFound:
             own = await self._schedules.idle(topic.topic_id, name)
-            if own is None or not own.schedule.moving_to:
+            if own is None or own.schedule.moving_to != source:
                 raise
             # The other broker has not stored it, or is gone for good with it, and may have fired it until then.
             done_ms = max(own.schedule.done_ms, self._runtime.clock.now_ms())

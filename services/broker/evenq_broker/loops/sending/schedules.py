@@ -234,8 +234,8 @@ class Schedules:
     async def put(self, topic: TopicConfig, definition: Schedule) -> KeptSchedule:
         """Creates or changes a schedule; durable when it returns. One with the same definition stays as it is.
 
-        A changed one keeps what it counted, and its pause; its rule counts from now. Raises BadRequest, TooManyRequests
-        and the errors of a message that the topic does not take.
+        A changed one keeps what it counted, its pause and its message group; its rule counts from now. Raises
+        BadRequest, TooManyRequests and the errors of a message that the topic does not take.
         """
         wanted = replace(definition, topic_id=topic.topic_id)
         must_be_legal(wanted)
@@ -251,6 +251,12 @@ class Schedules:
         self._message(wanted, topic, now_ms)
         kept = await self.idle(topic.topic_id, wanted.name)
         _must_stay(kept)
+        if kept is not None and kept.schedule.message_group != wanted.message_group:
+            # Its broker is the home of the group, and the queue of another group may be at another broker.
+            raise BadRequest(
+                f"schedule {wanted.name} sends to message group {kept.schedule.message_group!r} and cannot be changed "
+                f"to {wanted.message_group!r}; delete it and create it again"
+            )
         if kept is not None and is_same(kept.schedule, wanted):
             await self._ledger.journal.settled()
             return kept
@@ -350,7 +356,10 @@ class Schedules:
         return kept
 
     async def _known(self, topic: TopicConfig, name: str) -> KeptSchedule:
-        _must_stay(await self.idle(topic.topic_id, name))
+        kept = await self.idle(topic.topic_id, name)
+        _must_stay(kept)
+        if kept is None:  # its deletion may rest on a record that is not safe yet (decision 62)
+            await self._ledger.journal.settled()
         return self.known(topic, name)
 
     async def idle(self, topic_id: int, name: str) -> KeptSchedule | None:

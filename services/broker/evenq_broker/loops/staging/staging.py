@@ -130,6 +130,8 @@ class Staging:
         if writing is None:
             # A retry of a stored or settled block: staged again, it would wait for a decision that was made before.
             if self.table.block(*key) is not None or origin.token in self._over:
+                # Its record may not be safe yet: without it, a start drops the timer (decision 62).
+                await self._ledger.journal.settled()
                 return
             size = len(block.system)
             self._must_fit(origin.query_id, topic.name, size)

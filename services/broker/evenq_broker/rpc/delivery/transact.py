@@ -6,6 +6,8 @@ and the store writes them as one group: all or none. A delivery can be finished 
 - Everything is checked before anything is written. A refused transaction changes nothing.
 - Only the handle of the present delivery counts, while it runs. From the append to its outcome nobody else can settle
   or receive the message (`core.delivery.fence`).
+- A drained broker stores results, too: they have to be at the broker that delivered, and what it delivered has to be
+  finished before it may end.
 - The ids of its messages identify a retry in the deduplication window, which the next start or leader reads back. A
   retry whose ids are forgotten is refused and stores nothing: its messages are finished.
 """
@@ -46,7 +48,7 @@ from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.journal import REFUSED
 from evenq_broker.loops.state.kernel import Kernel
 from evenq_broker.rpc.answers import OK, parsed
-from evenq_broker.rpc.sending.send import must_be_open, must_be_writable, type_of
+from evenq_broker.rpc.sending.send import must_be_open, must_permit_writes, type_of
 from evenq_broker.runtime import limits_of
 
 MESSAGES_MAX = ACKS_MAX = 1_000
@@ -130,7 +132,7 @@ class TransactHandler:
         must_be_open(name)
         topic = self._catalog.topics.get(name)
         if topic is not None:
-            must_be_writable(self._kernel, topic)
+            must_permit_writes(topic)
             return topic
         if self._catalog.routes.route(name):
             own = self._runtime.settings.broker_name

@@ -17,7 +17,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.unfinished import Unfinished
 from evenq_broker.core.groups.membership import GroupTables
-from evenq_broker.core.sending.schedules import ScheduleTable
+from evenq_broker.core.sending.schedules import TOPIC_MAX, ScheduleTable
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -29,7 +29,6 @@ from evenq_broker.rpc.answers import OK, answers_of, parsed
 SERVICE = "/evenq.v1.Admin/"
 _Change = admin_pb2.DrainBrokerRequest
 UNFINISHED_NAMED_MAX = 1_000
-SCHEDULES_NAMED_MAX = 100
 
 
 class ResizeHandler:
@@ -135,7 +134,8 @@ class ResizeHandler:
             dead_letters=left.dead_letters,
             writers=await self._writers(),
             schedules=len(left.schedules),
-            schedule_names=left.schedules[:SCHEDULES_NAMED_MAX],
+            # All of them: a drain moves those that are named.
+            schedule_names=left.schedules[: self._runtime.settings.schedules_max],
         ).SerializeToString()
 
     async def forget(self, data: bytes, _context: RpcContext) -> bytes:
@@ -303,7 +303,7 @@ class TopicLeaveHandler:
             delayed=remains.delayed,
             gone=remains.gone,
             schedules=len(remains.schedules),
-            schedule_names=remains.schedules[:SCHEDULES_NAMED_MAX],
+            schedule_names=remains.schedules[:TOPIC_MAX],
         )
 
 

@@ -1,9 +1,10 @@
 """`evenq.v1.Admin`: schedules of recurring messages. Any broker passes a call on to the one that keeps the schedule.
 
-A new schedule goes to the home of its message group, or of its name (`model.lanes.home_of`), so that two calls for one
-name meet at one broker. All brokers are queried first: the home may have changed since a schedule was made. While one
-does not answer, a new name is refused, because a second schedule of the name would fire too. A new name is looked for
-twice: a schedule that is moved during the first look may be seen at neither broker.
+A new schedule goes to the home of its message group, or of its name (`model.lanes.home_of`). Two calls for one new name
+meet there, unless they give different message groups at the same time: then both groups' homes make one, and a list
+shows both. All brokers are queried first: the home may have changed since a schedule was made. While one does not
+answer, a new name is refused, because a second schedule of the name would fire too. A new name is looked for twice: a
+schedule that is moved during the first look may be seen at neither broker.
 """
 
 from __future__ import annotations
@@ -129,26 +130,41 @@ class ScheduleHandler:
         return admin_pb2.DeleteScheduleResponse(status=OK).SerializeToString()
 
     async def move(self, data: bytes, context: RpcContext) -> bytes:
-        """Is carried out by the broker that takes the schedule."""
+        """Is carried out by the broker that takes the schedule. Without a name it is the one that would keep a new
+        schedule, so a repetition changes nothing; a move that is not finished is finished first.
+        """
         request = parsed(admin_pb2.MoveScheduleRequest, data)
         topic, name = request.topic, request.name
         must_be_open(topic)
         self._must_exist(topic)
-        found = await self._find(topic, name)
-        if found is None:
+        found = await self._entries(topic, name)
+        if not found:
             raise _unknown(topic, name)
-        names = [one for one in self._open(topic) if one != found.broker_name]
-        to = request.to or found.moving_to or (names and home_of(found.schedule.message_group or name, names))
+        names, first = self._open(topic), found[0]
+        # A second entry is of the giver, which has not received the end of the move.
+        giver = next((one.broker_name for one in found[1:] if one.moving_to == first.broker_name), "")
+        to = request.to or first.moving_to or (giver and first.broker_name)
+        if to:
+            request.to = to
+        elif names:
+            to = home_of(first.schedule.message_group or name, names)
         if not to:
-            raise PreconditionFailed(f"no broker but {found.broker_name} accepts messages of topic {topic}")
-        if to not in {*names, found.broker_name}:
+            raise PreconditionFailed(
+                f"no broker accepts messages of topic {topic}, so broker {first.broker_name} keeps schedule {name}; "
+                "open one with `evenq broker resume NAME`"
+            )
+        if to not in {*names, first.broker_name}:
             others = ", ".join(names) or "none"
             raise BadRequest(f"broker {to[:80]!r} does not accept messages of topic {topic}; those that do: {others}")
-        address = self._address(to, context)
-        if address is not None:
-            request.to = to
+        if to != self._runtime.settings.broker_name:
+            # Only the broker that keeps it is sure to know whether it is drained: it may choose another one.
+            if to != first.broker_name:
+                request.to = to
+            address = self._reached(to)
             return await forward(self._runtime, address, request.SerializeToString(), context)
-        kept = await self._moves.take(self._topic(topic), name, found.broker_name)
+        source = giver if giver and to == first.broker_name else first.broker_name
+        fires = source == first.broker_name and not first.moving_to
+        kept = await self._moves.take(self._topic(topic), name, source, fires=fires)
         return admin_pb2.MoveScheduleResponse(status=OK, state=self._state(kept, whole=True)).SerializeToString()
 
     async def give(self, data: bytes, _context: RpcContext) -> bytes:
@@ -177,6 +193,7 @@ class ScheduleHandler:
         found = await self._find(topic, name) or (await self._find(topic, name) if may_be_new else None)
         if found is None:
             if not may_be_new:
+                await self._schedules.settled()  # its deletion here may rest on a record that is not safe yet
                 raise _unknown(topic, name)
             return ""
         if found.moving_to:
@@ -187,6 +204,11 @@ class ScheduleHandler:
         """Returns the schedule; of one that is being moved, the place where it fires, if there is one. Raises
         HaNotAvailable if it may be at a broker that does not answer.
         """
+        found = await self._entries(topic, name)
+        return found[0] if found else None
+
+    async def _entries(self, topic: str, name: str) -> Sequence[admin_pb2.ScheduleState]:
+        """Returns all brokers' entries of the schedule, the one that fires first. Raises as `_find`."""
         local = admin_pb2.ListSchedulesRequest(topic=topic, name=name, local=True).SerializeToString()
         silent: list[str] = []
         others = await self._cluster.ask_all(SERVICE + "ListSchedules", local)
@@ -197,7 +219,7 @@ class ScheduleHandler:
                 f"the schedule {name[:80]!r} may be at a broker that does not answer ({', '.join(sorted(silent))}); "
                 "try again when it is back, or remove a lost broker with `evenq broker forget`"
             )
-        return min(found, key=_order, default=None)
+        return sorted(found, key=_order)
 
     def _open(self, topic: str) -> Sequence[str]:
         """Returns the brokers that accept messages of the topic."""
@@ -206,8 +228,15 @@ class ScheduleHandler:
     def _address(self, broker: str, context: RpcContext) -> str | None:
         address = owner_of(self._kernel, broker, context, cluster=self._cluster)
         if address is None and broker != self._runtime.settings.broker_name:
-            raise ConnectionFailed(f"broker {broker}, which keeps the schedule, is not reachable now; try again later")
+            raise _unreachable(broker)
         return address
+
+    def _reached(self, broker: str) -> str:
+        """Returns the address of another broker, also for a call that was forwarded."""
+        view = self._catalog.routes.reachable(broker, self._runtime.clock.monotonic_ms())
+        if view is None:
+            raise _unreachable(broker)
+        return self._cluster.peers.address_of(view)
 
     def _topic(self, name: str) -> TopicConfig:
         return self._catalog.read_topic(name)
@@ -264,6 +293,10 @@ class ScheduleHandler:
 
 def _order(one: admin_pb2.ScheduleState) -> tuple[str, str, bool, str]:
     return one.schedule.topic, one.schedule.name, bool(one.moving_to), one.broker_name
+
+
+def _unreachable(broker: str) -> ConnectionFailed:
+    return ConnectionFailed(f"broker {broker}, which keeps the schedule, is not reachable now; try again later")
 
 
 def _unknown(topic: str, name: str) -> NotFound:

@@ -75,6 +75,11 @@ def must_be_writable(kernel: Kernel, topic: TopicConfig) -> None:
             f"broker {own} is being drained and accepts no messages; send to another broker of the topic's route, "
             f"or open it with `evenq broker resume {own}`"
         )
+    must_permit_writes(topic)
+
+
+def must_permit_writes(topic: TopicConfig) -> None:
+    """Raises QueueClosed if the topic's permission here does not allow writes."""
     if not topic.permission.writable:
         raise QueueClosed(
             f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"

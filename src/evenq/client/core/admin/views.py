@@ -144,7 +144,7 @@ class DrainView:
     schedules: int = 0
     """Recurring messages that it keeps; without it nothing sends them."""
     schedule_names: tuple[str, ...] = ()
-    """Topic and name, with a space between them; 100 at most."""
+    """Topic and name, with a space between them."""
     schedule_problems: Mapping[str, str] = field(default_factory=dict)
     """By such a name, why the drain could not move the schedule."""
 

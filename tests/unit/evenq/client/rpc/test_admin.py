@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 from inspect import signature
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import evenq
 from evenq import aio, errors
 from evenq.client.rpc.admin import AdminCalls
+from evenq.client.wiring import ClientContext
 from evenq.errors import BadRequest, ConnectionFailed, NotImplementedYet
 from evenq.model import MessageQueue, Permission
+from evenq.runtime.clock import FakeClock
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, common_pb2, groups_pb2
@@ -62,6 +65,30 @@ async def test_a_skip_is_never_sent_twice() -> None:
     with pytest.raises(errors.ConnectionFailed):
         await reset("OFFSET")
     assert applied == ["slow:2", "slow:2", "other:3"], "an absolute target may be set again"
+
+
+async def test_a_run_of_a_schedule_has_one_message_id_at_every_access_point() -> None:
+    """The first one may have stored the message although its answer was lost."""
+    sent: list[tuple[str, str]] = []
+
+    class Slow(Net):
+        async def unary(self, address: str, _method: str, request: bytes, **_: Any) -> bytes:
+            message_id = admin_pb2.RunScheduleRequest.FromString(request).message_id
+            sent.append((address, message_id))
+            if address == "slow:1":
+                raise errors.RequestTimeout("no answer within 3000 ms")
+            return admin_pb2.RunScheduleResponse(status=OK, message_id=message_id).SerializeToString()
+
+    net: Any = Slow()
+    context = ClientContext(clock=FakeClock(), rng=random.Random(1), net=net)
+    calls = aio.Admin(endpoint="slow:1;other:2", context=context)
+    made = [await calls.run_schedule("t", "s") for _ in range(2)]
+    await calls.run_schedule("t", "s", message_id="given")
+    ids = [made[0], made[0], made[1], "given"]
+    assert [message_id for _, message_id in sent] == ids
+    assert [address for address, _ in sent[:2]] == ["slow:1", "other:2"]
+    assert len(made[0]) == 34
+    assert made[0] != made[1]
 
 
 def explained() -> assignment_pb2.ExplainResponse:

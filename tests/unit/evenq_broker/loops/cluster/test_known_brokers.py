@@ -156,7 +156,12 @@ async def test_a_drained_broker_that_ends_is_forgotten_by_the_others_and_not_mis
 
 
 @pytest.mark.parametrize(
-    "left", [Left((Unfinished(MessageQueue("t", "a", 0), "g", 3, 0),), 0, 0, 0), Left((), 1, 0, 0)]
+    "left",
+    [
+        Left((Unfinished(MessageQueue("t", "a", 0), "g", 3, 0),), 0, 0, 0),
+        Left((), 1, 0, 0),
+        Left((), 0, 0, 0, ("t s",)),
+    ],
 )
 async def test_a_broker_that_somebody_waits_for_says_no_goodbye(
     stage: Any, monkeypatch: pytest.MonkeyPatch, left: Left

@@ -24,6 +24,7 @@ from evenq.errors import (
     NotFound,
     PreconditionFailed,
 )
+from evenq.model.lanes import home_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -71,6 +72,18 @@ class World:
         for broker in self.brokers.values():
             broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
             broker.cluster.routes_changed()
+
+    async def lose(self, name: str) -> None:
+        """Ends a broker, and the others forget it."""
+        await self.stage.end(self.brokers[name])
+        del self.brokers[name]
+        self.know()
+        for broker in self.brokers.values():
+            await self.stage.during(broker.cluster.known.forget(name))
+
+    async def come_back(self, name: str) -> None:
+        await self._begin(name)
+        self.know()
 
     async def call(self, what: str, broker: str = "a", **fields: Any) -> Any:
         named = {} if what == "Put" else {"topic": "t", "name": "s"}
@@ -173,6 +186,121 @@ async def test_a_move_that_ends_anywhere_is_repeated_or_taken_back(
     assert len(await world.states()) == 1
 
 
+@pytest.mark.parametrize("point", ["", *POINTS[2:]])
+@pytest.mark.parametrize("drained", [False, True])
+@pytest.mark.parametrize("names", ["ab", "abc"])
+async def test_a_move_whose_answer_is_lost_is_repeated_without_naming_the_broker(
+    stage: Any, world: World, names: str, drained: bool, point: str
+) -> None:
+    await world.start(stage, names)
+    [source] = world.places()
+    if drained:
+        await world.stage.during(drain(world.brokers[source].kernel, on=True))
+        world.know()
+        target = home_of("s", [name for name in names if name != source])
+    else:  # to the home of its name, which is another broker now
+        target, source = source, next(name for name in names if name != source)
+        await world.move(source)
+    world.fails_at = point
+    with contextlib.suppress(InternalError):
+        await world.move("", "b")
+    world.fails_at = ""
+    assert world.places()[target] == "fires"
+    for broker in names:
+        assert (await world.move("", broker)).broker_name == target
+        assert world.places() == {target: "fires"}
+    [kept] = world.brokers[target].schedules.table
+    assert (kept.schedule.came_from, kept.schedule.hop) == ("", 1 if drained else 2)
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+async def test_a_move_to_a_named_broker_is_finished_by_one_that_names_none(
+    stage: Any, world: World, names: str
+) -> None:
+    await world.start(stage, names)
+    [source] = world.places()
+    target = next(name for name in names if name != source)
+    world.fails_at = "schedule.taken"
+    with pytest.raises(InternalError):
+        await world.move(target)
+    world.fails_at = ""
+    assert world.places() == {source: "moving", target: "fires"}
+    assert (await world.move("")).broker_name == target
+    assert world.places() == {target: "fires"}
+
+
+async def test_a_drained_broker_gives_its_schedule_away_before_others_know_that_it_is_drained(
+    stage: Any, world: World
+) -> None:
+    await world.start(stage, "abc")
+    [source] = world.places()
+    await world.stage.during(drain(world.brokers[source].kernel, on=True))
+    others = [name for name in "abc" if name != source]
+    assert (await world.move("", others[0])).broker_name == home_of("s", others)
+    assert world.places() == {home_of("s", others): "fires"}
+
+
+async def test_a_forgotten_broker_that_returns_loses_what_it_had_given_away(stage: Any, world: World) -> None:
+    await world.start(stage)
+    source, target = await world.other()
+    world.fails_at = "schedule.taken"
+    with pytest.raises(InternalError):
+        await world.move(target)
+    world.fails_at = ""
+    await world.lose(source)
+    await world.move("", target)
+    [kept] = world.brokers[target].schedules.table
+    assert kept.schedule.came_from == ""
+    await world.come_back(source)
+    assert world.places() == {source: "moving", target: "fires"}
+    assert (await world.move("", target)).broker_name == target
+    assert world.places() == {target: "fires"}
+
+
+async def forgotten_giver(world: World) -> tuple[str, str, str]:
+    """A broker that gave the schedule away and was forgotten before it learned that the move ended, the one that took
+    it, and a third one.
+    """
+    [source] = world.places()
+    target, third = [name for name in "abc" if name != source]
+    world.fails_at = "schedule.taken"
+    with pytest.raises(InternalError):
+        await world.move(target)
+    world.fails_at = ""
+    await world.lose(source)
+    await world.move(target, target)
+    return source, target, third
+
+
+async def test_a_forgotten_giver_takes_the_schedule_from_where_it_fires_now(stage: Any, world: World) -> None:
+    await world.start(stage, "abc")
+    source, target, third = await forgotten_giver(world)
+    await world.move(third, target)
+    await world.come_back(source)
+    assert world.places() == {source: "moving", third: "fires"}
+    await world.stage.clock.advance(25_000)
+    assert (await world.move(source, target)).broker_name == source
+    assert world.places() == {source: "fires"}
+    await world.stage.clock.advance(10_000)
+    assert await world.times() == [10, 20, 30]
+
+
+async def test_what_a_forgotten_giver_still_offers_does_not_replace_a_later_state(stage: Any, world: World) -> None:
+    await world.start(stage, "abc")
+    source, target, third = await forgotten_giver(world)
+    await world.stage.clock.advance(25_000)
+    world.fails_at = "schedule.fetched"
+    with pytest.raises(InternalError):
+        await world.move(third, target)
+    world.fails_at = ""
+    await world.come_back(source)
+    assert world.places() == {source: "moving", target: "moving"}
+    await world.move(target, third)
+    assert world.places() == {target: "fires"}
+    await world.stage.clock.advance(10_000)
+    assert await world.times() == [10, 20, 35], "the move to a broker that has not stored it is undone"
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_moves_and_faults_repeat_no_time(stage: Any, world: World, seed: int) -> None:
     rng = random.Random(seed)
@@ -254,11 +382,13 @@ async def test_it_leaves_a_drained_broker_and_goes_to_no_other_that_takes_no_mes
     world.know()
     with pytest.raises(BadRequest, match="does not accept messages of topic t"):
         await world.move(target)
-    with pytest.raises(PreconditionFailed, match=f"no broker but {source} accepts"):
-        await world.move("")
+    assert (await world.move("")).broker_name == source, "it would keep a new one"
     with pytest.raises(BadRequest, match="'nowhere' does not accept"):
         await world.move("nowhere")
     await world.stage.during(drain(world.brokers[source].kernel, on=True))
+    world.know()
+    with pytest.raises(PreconditionFailed, match=f"no broker accepts messages of topic t, so broker {source} keeps"):
+        await world.move("")
     await world.stage.during(drain(world.brokers[target].kernel, on=False))
     world.know()
     await world.stage.clock.advance(25_000)

@@ -431,6 +431,34 @@ async def test_a_block_that_was_not_stored_is_forgotten_also_by_the_journal(
     assert broker.staging.table.rows == 0
 
 
+@pytest.mark.parametrize("full_again", [False, True])
+async def test_a_retry_of_a_block_whose_record_was_refused_is_answered_when_the_record_is_safe(
+    stage: Any, full_again: bool
+) -> None:
+    """A start that found the timer without the record would drop the rows."""
+    broker = await one(stage)
+    await begun(stage, coordinator="a")
+    store, replayed, refusals = broker.ledger.store, StagedRows(), 2 if full_again else 1
+    append_state = store.append_state
+
+    def recorded(state: bytes) -> Any:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise StoreFull("no space")
+        for op in decode(state):
+            replayed.apply(op)
+        return append_state(state)
+
+    store.append_state = recorded
+    for _ in range(refusals):
+        with pytest.raises(TooManyRequests, match="no space"):
+            await staged(stage, block(["one"]))
+    assert (broker.staging.table.rows, replayed.rows) == (1, 0)
+    await staged(stage, block(["one"]))
+    assert (broker.staging.table.rows, replayed.rows) == (1, 1)
+
+
 async def test_what_was_recorded_of_a_block_stands_before_its_end_in_the_log(stage: Any) -> None:
     """42: in the other order a start would find the block there again."""
     broker = await one(stage)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.records import BrokerKnown
+from evenq_broker.loops.wire.translation import group_settings
 from evenq_proofs.v2_requests import ack_request, nack_request, receive_request, send_request, v2_message
 
-from evenq.errors import HaNotAvailable, StoreError
-from evenq.model import MessageType
+from evenq.errors import HaNotAvailable, StoreError, StoreFull
+from evenq.model import GroupConfig, MessageType
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth.calls import CALLS as ROWS
@@ -212,6 +214,18 @@ CALLS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
         lambda _: admin_pb2.CreateGroupRequest(group="new"),
         admin_pb2.CreateGroupResponse,
     ),
+    "settings of a group from another broker": (
+        ADMIN + "CreateGroup",
+        lambda _: admin_pb2.CreateGroupRequest(
+            group="new", local=True, settings=group_settings(GroupConfig(name="new", group_id=1, revised_ms=1))
+        ),
+        admin_pb2.CreateGroupResponse,
+    ),
+    "forget a broker": (
+        ADMIN + "ForgetBroker",
+        lambda _: admin_pb2.ForgetBrokerRequest(broker_name="b", local=True),
+        admin_pb2.ForgetBrokerResponse,
+    ),
     "drain": (ADMIN + "DrainBroker", lambda _: DRAIN, admin_pb2.DrainBrokerResponse),
     "delete group": (
         ADMIN + "DeleteGroup",
@@ -291,6 +305,8 @@ async def given(on: Any, name: str, handle: str) -> str:
         await on.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group="idle"), admin_pb2.CreateGroupResponse)
     if name in ("pause schedule", "run schedule", "delete schedule", "give schedule"):
         await on.call(ADMIN + "PutSchedule", put_schedule(""), admin_pb2.PutScheduleResponse)
+    if name == "forget a broker":
+        broker.cluster.known.brokers.apply(BrokerKnown("b"))
     if name == "count":
         begin_at = data_pb2.CommitOffsetsRequest(
             group="own", client_id="", offsets=[data_pb2.CommitOffset(queue=QUEUE, offset=0)]
@@ -353,7 +369,6 @@ KEEPS_NOTHING = {
     GROUPS + "Session": IN_MEMORY,
     GROUPS
     + "UnlockQueues": "a lock that is given again later; the next owner's record stands behind it in the journal",
-    ADMIN + "ForgetBroker": "asks every other broker first; test_resizing.py",
     ADMIN + "MoveLeader": OF_COPIES,
     ADMIN + "ChangeCopies": OF_COPIES,
     ADMIN + "ElectUnclean": OF_COPIES,
@@ -478,6 +493,33 @@ async def test_what_was_refused_once_is_told_ok_only_when_it_was_recorded_after_
     assert owed is None or owed.done(), "what was refused is in the log now"
     if call.done() and is_ok(response, call, name):
         assert gate.records > 0, "it was never written"
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_what_only_the_journal_refused_once_is_told_ok_only_when_it_is_recorded(
+    stage: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of the log may be stored, and the state record that belongs to it refused a moment later."""
+    broker, handle = await prepared(stage)
+    handle = await given(stage, name, handle)
+
+    def full(_: bytes) -> asyncio.Future[Any]:
+        raise StoreFull("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.ledger.store, "append_state", full)
+        refused, response = started(stage, name, handle)
+        await stage.clock.advance(60_000)
+        refused.cancel()
+        owed = bool(broker.ledger.journal._owed)
+    gate = Gate(broker)
+    call, _ = started(stage, name, handle)
+    await stage.clock.advance(2_000)
+    assert not (owed and call.done() and is_ok(response, call, name)), "answered before the record was on disk"
+    for _ in range(20):
+        await gate.open()
+        await stage.clock.advance(200)
+    await call
 
 
 # Receives: they rest on their own record where there are copies (R12).

@@ -11,6 +11,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.delivery.progress import Progress
 from evenq_broker.core.state.records import decode
+from evenq_broker.loops.resizing.resizing import drain, left_here, permit
 from evenq_broker.rpc.delivery.transact import ACKS_MAX, MESSAGES_MAX
 from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_proofs.blocks import place
@@ -30,7 +31,7 @@ from evenq.errors import (
     TooManyRequests,
     TopicNotFound,
 )
-from evenq.model import MessageType, StartFrom
+from evenq.model import MessageType, Permission, StartFrom
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -177,6 +178,36 @@ async def test_one_bad_part_refuses_the_whole(stage: Any) -> None:
             await transact(stage, handles, *messages, **fields)
     assert (outputs(broker), unfinished(broker), broker.ledger.journal.records) == (0, [0, 1], before)
     await transact(stage, [first, second], good)  # nothing of the refused ones was left behind
+
+
+async def test_a_drained_broker_stores_the_results_of_what_it_delivered(stage: Any) -> None:
+    broker, handles = await held(stage)
+    await stage.during(drain(broker.kernel, on=True))
+    sent = service_pb2.SendMessageRequest(messages=[v2_message("out", "plain")])
+    refused = await stage.ask("SendMessage", sent, service_pb2.SendMessageResponse)
+    assert refused.status.code == definition_pb2.FORBIDDEN
+    await transact(stage, handles, result(0))
+    assert (outputs(broker), unfinished(broker)) == (1, [])
+
+
+async def test_a_drained_broker_is_not_empty_while_a_transaction_is_stored(stage: Any) -> None:
+    broker, handles = await held(stage)
+    await stage.during(drain(broker.kernel, on=True))
+    slow, call = await under_way(stage, broker, handles)
+    parts = {"membership": broker.membership, "lite": broker.lite, "schedules": broker.schedules.table}
+    assert [one.lag for one in left_here(broker.kernel, **parts).unfinished] == [2]
+    assert slow.answer is not None
+    slow.answer.set_result(None)
+    await call
+    assert left_here(broker.kernel, **parts).empty
+
+
+async def test_an_output_topic_that_is_closed_for_writing_is_refused(stage: Any) -> None:
+    broker, handles = await held(stage)
+    await stage.during(permit(broker.kernel, "out", Permission.READ))
+    with pytest.raises(Forbidden, match="topic out has no writable queue"):
+        await transact(stage, handles, result(0))
+    assert (outputs(broker), unfinished(broker)) == (0, [0, 1])
 
 
 async def test_a_topic_of_other_brokers_alone_is_refused_with_the_command_that_adds_it(

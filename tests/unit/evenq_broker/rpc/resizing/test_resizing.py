@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.state.schedule_records import Schedule
+from evenq_broker.loops.resizing.resizing import permit
 from evenq_proofs.fake_registry import FakeRegistry
 
+from evenq.client.loops.admin.resizing import drained
+from evenq.client.rpc.admin import AdminCalls
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, TopicNotFound
+from evenq.model import Permission
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -95,6 +99,23 @@ async def test_schedules_are_named_where_their_broker_or_their_topic_there_is_to
     plan = admin_pb2.ScaleTopicRequest(topic="t", broker_name="b", dry_run=True)
     [there] = (await ask(stage, "ScaleTopic", plan)).brokers
     assert (there.gone, there.schedules, list(there.schedule_names)) == (False, 2, ["s0", "s1"])
+
+
+async def test_a_drain_moves_all_schedules_also_behind_a_topic_whose_schedules_stay(stage: Any) -> None:
+    a, b = await two(stage)
+    await stage.during(a.catalog.create_topic("u", queues=1))
+    for name, count in (("t", 100), ("u", 50)):
+        await stage.during(b.catalog.create_topic(name, queues=1))
+        for number in range(count):
+            made = Schedule(topic_id=0, name=f"s{number:03}", uid="", every_ms=60_000, body=b"x")
+            await stage.during(b.schedules.put(b.catalog.topics.get(name), made))
+    await stage.during(permit(a.kernel, "t", Permission.READ))
+    await stage.until(lambda: not a.catalog.routes.route("t")[0].counts.permission.writable)
+    net: Any = stage.net
+    calls = AdminCalls(net, endpoint="a:8081", client_id="c", timeout_ms=60_000)
+    view = await stage.during(drained(calls, stage.clock, "b", wait_ms=0))
+    assert (len(a.schedules.table), view.schedules, len(view.schedule_problems)) == (50, 100, 100)
+    assert {one.schedule.topic_id for one in a.schedules.table} == {a.catalog.topics.get("u").topic_id}
 
 
 async def test_what_makes_no_sense_is_refused_with_a_sentence(stage: Any) -> None:

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.sending.schedules import TIME_PROPERTY
+from evenq_broker.loops.resizing.resizing import drain
+from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.errors import BadRequest, Forbidden, HaNotAvailable, NotFound, TopicNotFound
+from evenq.errors import (
+    BadRequest,
+    Forbidden,
+    HaNotAvailable,
+    NotFound,
+    StoreFull,
+    TooManyRequests,
+    TopicNotFound,
+)
 from evenq.model import MessageType
+from evenq.model.lanes import home_of
 from evenq.serving.auth.calls import CALLS
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
@@ -136,6 +147,39 @@ async def test_the_messages_of_a_group_are_at_the_home_of_the_group(stage: Any) 
     assert sorted([len(a.schedules.table), len(b.schedules.table)]) == [0, 4]
 
 
+async def test_a_schedule_keeps_its_message_group_whose_home_is_its_broker(stage: Any) -> None:
+    a, b = await two_brokers(stage, message_type=MessageType.FIFO)
+    groups = {home_of(f"g{number}", "ab"): f"g{number}" for number in range(8)}
+    await put(stage, message_group=groups["a"])
+    for group in (groups["b"], groups["a"] + "x"):
+        with pytest.raises(
+            BadRequest, match=rf"message group '{groups['a']}'.*'{group}'; delete it and create it again"
+        ):
+            await put(stage, message_group=group, broker="b")
+    assert (await put(stage, message_group=groups["a"], body=b"y")).schedule.body == b"y"
+    await do(stage, "Delete")
+    await put(stage, message_group=groups["b"])
+    assert [len(one.schedules.table) for one in (a, b)] == [0, 1]
+
+
+async def test_a_drained_broker_that_left_with_schedules_is_missed(stage: Any) -> None:
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+    await stage.until(lambda: all(len(one.catalog.routes.brokers()) == 2 for one in (a, b)))
+    for one in (a, b):
+        await stage.during(one.catalog.create_topic("t", queues=1))
+    await put(stage)
+    at, other = (a, b) if len(a.schedules.table) else (b, a)
+    await stage.during(drain(at.kernel, on=True))
+    await stage.during(at.leave())
+    await stage.end(at)
+    await stage.until(lambda: len(other.catalog.routes.brokers()) == 1)
+    name = other.runtime.settings.broker_name
+    with pytest.raises(HaNotAvailable, match="may be at a broker that does not answer"):
+        await put(stage, body=b"y", broker=name)
+    assert len(other.schedules.table) == 0
+
+
 async def test_a_new_name_is_refused_while_a_broker_does_not_answer(stage: Any) -> None:
     a, b = await two_brokers(stage)
     await put(stage, "known")
@@ -169,3 +213,34 @@ async def test_what_is_not_valid_is_refused(stage: Any) -> None:
 def test_changes_are_in_the_audit_log() -> None:
     audited = {name for name, row in CALLS.items() if row.access.audited}
     assert audited == {f"{ADMIN}{what}Schedule" for what in ("Put", "Pause", "Run", "Delete", "Move")}
+
+
+@pytest.mark.parametrize("what", ["Move", "Delete", "Pause"])
+async def test_an_answer_that_rests_on_a_refused_record_waits_for_it(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A start would not know the change: a deleted schedule would fire again."""
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    fields = {"paused": True} if what == "Pause" else {}
+
+    def full(_: bytes) -> Any:
+        raise StoreFull("no space")
+
+    with monkeypatch.context() as patch:
+        if what == "Move":
+            patch.setattr(broker.ledger.store, "append_state", full)
+            with pytest.raises(TooManyRequests, match="no space"):
+                await put(stage)
+        else:
+            await put(stage)
+            patch.setattr(broker.ledger.store, "append_state", full)
+        for _ in range(2):
+            with pytest.raises(TooManyRequests, match="no space"):
+                await do(stage, what, **fields)
+    if what == "Delete":
+        with pytest.raises(NotFound):
+            await do(stage, what)
+    else:
+        await do(stage, what, **fields)
+    assert broker.ledger.journal.safe() is None
