@@ -200,7 +200,7 @@ def _text(place: str) -> Callable[[Any], str]:
 
 
 def _serialized(message: Message) -> bytes:
-    return message.SerializePartialToString(deterministic=True)  # the parser accepts a message without its required fields
+    return message.SerializePartialToString(deterministic=True)  # without required fields, too
 
 
 def _same(value: Any) -> Any:

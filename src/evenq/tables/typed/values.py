@@ -16,8 +16,8 @@ from typing import Any, Final
 from evenq.tables.typed.columns import DECIMAL, TypedColumn
 
 INT_MAX: Final = {"int32": (1 << 31) - 1, "int64": (1 << 63) - 1}
-EXACT_MAX: Final = 1 << 53
-"""Largest float that stands for one integer alone."""
+EXACT_MAX: Final = (1 << 53) - 1
+"""Largest float that stands for one integer alone: 2**53 + 1 has the float of 2**53."""
 FLOAT32_MAX: Final = 3.4028235677973366e38
 """Numbers from here on would be infinite."""
 NUMBER: Final = re.compile(r"-?\d{1,80}(\.\d{1,80})?([eE][+-]?\d{1,3})?", re.ASCII)

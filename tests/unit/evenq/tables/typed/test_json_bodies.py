@@ -49,6 +49,9 @@ TYPES: dict[str, Any] = {
         ("int64", "1.0", 1),
         ("int64", "1e3", 1000),
         ("int64", "1.5", "type"),
+        ("int64", "9007199254740991.0", 2**53 - 1),
+        ("int64", "-9007199254740991.0", 1 - 2**53),
+        ("int64", "9007199254740993.0", "range"),
         ("int64", "1e19", "range"),
         ("int64", "1e999", "range"),
         ("int64", "true", "type"),
@@ -260,7 +263,7 @@ def read(kind: str, value: Any) -> Any:
             assert isinstance(value, int | float)
             assert not isinstance(value, bool)
             assert value == int(value)
-            assert isinstance(value, int) or abs(value) <= 2**53
+            assert isinstance(value, int) or abs(value) < 2**53
             value = int(value)
             assert abs(value + 0.5) < (2**31 if kind == "int32" else 2**63)
         case "float64":
