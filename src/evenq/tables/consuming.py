@@ -24,7 +24,7 @@ from evenq.client.core.reading.message_filter import filter_of
 from evenq.client.loops.reading.table_reads import TablePull
 from evenq.errors import Error, NotFound, StoreError, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
-from evenq.tables.files import COLUMNS, read_footer
+from evenq.tables.files import COLUMNS, open_parquet, read_footer
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
 
@@ -199,9 +199,7 @@ class _Cursor:
             raise
 
     def _open_at(self, start: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
-        parquet = pq.ParquetFile(self._file)
+        parquet = open_parquet(self._file)
         rows = parquet.metadata.num_rows
         if rows != self.part.count:
             raise StoreError(f"{self._where} has {rows:,} rows, its name says {self.part.count:,}")
@@ -286,10 +284,9 @@ def _first_row_at(target: TableTarget, path: str, timestamp_ms: int) -> int:
     """Returns the offset of the first row of a file that was stored at or after a time. Raises StoreError."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     with _reading(target.path(path)), closing(target.open(path)) as file:
-        for batch in pq.ParquetFile(file).iter_batches(columns=["queueOffset", "storeTimestamp"]):
+        for batch in open_parquet(file).iter_batches(columns=["queueOffset", "storeTimestamp"]):
             late = pc.greater_equal(batch.column("storeTimestamp").cast(pa.int64()), timestamp_ms * 1_000)
             offset = pc.min(batch.column("queueOffset").filter(late)).as_py()
             if offset is not None:

@@ -21,6 +21,7 @@ from evenq.tables.typed.columns import ERROR
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from evenq.tables.typed.bodies import TypedBodies
 
@@ -88,6 +89,7 @@ class TableWriter:
             use_dictionary=REPEATING + repeating,
             write_statistics=SEARCHED + searched,
             write_page_index=True,
+            write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(schema.get_field_index("queueOffset"))],
             **bloom_filters(rows),
         )
@@ -166,14 +168,20 @@ def read_footer(target: TableTarget, path: str) -> FileFooter:
     )
 
 
+def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
+    """Opens a Parquet file whose pages are compared with their checksums while rows are read."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file, page_checksum_verification=True)
+
+
 def read_batches(target: TableTarget, path: str) -> Iterator[pa.RecordBatch]:
     """Yields all rows of a file. Raises StoreError for one that is damaged."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
         with target.open(path) as file:
-            yield from pq.ParquetFile(file).iter_batches(batch_size=8_192)
+            yield from open_parquet(file).iter_batches(batch_size=8_192)
     except (OSError, pa.ArrowException) as error:
         raise StoreError(f"{target.path(path)} is damaged: {error}") from error
 

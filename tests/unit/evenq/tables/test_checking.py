@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,6 +74,30 @@ def test_flipped_bytes_are_found_by_reading_every_row(target: FolderTables) -> N
     path.write_bytes(data)
     assert found(target) == []
     assert found(target, whole=True)
+
+
+def flip_a_body(path: Path, body: bytes) -> None:
+    """Flips one bit of a body that does not compress, which the file has as it is."""
+    data = bytearray(path.read_bytes())
+    data[data.index(body) + 7] ^= 1
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_of_a_body_is_found_by_reading_every_row(tmp_path: Path) -> None:
+    chance, log, target = random.Random(7), FakeLog(), FolderTables(tmp_path)
+    log.queues[0] = [(START_MS, chance.randbytes(300)) for _ in range(100)]
+    export(log, target)
+    assert found(target, whole=True) == []
+    flip_a_body(path_of(target, 0, 100), log.queues[0][40][1])
+    assert found(target) == []
+    [what] = found(target, whole=True)
+    assert "is damaged" in what
+
+
+def test_a_file_without_checksums_is_in_order_too(target: FolderTables) -> None:
+    path = path_of(target, 100, 200)
+    pq.write_table(pq.read_table(path), path, write_page_checksum=False)
+    assert found(target, whole=True) == []
 
 
 def test_rows_out_of_order_or_of_another_queue_are_found(target: FolderTables) -> None:

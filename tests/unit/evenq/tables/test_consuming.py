@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from evenq.tables.layout import TableSettings
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
+from tests.unit.evenq.tables.test_checking import flip_a_body
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 UID = "u1-b1"
@@ -268,6 +270,16 @@ def test_a_damaged_file_is_an_error_at_each_pull_until_it_is_restored(
     assert not table._cursors
     file.write_bytes(whole)
     assert len(everything(table, 150)) == 100
+
+
+def test_a_body_with_one_flipped_bit_is_not_delivered(tmp_path: Path, opened: Any) -> None:
+    chance, log = random.Random(7), FakeLog()
+    log.queues[0] = [(START_MS, chance.randbytes(300)) for _ in range(100)]
+    export(log, tmp_path)
+    [file] = (tmp_path / PLACE).glob("*.parquet")
+    flip_a_body(file, log.queues[0][40][1])
+    with pytest.raises(StoreError, match="is damaged or cannot be read"):
+        pull(opened(), 0, 100)
 
 
 def test_the_first_offset_of_a_time_is_found_in_files(table: ConsumedTable) -> None:
