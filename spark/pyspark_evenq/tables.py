@@ -61,5 +61,6 @@ def read_table(spark: Any, topic: str, *, to: str, endpoint: str, **options: str
     tail = reader.option("endingOffsets", json.dumps({topic: ends})).load()
     if not found.paths:
         return tail
-    history = spark.read.schema(tail.schema).parquet(*map(target.path, found.paths))
+    scheme = "file://" if to.startswith("file://") else ""  # a path alone could be one of another file system
+    history = spark.read.schema(tail.schema).parquet(*(f"{scheme}{target.path(path)}" for path in found.paths))
     return history.select(tail.columns).unionByName(tail)

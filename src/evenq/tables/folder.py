@@ -2,8 +2,10 @@
 written twice.
 
 A draft is written beside its place (a folder) or to a temporary file of this machine (a URL), and then placed under its
-name. In a folder, exporters place their files one after the other, under a lock, so that each one sees the names of
-the others. Object stores have no such lock: the names are listed just before the upload.
+name. Where a file appears before its upload is complete (SFTP, HDFS), it is uploaded under a hidden name first.
+
+In a folder, exporters place their files one after the other, under a lock, so that each one sees the names of the
+others. Object stores have no such lock: the names are listed just before the upload.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ LOCK: Final = ".lock"
 DRAFT: Final = ".tmp"
 ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 """Stores in which a file appears when its upload is complete."""
+LOCAL: Final = frozenset({"file", "local"})
+"""Schemes of fsspec for folders of this machine."""
 
 Check = Callable[[Iterable[str]], None]
 """Raises if a file must not appear beside these names."""
@@ -82,6 +86,9 @@ class TableTarget(Protocol):
 
 def table_target(text: str) -> TableTarget:
     """Opens the folder or URL of the command line. Raises SettingsError."""
+    scheme, _, place = text.partition(SCHEME)
+    if place and scheme in LOCAL:  # a folder has a lock and is synced; fsspec has neither
+        return FolderTables(Path(place))
     return RemoteTables(text) if is_remote(text) else FolderTables(Path(text))
 
 
@@ -278,15 +285,35 @@ class _RemoteDraft:
             return False
         check(names)
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
-        first = place if protocols & ATOMIC else f"{place}{DRAFT}"
         with target.failing(path):
             self.file.flush()
             system.makedirs(posixpath.dirname(place), exist_ok=True)
-            system.put_file(self.file.name, first)
-            if first != place:
-                system.mv(first, place)
+            if protocols & ATOMIC:
+                system.put_file(self.file.name, place)
+            else:
+                self._upload_hidden(place, name)
+        for left in names:
+            if left.endswith(DRAFT) and _name_of(left) in names:  # of an exporter that was killed
+                target.remove(f"{self._folder}/{left}")
         return True
+
+    def _upload_hidden(self, place: str, name: str) -> None:
+        """Uploads under a name that readers of a folder leave out, and renames the file when it is whole."""
+        system = self._target.system
+        hidden = f"{posixpath.dirname(place)}/.{name}.{os.urandom(6).hex()}{DRAFT}"
+        try:
+            system.put_file(self.file.name, hidden)
+            system.mv(hidden, place)
+        except Exception:
+            with suppress(Exception):  # it may not be there, and the store may be away
+                system.rm_file(hidden)
+            raise
 
     def discard(self) -> None:
         with suppress(OSError):
             self.file.close()
+
+
+def _name_of(draft: str) -> str:
+    """Returns the name that an upload was to get. Earlier versions did not hide it."""
+    return draft[1:].rsplit(".", 2)[0] if draft.startswith(".") else draft.removesuffix(DRAFT)

@@ -21,7 +21,7 @@ from evenq.tables import consuming
 from evenq.tables.consuming import CURSORS_MAX, ConsumedTable
 from evenq.tables.exporting import ExportPlan, TopicExport
 from evenq.tables.files import COLUMNS
-from evenq.tables.folder import FolderTables, table_target
+from evenq.tables.folder import FolderTables, TableTarget, table_target
 from evenq.tables.layout import TableSettings
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -34,9 +34,10 @@ PLACE = f"orders/uid={UID}/broker=broker-a/queue=0"
 ALL = FilterExpression()
 
 
-def export(log: FakeLog, folder: Path) -> None:
+def export(log: FakeLog, folder: Path | TableTarget) -> None:
     plan = ExportPlan(topic="orders", settings=TableSettings(rows_per_file=100, close_after_ms=60_000), tail=True)
-    reader = TopicExport(FakeReader(log), FolderTables(folder), plan, clock_ms=lambda: START_MS + 3_600_000)
+    target = FolderTables(folder) if isinstance(folder, Path) else folder
+    reader = TopicExport(FakeReader(log), target, plan, clock_ms=lambda: START_MS + 3_600_000)
     turn = asyncio.run(reader.turn())
     assert not turn.failures
 
@@ -312,8 +313,8 @@ def test_open_files_are_bounded_and_closed(tmp_path: Path, opened: Any) -> None:
 
 def test_a_table_behind_a_url_is_read_too(log: FakeLog, tmp_path: Path, opened: Any) -> None:
     pytest.importorskip("fsspec")
-    export(log, tmp_path)
-    table = opened(f"file://{tmp_path}")
+    export(log, table_target(f"memory://{tmp_path.name}"))
+    table = opened(f"memory://{tmp_path.name}")
     assert [one.queue_offset for one in everything(table, 0)] == list(range(250))
 
 

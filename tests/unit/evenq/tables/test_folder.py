@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from evenq.errors import SettingsError, StoreError
@@ -18,7 +20,9 @@ def target(request: Any, tmp_path: Path) -> TableTarget:
     if request.param == "folder":
         return table_target(str(tmp_path / "new" / "tables"))
     pytest.importorskip("fsspec")
-    return table_target(f"memory://{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/tables")
+    if request.param == "memory":
+        return table_target(f"memory://{tmp_path.name}")
+    return RemoteTables(f"file://{tmp_path}/tables")  # not atomic, as SFTP
 
 
 def read(target: TableTarget, path: str) -> bytes:
@@ -117,6 +121,74 @@ def test_a_failed_upload_shows_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(StoreError, match="Away: the store is away"):
         place_bytes(target, "orders/1", b"", lambda _: None)
     assert target.files("orders") == {}
+
+
+def upload_elsewhere(tmp_path: Path) -> RemoteTables:
+    """A target that shows a file before its upload is complete, as that of SFTP does."""
+    pytest.importorskip("fsspec")
+    return RemoteTables(f"file://{tmp_path}")
+
+
+def visible(folder: Path) -> list[str]:
+    """Names of the files that a reader of a folder takes."""
+    found: Any = ds.dataset(folder, schema=pa.schema([]), format="parquet")
+    return sorted(Path(path).name for path in found.files)
+
+
+def test_an_upload_that_is_not_complete_is_hidden_from_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, seen = upload_elsewhere(tmp_path), []
+    original = target.system.mv
+
+    def move(*arguments: Any) -> None:
+        seen.append(visible(tmp_path / "orders"))
+        if len(seen) == 1:
+            raise OSError("connection lost")
+        original(*arguments)
+
+    monkeypatch.setattr(target.system, "mv", move)
+    with pytest.raises(StoreError, match="connection lost"):
+        place_bytes(target, "orders/1.parquet", b"one", lambda _: None)
+    assert target.files("orders") == {}, "the draft is removed"
+    assert place_bytes(target, "orders/1.parquet", b"one", lambda _: None)
+    assert seen == [[], []]
+    assert visible(tmp_path / "orders") == ["1.parquet"]
+
+
+def test_uploads_of_one_name_at_the_same_time_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second exporter uploads while the first one moves its file to its name."""
+    target, other = upload_elsewhere(tmp_path), upload_elsewhere(tmp_path)
+    original, drafts = target.system.put_file, []
+
+    def put(local: str, remote: str) -> None:
+        drafts.append(remote)
+        original(local, remote)
+        if len(drafts) == 1:
+            place_bytes(other, "orders/1.parquet", b"same", lambda _: None)
+
+    monkeypatch.setattr(type(target.system), "put_file", lambda _, *arguments: put(*arguments))
+    place_bytes(target, "orders/1.parquet", b"same", lambda _: None)
+    assert len(set(drafts)) == 2
+    assert target.files("orders") == {"orders/1.parquet": 4}
+
+
+@pytest.mark.parametrize("left", ["1.parquet.tmp", ".1.parquet.0123.tmp"])
+def test_uploads_of_killed_exporters_are_removed_once_their_names_are_there(tmp_path: Path, left: str) -> None:
+    target = upload_elsewhere(tmp_path)
+    (tmp_path / "orders").mkdir()
+    for name in (left, ".11.parquet.0123.tmp"):
+        (tmp_path / "orders" / name).write_bytes(b"half")
+    for name in ("1", "2"):
+        place_bytes(target, f"orders/{name}.parquet", b"one", lambda _: None)
+    assert sorted(target.files("orders")) == [
+        "orders/.11.parquet.0123.tmp", "orders/1.parquet", "orders/2.parquet"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["file", "local"])
+def test_a_url_of_this_machine_is_a_folder_with_its_lock_and_its_sync(tmp_path: Path, scheme: str) -> None:
+    target = table_target(f"{scheme}://{tmp_path}/tables/")
+    assert isinstance(target, FolderTables)
+    assert target.root == tmp_path / "tables"
 
 
 @pytest.mark.parametrize("url", ["nonsense://x", "s3x://bucket"])
