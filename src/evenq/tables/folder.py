@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from evenq.errors import Error, SettingsError, StoreError
+from evenq.model.names import topic_problem
 from evenq.runtime.private_files import make_private, open_private, sync_folder
 from evenq.runtime.targets import SCHEME, failed, is_remote
 
@@ -68,7 +69,7 @@ class TableTarget(Protocol):
         ...
 
     def topics(self) -> list[str]:
-        """Returns the sorted names of the top-level folders."""
+        """Returns the sorted names of the top-level folders that can be topics: `lost+found` is not one."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
@@ -90,6 +91,10 @@ def table_target(text: str) -> TableTarget:
     if place and scheme in LOCAL:  # a folder has a lock and is synced; fsspec has neither
         return FolderTables(Path(place))
     return RemoteTables(text) if is_remote(text) else FolderTables(Path(text))
+
+
+def _topics(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if topic_problem(name) is None)
 
 
 def place_bytes(target: TableTarget, path: str, data: bytes, check: Check) -> bool:
@@ -132,7 +137,7 @@ class FolderTables:
 
     def topics(self) -> list[str]:
         try:
-            return sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+            return _topics(entry.name for entry in self.root.iterdir() if entry.is_dir())
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -238,7 +243,7 @@ class RemoteTables:
         return {name[start:]: int(one["size"] or 0) for name, one in there.items()}
 
     def topics(self) -> list[str]:
-        return sorted({path.partition("/")[0] for path in self.files("") if "/" in path})
+        return _topics({path.partition("/")[0] for path in self.files("") if "/" in path})
 
     def open(self, path: str) -> IO[bytes]:
         with self.failing(path):

@@ -59,6 +59,12 @@ def test_a_check_sees_the_names_beside_it_and_can_refuse(target: TableTarget) ->
     assert not [path for path in target.files("orders") if path.endswith(".tmp")]
 
 
+def test_folders_that_cannot_be_topics_are_not_topics(target: TableTarget) -> None:
+    for folder in ("orders", "shop%orders", "lost+found", ".trash"):
+        place_bytes(target, f"{folder}/1", b"", lambda _: None)
+    assert target.topics() == ["orders", "shop%orders"]
+
+
 def test_a_draft_that_is_discarded_leaves_nothing(target: TableTarget) -> None:
     draft = target.draft("orders/q")
     draft.file.write(b"half")

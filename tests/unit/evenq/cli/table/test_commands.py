@@ -17,6 +17,7 @@ from evenq.cli.table.commands import topic_error
 from evenq.cli.table.following import FailureLog
 from evenq.errors import ConnectionFailed, Error, Forbidden, StoreCorrupted, StoreFull, TopicNotFound
 from evenq.runtime.clock import SystemClock
+from evenq.tables.folder import FolderTables
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
 
 EXPORT = "table export orders --rows-per-file 100 --close-after 1m"
@@ -260,6 +261,38 @@ def test_list_and_verify(run: Any, tmp_path: Path) -> None:
     assert "no file has offsets 100 to 199" in out
     code, out, _, _ = run(f"table verify orders --to {tmp_path} -o json")
     assert (code, json.loads(out)["clean"], len(json.loads(out)["findings"])) == (1, False, 1)
+
+
+@pytest.mark.usefixtures("log")
+def test_verify_of_all_tables_passes_those_without_a_file(run: Any, tmp_path: Path) -> None:
+    run(f"{EXPORT} --to {tmp_path}")
+    (tmp_path / "alpha").mkdir()
+    (tmp_path / "alpha/_table.json").write_bytes((tmp_path / "orders/_table.json").read_bytes())
+    (tmp_path / "lost+found").mkdir()
+    code, out, err, _ = run(f"table verify --to {tmp_path}")
+    assert (code, out, err) == (0, "clean: 3 files, 250 rows, no gap\n", "")
+    next(tmp_path.rglob("*100-*.parquet")).unlink()
+    assert run(f"table verify --to {tmp_path}")[0] == 1
+    code, _, err, _ = run(f"table verify alpha --to {tmp_path}")
+    assert (code, "has no files of topic alpha; it has the tables orders" in err) == (3, True)
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    assert run(f"table verify --to {tmp_path}")[0] == 3
+
+
+@pytest.mark.usefixtures("log")
+def test_a_target_that_cannot_be_read_is_not_an_empty_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"{EXPORT} --to {tmp_path}")
+
+    def files(*_: object) -> dict[str, int]:
+        raise StoreFull("the disk is away")
+
+    monkeypatch.setattr(FolderTables, "files", files)
+    for command in ("list", "verify"):
+        code, _, err, _ = run(f"table {command} --to {tmp_path}")
+        assert (code, "the disk is away" in err) == (1, True)
 
 
 @pytest.mark.usefixtures("log")
