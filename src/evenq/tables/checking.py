@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenq.client.core.reading.extents import QueueExtent
 from evenq.errors import NotFound, StoreError
-from evenq.tables.files import COLUMNS, FileFooter, footer_findings, read_batches, read_footer
+from evenq.tables.files import COLUMNS, FileFooter, footer_findings, read_batches, read_footer, reading
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
 from evenq.tables.typed.bodies import TypedBodies
@@ -167,12 +167,13 @@ def _file(
 ) -> Iterator[str]:
     path = files.path(part)
     try:
-        footer = read_footer(target, path)
-        yield from footer_findings(footer, part)
-        wrong = _columns(footer, typed)
-        yield from wrong
-        if whole:
-            yield from _rows(target, files.queue, part, path, typed.get(footer.schema) if not wrong else None)
+        with reading(target.path(path)):  # a column may be missing or have values of any kind
+            footer = read_footer(target, path)
+            yield from footer_findings(footer, part)
+            wrong = _columns(footer, typed)
+            yield from wrong
+            if whole:
+                yield from _rows(target, files.queue, part, path, typed.get(footer.schema) if not wrong else None)
     except StoreError as error:
         yield error.message
 

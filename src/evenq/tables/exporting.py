@@ -125,8 +125,7 @@ def table_settings(
     wanted = TableSettings(**{name: value for name, value in given.items() if value is not None})
     if path not in target.files(topic):
         place_bytes(target, path, wanted.encode(), lambda _: None)  # False: another exporter was faster
-    with target.open(path) as file:
-        known = TableSettings.decode(file.read(), target.path(path))
+    known = TableSettings.decode(target.read(path), target.path(path))
     for name, value in given.items():
         if value is not None and value != getattr(known, name):
             option, unit = f"--{name.removesuffix('_ms').replace('_', '-')}", " ms" if name.endswith("_ms") else ""

@@ -73,7 +73,11 @@ class TableTarget(Protocol):
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Opens a file to read."""
+        """Opens a file to read. Reads of a URL raise errors of its package (`files.reading`)."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Returns the content of a small file."""
         ...
 
     def draft(self, folder: str) -> Draft:
@@ -86,7 +90,7 @@ class TableTarget(Protocol):
 
 
 def table_target(text: str) -> TableTarget:
-    """Opens the folder or URL of the command line. Raises SettingsError."""
+    """Opens the folder or URL of the command line. Raises SettingsError, StoreError."""
     scheme, _, place = text.partition(SCHEME)
     if place and scheme in LOCAL:  # a folder has a lock and is synced; fsspec has neither
         return FolderTables(Path(place))
@@ -146,6 +150,12 @@ class FolderTables:
     def open(self, path: str) -> IO[bytes]:
         try:
             return (self.root / path).open("rb")
+        except OSError as error:
+            raise failed(self.path(path), error) from error
+
+    def read(self, path: str) -> bytes:
+        try:
+            return (self.root / path).read_bytes()
         except OSError as error:
             raise failed(self.path(path), error) from error
 
@@ -216,7 +226,7 @@ class RemoteTables:
     """A target behind fsspec."""
 
     def __init__(self, url: str) -> None:
-        """Raises SettingsError without fsspec or its package for the scheme."""
+        """Raises SettingsError without fsspec or its package for the scheme, StoreError for a store that is away."""
         self.url = url.rstrip("/")
         try:
             core = importlib.import_module("fsspec.core")
@@ -228,6 +238,10 @@ class RemoteTables:
             ) from error
         except ValueError as error:
             raise SettingsError(f"{url} is not a valid target: {error}") from error
+        except OSError as error:
+            raise failed(url, error) from error
+        except Exception as error:  # some packages connect here
+            raise StoreError(f"{url} cannot be used: {type(error).__name__}: {error}") from error
 
     def path(self, path: str) -> str:
         return f"{self.url}/{path}"
@@ -249,6 +263,10 @@ class RemoteTables:
         with self.failing(path):
             opened: IO[bytes] = self.system.open(self.place(path), "rb")
         return opened
+
+    def read(self, path: str) -> bytes:
+        with self.failing(path), self.open(path) as file:
+            return file.read()
 
     def draft(self, folder: str) -> Draft:
         return _RemoteDraft(self, folder)

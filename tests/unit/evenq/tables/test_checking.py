@@ -11,6 +11,7 @@ import pytest
 
 from evenq.errors import NotFound
 from evenq.tables.checking import expired, findings, newest_content, table_of
+from evenq.tables.files import read_footer
 from evenq.tables.folder import FolderTables
 from evenq.tables.layout import TableRange
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog
@@ -64,7 +65,25 @@ def test_a_name_that_its_file_contradicts_is_found(target: FolderTables) -> None
 def test_a_file_that_is_cut_is_found_by_its_footer(target: FolderTables) -> None:
     path = path_of(target, 100, 200)
     path.write_bytes(path.read_bytes()[:-9])
-    assert "is not a Parquet file" in found(target)[0]
+    assert "is damaged or cannot be read" in found(target)[0]
+
+
+@pytest.mark.parametrize("fact", ["mark", "last_store_ms"])
+def test_a_flipped_bit_in_a_fact_of_the_footer_is_found(target: FolderTables, fact: str) -> None:
+    path = path_of(target, 100, 200)
+    value = str(getattr(read_footer(target, f"{FOLDER}/{path.name}"), fact)).encode()
+    data = bytearray(path.read_bytes())
+    data[data.rindex(value) + 3] ^= 0x80
+    path.write_bytes(data)
+    [what] = found(target)
+    assert "is damaged or cannot be read" in what
+
+
+def test_a_file_without_a_column_is_found_by_reading_every_row(target: FolderTables) -> None:
+    path = path_of(target, 100, 200)
+    pq.write_table(pq.read_table(path).drop_columns(["queueOffset"]), path)
+    assert any("has the columns topic" in what for what in found(target))
+    assert "is damaged or cannot be read" in found(target, whole=True)[-1]
 
 
 def test_flipped_bytes_are_found_by_reading_every_row(target: FolderTables) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,16 @@ import pyarrow.dataset as ds
 import pytest
 
 from evenq.errors import SettingsError, StoreError
+from evenq.tables.checking import table_of
+from evenq.tables.exporting import table_settings
+from evenq.tables.files import read_batches, read_footer
 from evenq.tables.folder import FolderTables, RemoteTables, TableTarget, place_bytes, table_target
+from evenq.tables.iceberg_state import link_of
 from evenq.tables.layout import TableChanged
+from evenq.tables.typed.stored import keep_schema, newest_schema
+from tests.unit.evenq.tables.fake_log import FakeLog
+from tests.unit.evenq.tables.test_exporting import export, try_export
+from tests.unit.evenq.tables.typed.conversion import schema_of
 
 
 @pytest.fixture(params=["folder", "memory", "file"])
@@ -25,17 +35,12 @@ def target(request: Any, tmp_path: Path) -> TableTarget:
     return RemoteTables(f"file://{tmp_path}/tables")  # not atomic, as SFTP
 
 
-def read(target: TableTarget, path: str) -> bytes:
-    with target.open(path) as file:
-        return file.read()
-
-
 def test_a_file_appears_once_and_keeps_its_first_content(target: TableTarget) -> None:
     assert target.topics() == []
     assert target.files("orders") == {}
     assert place_bytes(target, "orders/a/1", b"one", lambda _: None)
     assert not place_bytes(target, "orders/a/1", b"other", lambda _: None)
-    assert read(target, "orders/a/1") == b"one"
+    assert target.read("orders/a/1") == b"one"
     assert [path for path in target.files("orders") if ".lock" not in path] == ["orders/a/1"]
     assert target.files("orders")["orders/a/1"] == 3
     assert target.topics() == ["orders"]
@@ -74,8 +79,9 @@ def test_a_draft_that_is_discarded_leaves_nothing(target: TableTarget) -> None:
 
 
 def test_a_file_that_is_missing_is_named(target: TableTarget) -> None:
-    with pytest.raises(StoreError, match="nothing"):
-        target.open("orders/nothing")
+    for access in (target.open, target.read):
+        with pytest.raises(StoreError, match="nothing"):
+            access("orders/nothing")
 
 
 def test_drafts_of_killed_exporters_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
@@ -127,6 +133,58 @@ def test_a_failed_upload_shows_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(StoreError, match="Away: the store is away"):
         place_bytes(target, "orders/1", b"", lambda _: None)
     assert target.files("orders") == {}
+
+
+def test_a_store_that_fails_while_a_file_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of fsspec have errors of their own, which are not OSError."""
+    pytest.importorskip("fsspec")
+    target, log = RemoteTables(f"memory://{tmp_path.name}"), FakeLog()
+    log.add(100)
+    table_settings(target, "orders", rows_per_file=100, close_after_ms=60_000)
+    keep_schema(target, "orders", schema_of(a={"type": "string"}))
+    export(log, target)
+    place_bytes(target, "orders/_iceberg.json", b"{}", lambda _: None)
+    [files] = table_of(target, "orders")
+
+    class Away(Exception):
+        pass
+
+    class Broken(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            raise Away("the store is away")
+
+        readinto = read  # type: ignore[assignment]
+
+    monkeypatch.setattr(target.system, "open", lambda *_, **__: Broken(bytes(1_000)))
+    reads: list[Callable[[], object]] = [
+        lambda: table_settings(target, "orders", rows_per_file=None, close_after_ms=None),
+        lambda: newest_schema(target, "orders"),
+        lambda: link_of(target, "orders"),
+        lambda: read_footer(target, files.paths[0]),
+        lambda: [*read_batches(target, files.paths[0])],
+        lambda: target.read(files.paths[0]),
+    ]
+    for read in reads:
+        with pytest.raises(StoreError, match="Away: the store is away"):
+            read()
+    log.add(100)
+    [error] = try_export(log, target).failures.values()
+    assert "the store is away" in error.message
+
+
+def test_a_store_that_cannot_be_opened_is_named() -> None:
+    fsspec = pytest.importorskip("fsspec")
+
+    class Away(Exception):
+        pass
+
+    class Closed(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        def __init__(self, **_: Any) -> None:
+            raise Away("the store is away")
+
+    fsspec.register_implementation("closed", Closed, clobber=True)
+    with pytest.raises(StoreError, match="closed://lake cannot be used: Away: the store is away"):
+        table_target("closed://lake")
 
 
 def upload_elsewhere(tmp_path: Path) -> RemoteTables:
