@@ -21,7 +21,7 @@ from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, q
 from evenq.tables.folder import TableTarget, table_target
 from evenq.tables.iceberg import IcebergTable
 from evenq.tables.iceberg_state import IcebergState
-from evenq.tables.layout import TableRange
+from evenq.tables.layout import TableQueue, TableRange
 from evenq.tables.typed.stored import newest_schema
 
 EXIT_CLEAN, EXIT_FINDINGS = 0, 1
@@ -192,7 +192,6 @@ def expire(options: argparse.Namespace) -> None:
     target = table_target(options.to)
     before_ms = moment_ms(options.before, now_ms=SystemClock().now_ms())
     queues = table_of(target, options.topic)
-    table = linked(target, options.topic)
     old = [(one, part) for one in queues for part in expired(target, one, before_ms)]
     count = sum(part.count for _, part in old if not part.gap)
     facts = {
@@ -202,16 +201,26 @@ def expire(options: argparse.Namespace) -> None:
         "deleted": options.yes,
     }
     if options.yes:
-        if table is not None:  # first, so that no reader of it meets a file that is gone
-            starts = {one.queue: _start_after(one, old) for one in queues}
-            removed = ask(table, partial(table.withdraw, starts))
-            complain(f"Removed {removed:,} files from {table.name}.")
+        starts = {one.queue: _start_after(one, old) for one in queues}
+        known = _withdraw(target, options.topic, starts)  # first, so that no reader of it meets a file that is gone
         _delete(target, [one.path(part) for one, part in old])
+        if not known:  # the first publish may have begun meanwhile; a later one does not find the files
+            _withdraw(target, options.topic, starts)
     print_page(Page(facts=facts), options.output)
     if old and not options.yes:
         raise NotConfirmed(
             f"this deletes {len(old)} files with {count:,} rows of {options.topic}; add --yes to confirm"
         )
+
+
+def _withdraw(target: TableTarget, topic: str, starts: Mapping[TableQueue, int]) -> bool:
+    """Removes the files before these offsets from the Iceberg table of a topic; False: it has none."""
+    table = linked(target, topic)
+    if table is None:
+        return False
+    removed = ask(table, partial(table.withdraw, starts))
+    complain(f"Removed {removed:,} files from {table.name}.")
+    return True
 
 
 def _start_after(one: QueueFiles, old: Sequence[tuple[QueueFiles, TableRange]]) -> int:
