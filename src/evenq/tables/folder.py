@@ -178,7 +178,7 @@ class FolderTables:
 def _remove_left_drafts(folder: Path) -> None:
     """Removes drafts of exporters that were killed: their locks ended with them."""
     for path in folder.glob(f".*{DRAFT}"):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("r+b") as file:  # NFS locks only files that are open for writing
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from evenq.errors import SettingsError, StoreError
+from evenq.tables import folder
 from evenq.tables.checking import table_of
 from evenq.tables.exporting import table_settings
 from evenq.tables.files import read_batches, read_footer
@@ -65,8 +67,8 @@ def test_a_check_sees_the_names_beside_it_and_can_refuse(target: TableTarget) ->
 
 
 def test_folders_that_cannot_be_topics_are_not_topics(target: TableTarget) -> None:
-    for folder in ("orders", "shop%orders", "lost+found", ".trash"):
-        place_bytes(target, f"{folder}/1", b"", lambda _: None)
+    for name in ("orders", "shop%orders", "lost+found", ".trash"):
+        place_bytes(target, f"{name}/1", b"", lambda _: None)
     assert target.topics() == ["orders", "shop%orders"]
 
 
@@ -97,6 +99,25 @@ def test_drafts_of_killed_exporters_are_removed_and_those_of_others_stay(tmp_pat
     for draft in (other, mine):
         draft.discard()
     assert sorted(target.files("q")) == ["q/.lock", "q/1", "q/2"]
+
+
+def test_drafts_of_killed_exporters_are_removed_from_nfs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, only a file that is open for writing can have an exclusive lock."""
+    target, original = FolderTables(tmp_path), folder.fcntl.flock
+
+    def flock(file: Any, kind: int) -> None:
+        if kind & folder.fcntl.LOCK_EX and not file.writable():
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        original(file, kind)
+
+    monkeypatch.setattr(folder.fcntl, "flock", flock)
+    other = target.draft("q")
+    left = tmp_path / "q" / ".4711-abc.tmp"
+    left.write_bytes(b"half a file")
+    place_bytes(target, "q/1", b"one", lambda _: None)
+    assert other.place("2", lambda _: None), "it is not left"
+    other.discard()
+    assert not left.exists()
 
 
 def test_files_are_for_their_owner(tmp_path: Path) -> None:
