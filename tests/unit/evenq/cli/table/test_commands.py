@@ -198,6 +198,28 @@ def test_follow_without_a_topic_uses_its_last_list_while_none_can_be_read(
     assert {path.name for path in tmp_path.iterdir()} >= {"orders"}
 
 
+def test_a_topic_that_is_a_table_no_more_is_not_said_to_work_again(
+    run: Any, tmp_path: Path, log: FakeLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deleted(FakeAdmin):
+        async def list_groups(self) -> list[Any]:
+            groups = await super().list_groups()
+            return groups if FakeAdmin.looks < 3 else []
+
+    caplog.set_level(logging.INFO, "evenq.cli.table.following")
+    monkeypatch.setattr(following, "Admin", Deleted)
+    monkeypatch.setattr(following, "LIST_EVERY_MS", 0)
+    log.queues[1], log.low[1] = [], 0
+    log.add(120, queue=1)
+    log.fails, log.refuses = {150: StoreCorrupted("record 150 is damaged")}, Forbidden("no CONSUME")
+    code, _, err, _ = run(f"table follow --to {tmp_path} --namespace= --rows-per-file 100 --close-after 1m --every 1ms")
+    assert (code, err) == (0, "")
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("is not exported, retrying" in text for text in texts) == 1
+    assert sum("retention of orders does not wait" in text for text in texts) == 1
+    assert not [text for text in texts if "is exported again" in text or "orders waits" in text]
+
+
 @pytest.mark.usefixtures("log")
 def test_a_schema_needs_its_topic(run: Any, tmp_path: Path) -> None:
     code, _, err, _ = run(f"table follow --to {tmp_path} --table-schema orders.json")
