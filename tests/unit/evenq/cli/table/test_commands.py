@@ -351,6 +351,20 @@ def test_a_query_prints_a_table_csv_or_json(run: Any, tmp_path: Path, log: FakeL
     assert (code, "write one SELECT" in err) == (2, True)
 
 
+def test_a_time_that_python_does_not_have_is_a_number(run: Any, tmp_path: Path, log: FakeLog) -> None:
+    """A sender may give any time of birth."""
+    pytest.importorskip("duckdb")
+    run(f"{EXPORT} --to {tmp_path}")
+    late_ms = 253_402_300_800_000  # the year 10000
+    log.add(1, at_ms=late_ms + 5)
+    sql = "'select bornTimestamp as b from orders order by queueOffset desc limit 2'"
+    code, out, err, _ = run(f"query {sql} --tables {tmp_path} -o json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == [{"b": late_ms * 1_000}, {"b": "2023-11-14T22:13:19.995000+00:00"}]
+    code, _, err, _ = run(f"query 'select [bornTimestamp] as b from orders order by all desc' --tables {tmp_path}")
+    assert (code, "column b" in err, "VARCHAR" in err, len(err.splitlines())) == (2, True, True, 1)
+
+
 def test_a_query_says_which_brokers_are_missing(run: Any, tmp_path: Path, log: FakeLog) -> None:
     pytest.importorskip("duckdb")
     run(f"{EXPORT} --to {tmp_path}")
