@@ -173,7 +173,8 @@ def _file(
             wrong = _columns(footer, typed)
             yield from wrong
             if whole:
-                yield from _rows(target, files.queue, part, path, typed.get(footer.schema) if not wrong else None)
+                bodies = typed.get(footer.schema) if not wrong else None
+                yield from _rows(target, files.queue, part, path, footer, bodies)
     except StoreError as error:
         yield error.message
 
@@ -194,8 +195,9 @@ def _columns(footer: FileFooter, typed: Mapping[int, TypedBodies]) -> list[str]:
 
 
 def _rows(
-    target: TableTarget, queue: TableQueue, part: TableRange, path: str, typed: TypedBodies | None
+    target: TableTarget, queue: TableQueue, part: TableRange, path: str, footer: FileFooter, typed: TypedBodies | None
 ) -> Iterator[str]:
+    last_ms = footer.last_store_ms
     following, right = part.start, {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
     for batch in read_batches(target, path):
         offsets = batch.column("queueOffset").to_pylist()
@@ -210,6 +212,12 @@ def _rows(
             yield f"has other typed values than its bodies: {', '.join(others)} from offset {following} on"
             return
         following += len(offsets)
+        last_ms = batch.column("storeTimestamp")[-1].value // 1_000
+    if last_ms != footer.last_store_ms:  # `expired` uses it
+        yield (
+            f"has {footer.last_store_ms} as the store time of its last row in its footer, which was stored at "
+            f"{last_ms} ms"
+        )
 
 
 def _other_values(typed: TypedBodies, batch: pa.RecordBatch) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,6 +80,18 @@ def test_a_flipped_bit_in_a_fact_of_the_footer_is_found(target: FolderTables, fa
     assert "is damaged or cannot be read" in what
 
 
+def test_another_time_of_the_last_row_in_the_footer_is_found_by_reading_every_row(target: FolderTables) -> None:
+    """`table expire` deletes files by this time."""
+    path = path_of(target, 100, 200)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(str(START_MS).encode()) + 1] ^= 1  # another digit
+    path.write_bytes(data)
+    assert found(target) == []
+    assert found(target, whole=True) == [
+        f"has 1600000000000 as the store time of its last row in its footer, which was stored at {START_MS} ms"
+    ]
+
+
 def test_a_file_without_a_column_is_found_by_reading_every_row(target: FolderTables) -> None:
     path = path_of(target, 100, 200)
     pq.write_table(pq.read_table(path).drop_columns(["queueOffset"]), path)
@@ -113,9 +126,16 @@ def test_one_flipped_bit_of_a_body_is_found_by_reading_every_row(tmp_path: Path)
     assert "is damaged" in what
 
 
-def test_a_file_without_checksums_is_in_order_too(target: FolderTables) -> None:
-    path = path_of(target, 100, 200)
-    pq.write_table(pq.read_table(path), path, write_page_checksum=False)
+def test_a_file_without_checksums_is_in_order_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, log, target = pq.ParquetWriter, FakeLog(), FolderTables(tmp_path)
+
+    def writer(*arguments: Any, **options: Any) -> Any:
+        assert options.pop("write_page_checksum")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(pq, "ParquetWriter", writer)
+    log.add(100)
+    export(log, target)
     assert found(target, whole=True) == []
 
 
