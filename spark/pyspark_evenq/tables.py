@@ -76,7 +76,9 @@ def read_table(spark: Any, topic: str, *, to: str, endpoint: str, **options: str
         tail = reader.option("endingOffsets", json.dumps({topic: ends})).load()
     if not found.paths:
         return tail
-    history = spark.read.schema(tail.schema).parquet(*map(target.path, found.paths)).select(tail.columns)
+    scheme = "file://" if to.startswith("file://") else ""  # a path alone could be one of another file system
+    files = [f"{scheme}{target.path(path)}" for path in found.paths]
+    history = spark.read.schema(tail.schema).parquet(*files).select(tail.columns)
     return history.unionByName(tail) if found.tails else history
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenq.client.core.reading.extents import QueueExtent
 from evenq.errors import NotFound, StoreError
-from evenq.tables.files import COLUMNS, FileFooter, footer_findings, read_batches, read_footer
+from evenq.tables.files import COLUMNS, FileFooter, footer_findings, read_batches, read_footer, reading
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
 from evenq.tables.typed.bodies import TypedBodies
@@ -167,12 +167,14 @@ def _file(
 ) -> Iterator[str]:
     path = files.path(part)
     try:
-        footer = read_footer(target, path)
-        yield from footer_findings(footer, part)
-        wrong = _columns(footer, typed)
-        yield from wrong
-        if whole:
-            yield from _rows(target, files.queue, part, path, typed.get(footer.schema) if not wrong else None)
+        with reading(target.path(path)):  # a column may be missing or have values of any kind
+            footer = read_footer(target, path)
+            yield from footer_findings(footer, part)
+            wrong = _columns(footer, typed)
+            yield from wrong
+            if whole:
+                bodies = typed.get(footer.schema) if not wrong else None
+                yield from _rows(target, files.queue, part, path, footer, bodies)
     except StoreError as error:
         yield error.message
 
@@ -193,8 +195,9 @@ def _columns(footer: FileFooter, typed: Mapping[int, TypedBodies]) -> list[str]:
 
 
 def _rows(
-    target: TableTarget, queue: TableQueue, part: TableRange, path: str, typed: TypedBodies | None
+    target: TableTarget, queue: TableQueue, part: TableRange, path: str, footer: FileFooter, typed: TypedBodies | None
 ) -> Iterator[str]:
+    last_ms = footer.last_store_ms
     following, right = part.start, {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
     for batch in read_batches(target, path):
         offsets = batch.column("queueOffset").to_pylist()
@@ -209,6 +212,12 @@ def _rows(
             yield f"has other typed values than its bodies: {', '.join(others)} from offset {following} on"
             return
         following += len(offsets)
+        last_ms = batch.column("storeTimestamp")[-1].value // 1_000
+    if last_ms != footer.last_store_ms:  # `expired` uses it
+        yield (
+            f"has {footer.last_store_ms} as the store time of its last row in its footer, which was stored at "
+            f"{last_ms} ms"
+        )
 
 
 def _other_values(typed: TypedBodies, batch: pa.RecordBatch) -> list[str]:

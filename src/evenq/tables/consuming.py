@@ -17,14 +17,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from evenq.client.core.reading.message_filter import filter_of
 from evenq.client.loops.reading.table_reads import TablePull
 from evenq.errors import Error, NotFound, StoreError, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
-from evenq.tables.files import COLUMNS, read_footer
+from evenq.tables.files import COLUMNS, open_parquet, read_footer, reading
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableQueue, TableRange, ranges
 
@@ -192,16 +192,14 @@ class _Cursor:
         """Offset after the rows that were decoded or left out."""
         self._file = target.open(f"{place.folder}/{part.name}")
         try:
-            with _reading(self._where):
+            with reading(self._where):
                 self._batches = self._open_at(start)
         except Error:
             self._file.close()
             raise
 
     def _open_at(self, start: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
-        parquet = pq.ParquetFile(self._file)
+        parquet = open_parquet(self._file)
         rows = parquet.metadata.num_rows
         if rows != self.part.count:
             raise StoreError(f"{self._where} has {rows:,} rows, its name says {self.part.count:,}")
@@ -219,7 +217,7 @@ class _Cursor:
     def take(self, count: int, size: int, end: int) -> list[ReceivedMessage]:
         """Returns up to `count` messages with up to `size` bytes, at least one of the current batch below `end`."""
         if not self._ready:
-            with _reading(self._where):
+            with reading(self._where):
                 self._decode()
         taken: list[ReceivedMessage] = []
         while self._ready and self._ready[0].queue_offset < end and len(taken) < count:
@@ -286,26 +284,11 @@ def _first_row_at(target: TableTarget, path: str, timestamp_ms: int) -> int:
     """Returns the offset of the first row of a file that was stored at or after a time. Raises StoreError."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    with _reading(target.path(path)), closing(target.open(path)) as file:
-        for batch in pq.ParquetFile(file).iter_batches(columns=["queueOffset", "storeTimestamp"]):
+    with reading(target.path(path)), closing(target.open(path)) as file:
+        for batch in open_parquet(file).iter_batches(columns=["queueOffset", "storeTimestamp"]):
             late = pc.greater_equal(batch.column("storeTimestamp").cast(pa.int64()), timestamp_ms * 1_000)
             offset = pc.min(batch.column("queueOffset").filter(late)).as_py()
             if offset is not None:
                 return int(offset)
     raise StoreError(f"{target.path(path)} has no row stored at {timestamp_ms} ms or later, its footer says otherwise")
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Raises StoreError for any failure: pyarrow and each package of fsspec have classes of their own."""
-    try:
-        yield
-    except Error:
-        raise
-    except Exception as error:
-        raise StoreError(
-            f"{path} is damaged or cannot be read: {type(error).__name__}: {error}; `evenq table verify` finds damaged "
-            "files, restore them from a copy"
-        ) from error

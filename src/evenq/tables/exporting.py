@@ -125,8 +125,7 @@ def table_settings(
     wanted = TableSettings(**{name: value for name, value in given.items() if value is not None})
     if path not in target.files(topic):
         place_bytes(target, path, wanted.encode(), lambda _: None)  # False: another exporter was faster
-    with target.open(path) as file:
-        known = TableSettings.decode(file.read(), target.path(path))
+    known = TableSettings.decode(target.read(path), target.path(path))
     for name, value in given.items():
         if value is not None and value != getattr(known, name):
             option, unit = f"--{name.removesuffix('_ms').replace('_', '-')}", " ms" if name.endswith("_ms") else ""
@@ -326,10 +325,13 @@ class TopicExport:
         if first_ms < 0:  # deleted just now
             raise IllegalOffset(f"offset {start} of {extent.queue} does not exist any more")
         limit, window_end_ms = settings.limit(start), settings.window_end_ms(first_ms)
-        end = min(limit, extent.high, await self._reader.offset_at(extent, window_end_ms))
+        window_end = await self._reader.offset_at(extent, window_end_ms)
+        end = min(limit, extent.high, window_end)
         if end <= start:
             raise InternalError(f"{extent.queue} has no messages stored at {first_ms} ms although {start} is one")
-        over = end == limit or end < extent.high or now_ms >= window_end_ms + self._plan.settle_ms
+        # `extent.high` is from the start of the turn: a window that has messages behind it has not ended there.
+        ended = end == window_end and now_ms >= window_end_ms + self._plan.settle_ms
+        over = end == limit or end < extent.high or ended
         if not (over or self._plan.tail):
             return 0
         last_ms = (await self._reader.mark(extent, end - 1)).store_ms

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from evenq.columns.arrow_schema import TYPES, OutputColumn, arrow_schema
-from evenq.errors import StoreError
+from evenq.errors import Error, StoreError
 from evenq.runtime.targets import failed
 from evenq.tables.folder import TableTarget
 from evenq.tables.layout import TableRange
@@ -21,6 +21,7 @@ from evenq.tables.typed.columns import ERROR
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from evenq.tables.typed.bodies import TypedBodies
 
@@ -88,6 +89,7 @@ class TableWriter:
             use_dictionary=REPEATING + repeating,
             write_statistics=SEARCHED + searched,
             write_page_index=True,
+            write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(schema.get_field_index("queueOffset"))],
             **bloom_filters(rows),
         )
@@ -141,41 +143,56 @@ class TableWriter:
             raise failed(self._path, error) from error
 
 
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Raises StoreError for any failure: pyarrow and each package of fsspec have classes of their own. `path`: the
+    whole path of a file, for the error text.
+    """
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"{path} is damaged or cannot be read: {type(error).__name__}: {error}; `evenq table rebuild` writes "
+            "damaged files again, as far as the log has their messages; restore others from a copy"
+        ) from error
+
+
 def read_footer(target: TableTarget, path: str) -> FileFooter:
     """Returns the footer of a file. Raises StoreError for one that is damaged or missing."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with reading(target.path(path)):
         with target.open(path) as file:
             metadata = pq.read_metadata(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"{target.path(path)} is not a Parquet file that can be read: {error}") from error
-    known = metadata.metadata or {}
-    column = metadata.schema.names.index("queueOffset") if "queueOffset" in metadata.schema.names else -1
-    groups = [metadata.row_group(number).column(column).statistics for number in range(metadata.num_row_groups)]
-    bounds = [group for group in groups if column >= 0 and group is not None and group.has_min_max]
-    return FileFooter(
-        rows=metadata.num_rows,
-        first=min((group.min for group in bounds), default=-1),
-        last=max((group.max for group in bounds), default=-1),
-        mark=known.get(MARK, b"").decode(),
-        last_store_ms=int(known.get(LAST_MS, b"0")),
-        schema=int(known.get(SCHEMA, b"0")),
-        columns=metadata.schema.to_arrow_schema(),
-    )
+        known = metadata.metadata or {}
+        column = metadata.schema.names.index("queueOffset") if "queueOffset" in metadata.schema.names else None
+        numbers = range(metadata.num_row_groups) if column is not None else ()
+        groups = [metadata.row_group(number).column(column).statistics for number in numbers]
+        bounds = [group for group in groups if group is not None and group.has_min_max]
+        return FileFooter(
+            rows=metadata.num_rows,
+            first=min((group.min for group in bounds), default=-1),
+            last=max((group.max for group in bounds), default=-1),
+            mark=known.get(MARK, b"").decode(),
+            last_store_ms=int(known.get(LAST_MS, b"0")),
+            schema=int(known.get(SCHEMA, b"0")),
+            columns=metadata.schema.to_arrow_schema(),
+        )
+
+
+def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
+    """Opens a Parquet file whose pages are compared with their checksums while rows are read."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def read_batches(target: TableTarget, path: str) -> Iterator[pa.RecordBatch]:
     """Yields all rows of a file. Raises StoreError for one that is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with target.open(path) as file:
-            yield from pq.ParquetFile(file).iter_batches(batch_size=8_192)
-    except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"{target.path(path)} is damaged: {error}") from error
+    with reading(target.path(path)), target.open(path) as file:
+        yield from open_parquet(file).iter_batches(batch_size=8_192)
 
 
 def footer_findings(footer: FileFooter, part: TableRange) -> list[str]:

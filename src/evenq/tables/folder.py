@@ -2,8 +2,10 @@
 written twice.
 
 A draft is written beside its place (a folder) or to a temporary file of this machine (a URL), and then placed under its
-name. In a folder, exporters place their files one after the other, under a lock, so that each one sees the names of
-the others. Object stores have no such lock: the names are listed just before the upload.
+name. Where a file appears before its upload is complete (SFTP, HDFS), it is uploaded under a hidden name first.
+
+In a folder, exporters place their files one after the other, under a lock, so that each one sees the names of the
+others. Object stores have no such lock: the names are listed just before the upload.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from evenq.errors import Error, SettingsError, StoreError
+from evenq.model.names import topic_problem
 from evenq.runtime.private_files import make_private, open_private, sync_folder
 from evenq.runtime.targets import SCHEME, failed, is_remote
 
@@ -26,6 +29,8 @@ LOCK: Final = ".lock"
 DRAFT: Final = ".tmp"
 ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 """Stores in which a file appears when its upload is complete."""
+LOCAL: Final = frozenset({"file", "local"})
+"""Schemes of fsspec for folders of this machine."""
 
 Check = Callable[[Iterable[str]], None]
 """Raises if a file must not appear beside these names."""
@@ -64,11 +69,15 @@ class TableTarget(Protocol):
         ...
 
     def topics(self) -> list[str]:
-        """Returns the sorted names of the top-level folders."""
+        """Returns the sorted names of the top-level folders that can be topics: `lost+found` is not one."""
         ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Opens a file to read."""
+        """Opens a file to read. Reads of a URL raise errors of its package (`files.reading`)."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Returns the content of a small file."""
         ...
 
     def draft(self, folder: str) -> Draft:
@@ -81,8 +90,15 @@ class TableTarget(Protocol):
 
 
 def table_target(text: str) -> TableTarget:
-    """Opens the folder or URL of the command line. Raises SettingsError."""
+    """Opens the folder or URL of the command line. Raises SettingsError, StoreError."""
+    scheme, _, place = text.partition(SCHEME)
+    if place and scheme in LOCAL:  # a folder has a lock and is synced; fsspec has neither
+        return FolderTables(Path(place))
     return RemoteTables(text) if is_remote(text) else FolderTables(Path(text))
+
+
+def _topics(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if topic_problem(name) is None)
 
 
 def place_bytes(target: TableTarget, path: str, data: bytes, check: Check) -> bool:
@@ -125,7 +141,7 @@ class FolderTables:
 
     def topics(self) -> list[str]:
         try:
-            return sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+            return _topics(entry.name for entry in self.root.iterdir() if entry.is_dir())
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -134,6 +150,12 @@ class FolderTables:
     def open(self, path: str) -> IO[bytes]:
         try:
             return (self.root / path).open("rb")
+        except OSError as error:
+            raise failed(self.path(path), error) from error
+
+    def read(self, path: str) -> bytes:
+        try:
+            return (self.root / path).read_bytes()
         except OSError as error:
             raise failed(self.path(path), error) from error
 
@@ -156,7 +178,7 @@ class FolderTables:
 def _remove_left_drafts(folder: Path) -> None:
     """Removes drafts of exporters that were killed: their locks ended with them."""
     for path in folder.glob(f".*{DRAFT}"):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("r+b") as file:  # NFS locks only files that are open for writing
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
 
@@ -204,7 +226,7 @@ class RemoteTables:
     """A target behind fsspec."""
 
     def __init__(self, url: str) -> None:
-        """Raises SettingsError without fsspec or its package for the scheme."""
+        """Raises SettingsError without fsspec or its package for the scheme, StoreError for a store that is away."""
         self.url = url.rstrip("/")
         try:
             core = importlib.import_module("fsspec.core")
@@ -216,6 +238,10 @@ class RemoteTables:
             ) from error
         except ValueError as error:
             raise SettingsError(f"{url} is not a valid target: {error}") from error
+        except OSError as error:
+            raise failed(url, error) from error
+        except Exception as error:  # some packages connect here
+            raise StoreError(f"{url} cannot be used: {type(error).__name__}: {error}") from error
 
     def path(self, path: str) -> str:
         return f"{self.url}/{path}"
@@ -231,12 +257,16 @@ class RemoteTables:
         return {name[start:]: int(one["size"] or 0) for name, one in there.items()}
 
     def topics(self) -> list[str]:
-        return sorted({path.partition("/")[0] for path in self.files("") if "/" in path})
+        return _topics({path.partition("/")[0] for path in self.files("") if "/" in path})
 
     def open(self, path: str) -> IO[bytes]:
         with self.failing(path):
             opened: IO[bytes] = self.system.open(self.place(path), "rb")
         return opened
+
+    def read(self, path: str) -> bytes:
+        with self.failing(path), self.open(path) as file:
+            return file.read()
 
     def draft(self, folder: str) -> Draft:
         return _RemoteDraft(self, folder)
@@ -278,15 +308,35 @@ class _RemoteDraft:
             return False
         check(names)
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
-        first = place if protocols & ATOMIC else f"{place}{DRAFT}"
         with target.failing(path):
             self.file.flush()
             system.makedirs(posixpath.dirname(place), exist_ok=True)
-            system.put_file(self.file.name, first)
-            if first != place:
-                system.mv(first, place)
+            if protocols & ATOMIC:
+                system.put_file(self.file.name, place)
+            else:
+                self._upload_hidden(place, name)
+        for left in names:
+            if left.endswith(DRAFT) and _name_of(left) in names:  # of an exporter that was killed
+                target.remove(f"{self._folder}/{left}")
         return True
+
+    def _upload_hidden(self, place: str, name: str) -> None:
+        """Uploads under a name that readers of a folder leave out, and renames the file when it is whole."""
+        system = self._target.system
+        hidden = f"{posixpath.dirname(place)}/.{name}.{os.urandom(6).hex()}{DRAFT}"
+        try:
+            system.put_file(self.file.name, hidden)
+            system.mv(hidden, place)
+        except Exception:
+            with suppress(Exception):  # it may not be there, and the store may be away
+                system.rm_file(hidden)
+            raise
 
     def discard(self) -> None:
         with suppress(OSError):
             self.file.close()
+
+
+def _name_of(draft: str) -> str:
+    """Returns the name that an upload was to get. Earlier versions did not hide it."""
+    return draft[1:].rsplit(".", 2)[0] if draft.startswith(".") else draft.removesuffix(DRAFT)

@@ -21,7 +21,8 @@ Invariants:
   differs is the only state between the two, so a rebuild that was killed is repeated. With an equal size the old
   entry is right, because rows and their bounds follow from the messages.
 - The folder names its Iceberg table (`_iceberg.json`) before the first file is registered. Otherwise `table expire`
-  could delete a file that it does not know to be registered.
+  could delete a file that it does not know to be registered. It looks for that name before it deletes and, if there was
+  none, again after it: a publisher that begins later lists the folder without these files.
 
 Example: the folder has [0, 1000) and [1000, 2000) of a queue, and the snapshot has [0, 1000). The step commits
 [1000, 2000). Its answer is lost, and the publisher is killed. The next one reads a snapshot that has both files, and

@@ -94,12 +94,11 @@ def link_of(target: TableTarget, topic: str) -> tuple[IcebergName, str] | None:
     path = f"{topic}/{LINK_NAME}"
     if path not in target.files(topic):
         return None
-    with target.open(path) as file:
-        data = file.read()
+    data = target.read(path)
     try:
         values = json.loads(data)
         if values["version"] == LINK_VERSION:
             return IcebergName.of(values["table"]), str(values["uuid"])
-    except (ValueError, TypeError, KeyError, SettingsError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, SettingsError) as error:
         raise SettingsError(f"{target.path(path)} does not name an Iceberg table ({error}); restore it") from error
     raise SettingsError(f"{target.path(path)} is of version {values['version']}: use a newer evenq")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+WORD: Final = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
+"""Names that SQL reads without double quotes."""
 TAIL_BYTES_MAX: Final = 1 << 30
 """Largest size of all tails of a query, which are in memory."""
 
@@ -52,11 +54,17 @@ class QueriedTopic:
 def named_topics(target: TableTarget, sql: str) -> list[str]:
     """Returns the topics with a table whose names occur in a query. Raises NotFound if none does."""
     topics = target.topics()
-    named = [one for one in topics if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", sql, re.IGNORECASE)]
+    named = [one for one in topics if re.search(_mention(one), sql, re.IGNORECASE)]
     if not named:
         there = f"it has {', '.join(topics)}" if topics else "it has none; write one: evenq table export TOPIC --to DIR"
         raise NotFound(f"the query names no topic that has a table in {target.url}; {there}")
     return named
+
+
+def _mention(topic: str) -> str:
+    """Returns the pattern of a name in SQL: others than words need double quotes, so n-orders is a subtraction."""
+    quoted = f'"{re.escape(topic)}"'
+    return rf"{quoted}|(?<![\w%-]){topic}(?![\w%]|-(?!-))" if WORD.fullmatch(topic) else quoted
 
 
 def view_of_files(target: TableTarget, topic: str) -> QueriedTopic:

@@ -83,6 +83,15 @@ def test_the_source_gets_what_is_behind_the_files(log: FakeLog, tmp_path: Path) 
     ]
 
 
+def test_files_of_this_machine_keep_their_scheme_for_spark(log: FakeLog, tmp_path: Path) -> None:
+    log.add(100)
+    export(log, FolderTables(tmp_path))
+    session = Session()
+    module.read_table(session, "orders", to=f"file://{tmp_path}", endpoint="h:1")
+    [path] = session.files
+    assert path.startswith(f"file://{tmp_path}/orders/")
+
+
 def test_a_broker_with_files_that_is_away_is_an_error_unless_that_is_accepted(log: FakeLog, tmp_path: Path) -> None:
     log.add(150)
     export(log, FolderTables(tmp_path))

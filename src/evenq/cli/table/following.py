@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import signal
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +46,11 @@ class FailureLog:
         for place in [place for place in self._known if place not in failures]:
             del self._known[place]
             log.info(self._ended, place)
+
+    def forget(self, places: Iterable[str]) -> None:
+        """Drops failures at places that are not tried any more, without a line."""
+        for place in places:
+            self._known.pop(place, None)
 
 
 @dataclass(slots=True)
@@ -126,6 +132,9 @@ class _Follower:
         if first or topics != [*self._topics]:
             hint = "none yet; declare one: evenq topic create TOPIC --table"
             log.info("topics with a table: %s", ", ".join(topics) or hint)
+        for name in self._topics.keys() - topics:
+            self._failures.forget(self._topics[name].failures)
+            self._reports.forget([name])
         self._topics = {topic: self._topics.get(topic) or _Followed() for topic in topics}
 
 

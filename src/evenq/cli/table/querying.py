@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evenq.cli.output import Column, Listing, Page, complain, print_page, print_value, write_frame
 from evenq.cli.table.commands import must_be_installed, topic_error
 from evenq.client.topic_source import TopicSource
-from evenq.errors import Error
+from evenq.errors import BadRequest, Error
 from evenq.tables.folder import TableTarget, table_target
 from evenq.tables.query import QueriedTopic, named_topics, run_query, view_of_files, view_with_tail
 
@@ -52,7 +52,10 @@ def _print(options: argparse.Namespace, result: pa.Table) -> None:
     import pyarrow as pa
 
     names = result.column_names
-    rows = [[_plain(column[row].as_py()) for column in result.columns] for row in range(result.num_rows)]
+    rows = [
+        [_plain(_value(name, column[row])) for name, column in zip(names, result.columns, strict=True)]
+        for row in range(result.num_rows)
+    ]
     if options.csv:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -70,6 +73,19 @@ def _print(options: argparse.Namespace, result: pa.Table) -> None:
             [value if isinstance(value, int | float | str | None) else str(value) for value in row] for row in rows
         ]
         print_page(Page(facts={}, listings=[Listing(key="rows", columns=columns, rows=cells)]), options.output)
+
+
+def _value(name: str, cell: pa.Scalar) -> Any:
+    """Returns a value of a column; for a time that Python does not have, its number."""
+    try:
+        return cell.as_py()
+    except OverflowError as error:  # a sender may give any time of birth
+        if hasattr(cell, "value"):
+            return cell.value
+        raise BadRequest(
+            f"column {name} has a time outside of the years 1 to 9999 in a list, struct or map, which cannot be "
+            "printed: cast it to VARCHAR in the query"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -17,11 +17,11 @@ from evenq.client.topic_source import TopicSource
 from evenq.errors import ConnectionFailed, Error, NotFound, RequestTimeout, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.runtime.clock import SystemClock
-from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, table_of
+from evenq.tables.checking import QueueFiles, TableFinding, expired, findings, queues_of, table_of
 from evenq.tables.folder import TableTarget, table_target
 from evenq.tables.iceberg import IcebergTable
 from evenq.tables.iceberg_state import IcebergState
-from evenq.tables.layout import TableRange
+from evenq.tables.layout import TableQueue, TableRange
 from evenq.tables.typed.stored import newest_schema
 
 EXIT_CLEAN, EXIT_FINDINGS = 0, 1
@@ -64,7 +64,7 @@ def list_tables(options: argparse.Namespace) -> None:
     for topic in target.topics():
         try:
             queues = table_of(target, topic)
-        except Error:
+        except NotFound:
             continue  # a folder of something else, or a table without a file
         sums = (sum(len(one.files) for one in queues), sum(one.rows for one in queues))
         rows.append((topic, len(queues), *sums, sum(one.bytes for one in queues), sum(one.gaps for one in queues)))
@@ -156,20 +156,22 @@ def _published_rows(one: QueueFiles, published: IcebergState | None) -> int | No
 def verify(options: argparse.Namespace) -> int:
     target = table_target(options.to)
     found: list[TableFinding] = []
-    rows = files = 0
-    topics = [options.topic] if options.topic else target.topics()
-    if not topics:
-        raise NotFound(f"{options.to} has no table; write one: evenq table export TOPIC --to {options.to}")
-    for topic in topics:
-        queues = table_of(target, topic)
+    rows = files = verified = 0
+    for topic in [options.topic] if options.topic else target.topics():
+        queues = table_of(target, topic) if options.topic else queues_of(target, topic)
+        table = None if options.offline else linked(target, topic)
+        if not queues and table is None:
+            continue  # a folder of something else, or a table without a file
+        verified += 1
         live = _live(options, topic)
         for one in queues:
             found += findings(target, one, live.get((one.queue.uid, one.queue.queue)), whole=options.whole)
-        table = None if options.offline else linked(target, topic)
         if table is not None:
             found += ask(table, partial(_compared, table, queues))
         rows += sum(one.rows for one in queues)
         files += sum(len(one.files) for one in queues)
+    if not verified:
+        raise NotFound(f"{options.to} has no table; write one: evenq table export TOPIC --to {options.to}")
     if options.output.for_programs:
         facts = {"target": options.to, "clean": not found, "files": files, "rows": rows}
         listing = Listing(key="findings", columns=_FINDINGS, rows=found)
@@ -190,7 +192,6 @@ def expire(options: argparse.Namespace) -> None:
     target = table_target(options.to)
     before_ms = moment_ms(options.before, now_ms=SystemClock().now_ms())
     queues = table_of(target, options.topic)
-    table = linked(target, options.topic)
     old = [(one, part) for one in queues for part in expired(target, one, before_ms)]
     count = sum(part.count for _, part in old if not part.gap)
     facts = {
@@ -200,16 +201,26 @@ def expire(options: argparse.Namespace) -> None:
         "deleted": options.yes,
     }
     if options.yes:
-        if table is not None:  # first, so that no reader of it meets a file that is gone
-            starts = {one.queue: _start_after(one, old) for one in queues}
-            removed = ask(table, partial(table.withdraw, starts))
-            complain(f"Removed {removed:,} files from {table.name}.")
+        starts = {one.queue: _start_after(one, old) for one in queues}
+        known = _withdraw(target, options.topic, starts)  # first, so that no reader of it meets a file that is gone
         _delete(target, [one.path(part) for one, part in old])
+        if not known:  # the first publish may have begun meanwhile; a later one does not find the files
+            _withdraw(target, options.topic, starts)
     print_page(Page(facts=facts), options.output)
     if old and not options.yes:
         raise NotConfirmed(
             f"this deletes {len(old)} files with {count:,} rows of {options.topic}; add --yes to confirm"
         )
+
+
+def _withdraw(target: TableTarget, topic: str, starts: Mapping[TableQueue, int]) -> bool:
+    """Removes the files before these offsets from the Iceberg table of a topic; False: it has none."""
+    table = linked(target, topic)
+    if table is None:
+        return False
+    removed = ask(table, partial(table.withdraw, starts))
+    complain(f"Removed {removed:,} files from {table.name}.")
+    return True
 
 
 def _start_after(one: QueueFiles, old: Sequence[tuple[QueueFiles, TableRange]]) -> int:

@@ -94,6 +94,8 @@ class TypedBodies:
                 builder.append(value)
         except Misfit as misfit:
             reason = misfit.reason
+        except (ArithmeticError, ValueError, TypeError):  # no body ends the export, also if a converter has a bug
+            reason = "type"
         else:
             return None
         for builder in self._builders:

@@ -63,8 +63,7 @@ class _Reader:
         """Returns the column of a property; None for an object all of whose fields became columns of their own.
         `nested`: within a list or map, where x-column changes the name only.
         """
-        if len(trail) > DEPTH_MAX:
-            raise self._wrong(trail[:3], f"is nested more than {DEPTH_MAX} levels deep, or contains itself")
+        self._must_not_be_deep(trail)
         node = self._resolved(node, trail)
         name = node.get("x-column", trail[-1])
         if not isinstance(name, str):
@@ -122,7 +121,9 @@ class _Reader:
 
     def _part(self, node: Any, name: str, trail: tuple[str, ...]) -> TypedColumn:
         """Returns the element of a list or the value of a map."""
-        kind, reads, parts = self._type(self._resolved(node, (*trail, "[]")), (*trail, "[]"), nested=True)
+        trail = (*trail, "[]")
+        self._must_not_be_deep(trail)
+        kind, reads, parts = self._type(self._resolved(node, trail), trail, nested=True)
         return TypedColumn(name=name, type=kind, path=(), reads=reads, parts=parts)
 
     def _kind(self, node: Node, trail: tuple[str, ...]) -> str:
@@ -175,6 +176,10 @@ class _Reader:
         if not isinstance(found, dict):
             raise self._wrong(trail, f"refers to {reference}, which the file does not have")
         return found
+
+    def _must_not_be_deep(self, trail: tuple[str, ...]) -> None:
+        if len(trail) > DEPTH_MAX:
+            raise self._wrong(trail[:3], f"is nested more than {DEPTH_MAX} levels deep, or contains itself")
 
     def _wrong(self, trail: tuple[str, ...], what: str) -> SettingsError:
         place = ".".join(trail) or "the schema"

@@ -148,7 +148,7 @@ def _builder(column: TypedColumn, field: FieldDescriptor, place: str, budget: Bu
         case "map" if message is not None:
             fields = message.fields_by_name
             parts = [_builder(part, fields[part.name], place, budget) for part in column.parts]
-            return ListBuilder(column, parts, _pairs, budget, place)
+            return ListBuilder(column, parts, _pairs(place), budget, place)
     return LeafBuilder(column, _converter(column, field, place))
 
 
@@ -156,9 +156,16 @@ def _elements(values: Any) -> Any:
     return values
 
 
-def _pairs(values: Any) -> list[tuple[Any, Any]]:
-    """Returns the pairs of a map in the order of their keys: a map has none, and a repeat must write the same file."""
-    return [(key, values[key]) for key in sorted(values)]
+def _pairs(place: str) -> Callable[[Any], list[tuple[Any, Any]]]:
+    def take(values: Any) -> list[tuple[Any, Any]]:
+        """Returns the pairs of a map in the order of their keys: a map has none, and a repeat must write the same
+        file.
+        """
+        if any(type(key) is bytes for key in values):  # a key that is not UTF-8, in a message of proto2
+            raise Misfit("utf8", place)
+        return [(key, values[key]) for key in sorted(values)]
+
+    return take
 
 
 def _converter(column: TypedColumn, field: FieldDescriptor, place: str) -> Callable[[Any], Any]:
@@ -193,7 +200,7 @@ def _text(place: str) -> Callable[[Any], str]:
 
 
 def _serialized(message: Message) -> bytes:
-    return message.SerializeToString(deterministic=True)
+    return message.SerializePartialToString(deterministic=True)  # without required fields, too
 
 
 def _same(value: Any) -> Any:

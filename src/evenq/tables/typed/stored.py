@@ -95,8 +95,7 @@ def _numbers(target: TableTarget, topic: str) -> list[int]:
 
 def _stored(target: TableTarget, topic: str, number: int) -> StoredSchema:
     path = _path(topic, number)
-    with target.open(path) as file:
-        schema = TypedSchema.decode(file.read(), target.path(path))
+    schema = TypedSchema.decode(target.read(path), target.path(path))
     return StoredSchema(number=number, path=target.path(path), schema=schema)
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from evenq.tables.typed.columns import DECIMAL, TypedColumn
 
 INT_MAX: Final = {"int32": (1 << 31) - 1, "int64": (1 << 63) - 1}
-EXACT_MAX: Final = 1 << 53
-"""Largest float that stands for one integer alone."""
+EXACT_MAX: Final = (1 << 53) - 1
+"""Largest float that stands for one integer alone: 2**53 + 1 has the float of 2**53."""
 FLOAT32_MAX: Final = 3.4028235677973366e38
 """Numbers from here on would be infinite."""
 NUMBER: Final = re.compile(r"-?\d{1,80}(\.\d{1,80})?([eE][+-]?\d{1,3})?", re.ASCII)
@@ -25,6 +25,8 @@ MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}
 DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 PER_UNIT: Final = {"epoch-s": 1_000_000, "epoch-ms": 1_000, "epoch-us": 1}
 EPOCH, EPOCH_DAY = datetime(1970, 1, 1), date(1970, 1, 1).toordinal()  # noqa: DTZ001  UTC, as all moments here
+EPOCH_MAX: Final = Decimal(10**20)
+"""More than any moment in any unit."""
 MICROSECOND: Final = timedelta(microseconds=1)
 MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """Of the years 1 to 9999."""
@@ -197,9 +199,9 @@ def _epoch(unit: str, place: str) -> Convert:
         if type(value) is int:
             made = value // 1_000 if unit == "epoch-ns" else value * PER_UNIT[unit]
         elif type(value) in {float, Decimal}:
-            if not abs(value) < 1e20:
-                raise Misfit("range", place)
             exact = Decimal(value)
+            if not exact.copy_abs() < EPOCH_MAX:  # abs() overflows for a large exponent
+                raise Misfit("range", place)
             made = int(
                 ROUNDED.divide(exact, Decimal(1_000)).__floor__()
                 if unit == "epoch-ns"

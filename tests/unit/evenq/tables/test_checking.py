@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ import pytest
 
 from evenq.errors import NotFound
 from evenq.tables.checking import expired, findings, newest_content, table_of
+from evenq.tables.files import read_footer
 from evenq.tables.folder import FolderTables
 from evenq.tables.layout import TableRange
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog
@@ -63,7 +66,37 @@ def test_a_name_that_its_file_contradicts_is_found(target: FolderTables) -> None
 def test_a_file_that_is_cut_is_found_by_its_footer(target: FolderTables) -> None:
     path = path_of(target, 100, 200)
     path.write_bytes(path.read_bytes()[:-9])
-    assert "is not a Parquet file" in found(target)[0]
+    assert "is damaged or cannot be read" in found(target)[0]
+
+
+@pytest.mark.parametrize("fact", ["mark", "last_store_ms"])
+def test_a_flipped_bit_in_a_fact_of_the_footer_is_found(target: FolderTables, fact: str) -> None:
+    path = path_of(target, 100, 200)
+    value = str(getattr(read_footer(target, f"{FOLDER}/{path.name}"), fact)).encode()
+    data = bytearray(path.read_bytes())
+    data[data.rindex(value) + 3] ^= 0x80
+    path.write_bytes(data)
+    [what] = found(target)
+    assert "is damaged or cannot be read" in what
+
+
+def test_another_time_of_the_last_row_in_the_footer_is_found_by_reading_every_row(target: FolderTables) -> None:
+    """`table expire` deletes files by this time."""
+    path = path_of(target, 100, 200)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(str(START_MS).encode()) + 1] ^= 1  # another digit
+    path.write_bytes(data)
+    assert found(target) == []
+    assert found(target, whole=True) == [
+        f"has 1600000000000 as the store time of its last row in its footer, which was stored at {START_MS} ms"
+    ]
+
+
+def test_a_file_without_a_column_is_found_by_reading_every_row(target: FolderTables) -> None:
+    path = path_of(target, 100, 200)
+    pq.write_table(pq.read_table(path).drop_columns(["queueOffset"]), path)
+    assert any("has the columns topic" in what for what in found(target))
+    assert "is damaged or cannot be read" in found(target, whole=True)[-1]
 
 
 def test_flipped_bytes_are_found_by_reading_every_row(target: FolderTables) -> None:
@@ -73,6 +106,37 @@ def test_flipped_bytes_are_found_by_reading_every_row(target: FolderTables) -> N
     path.write_bytes(data)
     assert found(target) == []
     assert found(target, whole=True)
+
+
+def flip_a_body(path: Path, body: bytes) -> None:
+    """Flips one bit of a body that does not compress, which the file has as it is."""
+    data = bytearray(path.read_bytes())
+    data[data.index(body) + 7] ^= 1
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_of_a_body_is_found_by_reading_every_row(tmp_path: Path) -> None:
+    chance, log, target = random.Random(7), FakeLog(), FolderTables(tmp_path)
+    log.queues[0] = [(START_MS, chance.randbytes(300)) for _ in range(100)]
+    export(log, target)
+    assert found(target, whole=True) == []
+    flip_a_body(path_of(target, 0, 100), log.queues[0][40][1])
+    assert found(target) == []
+    [what] = found(target, whole=True)
+    assert "is damaged" in what
+
+
+def test_a_file_without_checksums_is_in_order_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, log, target = pq.ParquetWriter, FakeLog(), FolderTables(tmp_path)
+
+    def writer(*arguments: Any, **options: Any) -> Any:
+        assert options.pop("write_page_checksum")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(pq, "ParquetWriter", writer)
+    log.add(100)
+    export(log, target)
+    assert found(target, whole=True) == []
 
 
 def test_rows_out_of_order_or_of_another_queue_are_found(target: FolderTables) -> None:

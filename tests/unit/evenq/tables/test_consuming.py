@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,12 @@ from evenq.tables import consuming
 from evenq.tables.consuming import CURSORS_MAX, ConsumedTable
 from evenq.tables.exporting import ExportPlan, TopicExport
 from evenq.tables.files import COLUMNS
-from evenq.tables.folder import FolderTables, table_target
+from evenq.tables.folder import FolderTables, TableTarget, table_target
 from evenq.tables.layout import TableSettings
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
+from tests.unit.evenq.tables.test_checking import flip_a_body
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 UID = "u1-b1"
@@ -32,9 +34,10 @@ PLACE = f"orders/uid={UID}/broker=broker-a/queue=0"
 ALL = FilterExpression()
 
 
-def export(log: FakeLog, folder: Path) -> None:
+def export(log: FakeLog, folder: Path | TableTarget) -> None:
     plan = ExportPlan(topic="orders", settings=TableSettings(rows_per_file=100, close_after_ms=60_000), tail=True)
-    reader = TopicExport(FakeReader(log), FolderTables(folder), plan, clock_ms=lambda: START_MS + 3_600_000)
+    target = FolderTables(folder) if isinstance(folder, Path) else folder
+    reader = TopicExport(FakeReader(log), target, plan, clock_ms=lambda: START_MS + 3_600_000)
     turn = asyncio.run(reader.turn())
     assert not turn.failures
 
@@ -270,6 +273,16 @@ def test_a_damaged_file_is_an_error_at_each_pull_until_it_is_restored(
     assert len(everything(table, 150)) == 100
 
 
+def test_a_body_with_one_flipped_bit_is_not_delivered(tmp_path: Path, opened: Any) -> None:
+    chance, log = random.Random(7), FakeLog()
+    log.queues[0] = [(START_MS, chance.randbytes(300)) for _ in range(100)]
+    export(log, tmp_path)
+    [file] = (tmp_path / PLACE).glob("*.parquet")
+    flip_a_body(file, log.queues[0][40][1])
+    with pytest.raises(StoreError, match="is damaged or cannot be read"):
+        pull(opened(), 0, 100)
+
+
 def test_the_first_offset_of_a_time_is_found_in_files(table: ConsumedTable) -> None:
     for ms, offset in ((0, 0), (10, 1), (15, 2), (990, 99), (1_000, 100), (2_490, 249)):
         assert table.offset_at(QUEUE, UID, START_MS + ms, 250) == offset
@@ -300,8 +313,8 @@ def test_open_files_are_bounded_and_closed(tmp_path: Path, opened: Any) -> None:
 
 def test_a_table_behind_a_url_is_read_too(log: FakeLog, tmp_path: Path, opened: Any) -> None:
     pytest.importorskip("fsspec")
-    export(log, tmp_path)
-    table = opened(f"file://{tmp_path}")
+    export(log, table_target(f"memory://{tmp_path.name}"))
+    table = opened(f"memory://{tmp_path.name}")
     assert [one.queue_offset for one in everything(table, 0)] == list(range(250))
 
 

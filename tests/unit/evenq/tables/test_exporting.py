@@ -15,7 +15,7 @@ from evenq.tables.checking import findings, table_of
 from evenq.tables.exporting import ExportPlan, ExportTurn, TopicExport, table_settings
 from evenq.tables.files import bloom_filters
 from evenq.tables.folder import FolderTables, TableTarget, table_target
-from evenq.tables.layout import TableChanged, TableGap, TableSettings
+from evenq.tables.layout import TableChanged, TableGap, TableRange, TableSettings
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
 
 SETTINGS = TableSettings(rows_per_file=100, close_after_ms=60_000)
@@ -138,6 +138,32 @@ def test_exporters_that_begin_at_any_time_cut_at_the_same_offsets(tmp_path: Path
     export(log, late)
     assert spans(tmp_path / "a") == spans(tmp_path / "b")
     assert offsets(tmp_path / "b") == list(range(len(log.queues[0])))
+
+
+def test_a_queue_that_grows_in_its_window_while_others_are_written_is_cut_at_the_end_of_the_window(
+    tmp_path: Path,
+) -> None:
+    """The turn of the first exporter lasts longer than the window of the second queue."""
+    log, follower, late = FakeLog(queues=2), FolderTables(tmp_path / "a"), FolderTables(tmp_path / "b")
+    log.add(100)
+    log.add(30, queue=1)
+    moment, reader = [START_MS + 6_000], FakeReader(log)
+    original = reader.scan
+
+    def scan(extent: Any, start: int, end: int, *, verifies: bool) -> Any:
+        if moment[0] < LATER_MS:
+            log.add(20, at_ms=START_MS + 10_000, queue=1)
+            moment[0] = LATER_MS
+        return original(extent, start, end, verifies=verifies)
+
+    reader.scan = scan  # type: ignore[method-assign]
+    plan = ExportPlan(topic="orders", settings=SETTINGS)
+    run = TopicExport(reader, follower, plan, clock_ms=lambda: moment[0])
+    assert asyncio.run(run.turn()).left == 30
+    assert asyncio.run(run.turn()).left == 0
+    export(log, late)
+    names = [sorted(path.name for path in folder.root.rglob("queue=1/*.parquet")) for folder in (follower, late)]
+    assert names == [[TableRange(start=0, end=50).name]] * 2
 
 
 def test_a_repeat_writes_nothing(log: FakeLog, target: FolderTables, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from evenq.errors import SettingsError
 from evenq.tables.checking import QueueFiles
-from evenq.tables.iceberg_state import IcebergFile, IcebergName, IcebergState
+from evenq.tables.folder import FolderTables, place_bytes
+from evenq.tables.iceberg_state import IcebergFile, IcebergName, IcebergState, link_of
 from evenq.tables.layout import TableChanged, TableQueue, TableRange
 
 QUEUE = TableQueue(topic="orders", uid="u", broker_name="broker-a", queue_id=0)
@@ -27,6 +30,14 @@ def snapshot(*parts: TableRange, start: int = 0) -> IcebergState:
 def test_names_without_three_parts_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"lake\.sales\.orders"):
         IcebergName.of(text)
+
+
+@pytest.mark.parametrize("link", [b"{", b"[]", b"\xff", b'{"version": 1, "table": 7, "uuid": "u"}', b'{"version": 1}'])
+def test_a_damaged_link_is_named(tmp_path: Path, link: bytes) -> None:
+    target = FolderTables(tmp_path)
+    place_bytes(target, "orders/_iceberg.json", link, lambda _: None)
+    with pytest.raises(SettingsError, match=r"orders/_iceberg\.json does not name an Iceberg table .*restore it"):
+        link_of(target, "orders")
 
 
 def test_files_that_the_snapshot_lacks_are_missing_unless_they_were_expired() -> None:

@@ -17,6 +17,7 @@ from evenq.cli.table.commands import topic_error
 from evenq.cli.table.following import FailureLog
 from evenq.errors import ConnectionFailed, Error, Forbidden, StoreCorrupted, StoreFull, TopicNotFound
 from evenq.runtime.clock import SystemClock
+from evenq.tables.folder import FolderTables
 from tests.unit.evenq.tables.fake_log import START_MS, FakeLog, FakeReader
 
 EXPORT = "table export orders --rows-per-file 100 --close-after 1m"
@@ -197,6 +198,28 @@ def test_follow_without_a_topic_uses_its_last_list_while_none_can_be_read(
     assert {path.name for path in tmp_path.iterdir()} >= {"orders"}
 
 
+def test_a_topic_that_is_a_table_no_more_is_not_said_to_work_again(
+    run: Any, tmp_path: Path, log: FakeLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deleted(FakeAdmin):
+        async def list_groups(self) -> list[Any]:
+            groups = await super().list_groups()
+            return groups if FakeAdmin.looks < 3 else []
+
+    caplog.set_level(logging.INFO, "evenq.cli.table.following")
+    monkeypatch.setattr(following, "Admin", Deleted)
+    monkeypatch.setattr(following, "LIST_EVERY_MS", 0)
+    log.queues[1], log.low[1] = [], 0
+    log.add(120, queue=1)
+    log.fails, log.refuses = {150: StoreCorrupted("record 150 is damaged")}, Forbidden("no CONSUME")
+    code, _, err, _ = run(f"table follow --to {tmp_path} --namespace= --rows-per-file 100 --close-after 1m --every 1ms")
+    assert (code, err) == (0, "")
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("is not exported, retrying" in text for text in texts) == 1
+    assert sum("retention of orders does not wait" in text for text in texts) == 1
+    assert not [text for text in texts if "is exported again" in text or "orders waits" in text]
+
+
 @pytest.mark.usefixtures("log")
 def test_a_schema_needs_its_topic(run: Any, tmp_path: Path) -> None:
     code, _, err, _ = run(f"table follow --to {tmp_path} --table-schema orders.json")
@@ -263,6 +286,38 @@ def test_list_and_verify(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("log")
+def test_verify_of_all_tables_passes_those_without_a_file(run: Any, tmp_path: Path) -> None:
+    run(f"{EXPORT} --to {tmp_path}")
+    (tmp_path / "alpha").mkdir()
+    (tmp_path / "alpha/_table.json").write_bytes((tmp_path / "orders/_table.json").read_bytes())
+    (tmp_path / "lost+found").mkdir()
+    code, out, err, _ = run(f"table verify --to {tmp_path}")
+    assert (code, out, err) == (0, "clean: 3 files, 250 rows, no gap\n", "")
+    next(tmp_path.rglob("*100-*.parquet")).unlink()
+    assert run(f"table verify --to {tmp_path}")[0] == 1
+    code, _, err, _ = run(f"table verify alpha --to {tmp_path}")
+    assert (code, "has no files of topic alpha; it has the tables orders" in err) == (3, True)
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    assert run(f"table verify --to {tmp_path}")[0] == 3
+
+
+@pytest.mark.usefixtures("log")
+def test_a_target_that_cannot_be_read_is_not_an_empty_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"{EXPORT} --to {tmp_path}")
+
+    def files(*_: object) -> dict[str, int]:
+        raise StoreFull("the disk is away")
+
+    monkeypatch.setattr(FolderTables, "files", files)
+    for command in ("list", "verify"):
+        code, _, err, _ = run(f"table {command} --to {tmp_path}")
+        assert (code, "the disk is away" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("log")
 def test_expire_deletes_with_yes_only(run: Any, tmp_path: Path) -> None:
     run(f"{EXPORT} --to {tmp_path}")
     code, out, err, _ = run(f"table expire orders --before {START_MS + 1} --to {tmp_path} -o json")
@@ -294,6 +349,20 @@ def test_a_query_prints_a_table_csv_or_json(run: Any, tmp_path: Path, log: FakeL
     assert (code, "names no topic" in err) == (3, True)
     code, _, err, _ = run(f"query 'drop view orders' --tables {tmp_path}")
     assert (code, "write one SELECT" in err) == (2, True)
+
+
+def test_a_time_that_python_does_not_have_is_a_number(run: Any, tmp_path: Path, log: FakeLog) -> None:
+    """A sender may give any time of birth."""
+    pytest.importorskip("duckdb")
+    run(f"{EXPORT} --to {tmp_path}")
+    late_ms = 253_402_300_800_000  # the year 10000
+    log.add(1, at_ms=late_ms + 5)
+    sql = "'select bornTimestamp as b from orders order by queueOffset desc limit 2'"
+    code, out, err, _ = run(f"query {sql} --tables {tmp_path} -o json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == [{"b": late_ms * 1_000}, {"b": "2023-11-14T22:13:19.995000+00:00"}]
+    code, _, err, _ = run(f"query 'select [bornTimestamp] as b from orders order by all desc' --tables {tmp_path}")
+    assert (code, "column b" in err, "VARCHAR" in err, len(err.splitlines())) == (2, True, True, 1)
 
 
 def test_a_query_says_which_brokers_are_missing(run: Any, tmp_path: Path, log: FakeLog) -> None:

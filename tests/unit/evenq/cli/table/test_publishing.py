@@ -17,6 +17,8 @@ import pytest
 from evenq.cli.table import publishing, reports
 from evenq.cli.table.publishing import CatalogCalls, ask
 from evenq.errors import ConnectionFailed, Error, Forbidden, RequestTimeout
+from evenq.tables import checking
+from evenq.tables.checking import queues_of
 from evenq.tables.folder import FolderTables
 from evenq.tables.iceberg import IcebergTable, PublishTurn
 from evenq.tables.iceberg_state import IcebergName
@@ -148,6 +150,29 @@ def test_expire_removes_files_from_the_iceberg_table_first(run: Any, tables: Pat
     assert len([*tables.rglob("*.parquet")]) == 1
     assert run(f"table verify orders --to {tables}")[0] == 0
     assert IcebergTable(FolderTables(tables), "orders").state().rows == 50
+
+
+@pytest.mark.parametrize("moment", ["footers are read", "files are deleted"])
+def test_a_first_publish_beside_an_expiry_leaves_no_entry_without_its_file(
+    run: Any, tables: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    begun: list[int] = []
+
+    def first_publish() -> None:
+        if not begun:
+            table = IcebergTable(FolderTables(tables), "orders", IcebergName.of("lake.sales.orders"))
+            table.begin()
+            begun.append(table.publish(lambda: queues_of(FolderTables(tables), "orders")).files)
+
+    read, remove = checking.read_footer, FolderTables.remove
+    if moment == "footers are read":
+        monkeypatch.setattr(checking, "read_footer", lambda *words: (first_publish(), read(*words))[1])
+    else:
+        monkeypatch.setattr(FolderTables, "remove", lambda *words: (first_publish(), remove(*words))[1])
+    code, _, err, _ = run(f"table expire orders --to {tables} --before {START_MS + 1} --yes")
+    assert (begun, code, err) == ([3], 0, "Removed 2 files from lake.sales.orders.\n")
+    assert len([*tables.rglob("*.parquet")]) == 1
+    assert run(f"table verify orders --to {tables}")[1] == "clean: 1 files, 50 rows, no gap\n"
 
 
 def test_without_pyiceberg_a_registered_table_names_the_extra(

@@ -49,6 +49,9 @@ TYPES: dict[str, Any] = {
         ("int64", "1.0", 1),
         ("int64", "1e3", 1000),
         ("int64", "1.5", "type"),
+        ("int64", "9007199254740991.0", 2**53 - 1),
+        ("int64", "-9007199254740991.0", 1 - 2**53),
+        ("int64", "9007199254740993.0", "range"),
         ("int64", "1e19", "range"),
         ("int64", "1e999", "range"),
         ("int64", "true", "type"),
@@ -156,6 +159,12 @@ def test_of_two_values_with_one_name_the_last_one_counts() -> None:
 SIMPLE = schema_of(a=TYPES["int64"], l={"items": {"properties": {"x": TYPES["int64"], "y": TYPES["string"]}}})
 
 
+TIMED = schema_of(
+    it=TYPES["money"], **{unit: {"type": "number", "format": f"epoch-{unit}"} for unit in ("s", "ms", "us", "ns")}
+)
+"""Numbers are read as they are written, because of the decimal."""
+
+
 def nested(levels: int) -> bytes:
     return b'{"z":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b',"a":1}'
 
@@ -198,6 +207,41 @@ def test_hostile_bodies_cost_bounded_memory_and_get_a_reason(body: bytes, reason
     assert peak < 48 << 20, f"{peak >> 20} MiB"
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_with_any_exponent_has_a_reason_beside_decimals(unit: str) -> None:
+    texts = ["1e1000000", "-1e1000000", "1e999999999999999999999", "1e-9999999"]
+    found = rows(TIMED, [b'{"%s":%s}' % (unit.encode(), text.encode()) for text in texts])
+    assert [row["bodyError"] for row in found] == [f"range:{unit}"] * 3 + [None]
+    assert found[3][unit] == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+NUMBERS = st.tuples(st.decimals(-100, 100, allow_nan=False, places=2), st.integers(-(10**7), 10**7))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["it", "s", "ms", "us", "ns"]), NUMBERS), max_size=8))
+def test_each_number_fits_or_has_a_reason_whatever_its_exponent(numbers: list[Any]) -> None:
+    bodies = [f'{{"{name}":{digits}e{exponent}}}'.encode() for name, (digits, exponent) in numbers]
+    for (name, (digits, exponent)), reason in zip(numbers, reasons(TIMED, *bodies), strict=True):
+        assert reason in {None, f"range:{name}"}
+        assert reason is not None or not digits or exponent < 20
+
+
+@pytest.mark.parametrize("error", [ArithmeticError, ValueError, TypeError])
+def test_an_error_that_no_converter_expects_is_a_reason_too(error: type[Exception]) -> None:
+    converter = module.TypedBodies(SIMPLE, plain=pa.schema([pa.field("body", pa.binary())]))
+    original = converter._parser.values
+
+    def values(body: memoryview) -> list[Any]:
+        if bytes(body) == b"{}":
+            raise error
+        return original(body)
+
+    converter._parser.values = values  # type: ignore[method-assign]
+    [piece] = converter.batches(pa.record_batch({"body": pa.array([b'{"a":1}', b"{}", b'{"a":3}'])}))
+    assert piece.column("a").to_pylist() == [1, None, 3]
+    assert piece.column("bodyError").to_pylist() == [None, "type", None]
+
+
 def test_a_body_that_would_add_too_many_values_is_refused() -> None:
     wide = {"properties": {f"c{n}": TYPES["int64"] for n in range(50)}}
     schema = schema_of(l={"items": wide}, n={"items": {"items": wide}})
@@ -219,7 +263,7 @@ def read(kind: str, value: Any) -> Any:
             assert isinstance(value, int | float)
             assert not isinstance(value, bool)
             assert value == int(value)
-            assert isinstance(value, int) or abs(value) <= 2**53
+            assert isinstance(value, int) or abs(value) < 2**53
             value = int(value)
             assert abs(value + 0.5) < (2**31 if kind == "int32" else 2**63)
         case "float64":

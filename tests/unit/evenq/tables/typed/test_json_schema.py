@@ -92,6 +92,12 @@ def test_paths_of_leaves_are_those_of_parquet(tmp_path: Any) -> None:
 RECURSIVE = {"$defs": {"T": {"properties": {"t": {"$ref": "#/$defs/T"}}}}, "properties": {"t": {"$ref": "#/$defs/T"}}}
 
 
+def recursive(keyword: str) -> str:
+    inner = {"$ref": "#/$defs/A"}
+    node = {"type": "array" if keyword == "items" else "object", keyword: inner}
+    return json.dumps({"$defs": {"A": node}, "properties": {"a": inner}})
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
@@ -110,6 +116,8 @@ RECURSIVE = {"$defs": {"T": {"properties": {"t": {"$ref": "#/$defs/T"}}}}, "prop
         ('{"properties": {"a": {"$ref": "#/$defs/None"}}}', "which the file does not have"),
         ('{"properties": {"a": {"$ref": "#/properties/a"}}}', "refers to itself"),
         (json.dumps(RECURSIVE), r"t\.t\.t is nested more than 16 levels deep, or contains itself"),
+        (recursive("items"), r"a\.\[\]\.\[\] is nested more than 16 levels deep, or contains itself"),
+        (recursive("additionalProperties"), r"a\.\[\]\.\[\] is nested more than 16 levels deep, or contains itself"),
         ('{"properties": {"a": {"type": "number", "format": "decimal(39,2)"}}}', "p from 1 to 38"),
         ('{"properties": {"a": {"type": "number", "format": "decimal(2,3)"}}}', "s from 0 to p"),
         ('{"properties": {"a": {"type": "number", "format": 3}}}', "a has the format 3"),

@@ -161,6 +161,37 @@ def test_text_of_proto2_that_is_not_utf8_has_a_reason() -> None:
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def old() -> TypedSchema:
+    """A message of proto2 with a map, itself, and a required field."""
+    kind = FieldDescriptorProto
+    file = FileDescriptorProto(name="old.proto", package="shop")
+    message = file.message_type.add(name="Old")
+    message.field.add(
+        name="m", number=1, type=kind.TYPE_MESSAGE, label=kind.LABEL_REPEATED, type_name=".shop.Old.MEntry"
+    )
+    message.field.add(name="inner", number=2, type=kind.TYPE_MESSAGE, label=kind.LABEL_OPTIONAL, type_name=".shop.Old")
+    message.field.add(name="r", number=3, type=kind.TYPE_INT32, label=kind.LABEL_REQUIRED)
+    entry = message.nested_type.add(name="MEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
+    return protobuf_schema(FileDescriptorSet(file=[file]).SerializeToString(), "shop.Old", "f")
+
+
+KEY, WRONG_KEY = b"\x0a\x05\x0a\x01a\x10\x01", b"\x0a\x05\x0a\x01\xff\x10\x01"
+
+
+@pytest.mark.parametrize("body", [WRONG_KEY, WRONG_KEY + KEY, KEY + WRONG_KEY])
+def test_a_key_of_proto2_that_is_not_utf8_has_a_reason(old: TypedSchema, body: bytes) -> None:
+    assert reasons(old, KEY, body, KEY) == [None, "utf8:m", None]
+
+
+def test_a_message_within_itself_may_lack_its_required_field(old: TypedSchema) -> None:
+    [row] = rows(old, [b"\x12\x07" + KEY + b"\x18\x01"])
+    assert row == {"m": [], "inner": KEY, "r": 1, "bodyError": None}
+
+
 WIDE = descriptor_set(
     Order=[
         ("lines", "Line", {"label": FieldDescriptorProto.LABEL_REPEATED}),

@@ -160,7 +160,8 @@ def test_verify_finds_other_columns_other_values_and_a_missing_schema(log: FakeL
     stored = keep_schema(target, "orders", TOTAL)
     export(log, target)
     path = target.root / FOLDER / f"{100:020d}-{150:020d}.parquet"
-    table = pq.read_table(path).replace_schema_metadata({b"evenq.schema": b"1"})
+    fact = {b"evenq.last_store_ms": str(START_MS)}
+    table = pq.read_table(path).replace_schema_metadata({b"evenq.schema": b"1"} | fact)
     position = table.schema.get_field_index("total")
     pq.write_table(table.set_column(position, "total", pa.array([1.0] * 50)), path)
     assert found(target) == ["has other typed values than its bodies: total from offset 100 on"]
@@ -170,7 +171,7 @@ def test_verify_finds_other_columns_other_values_and_a_missing_schema(log: FakeL
     [what] = found(target)
     assert what.startswith("has the columns topic, ")
     assert what.endswith("storeTimestamp, total, customer, bodyError")
-    pq.write_table(table.replace_schema_metadata({}), path)
+    pq.write_table(table.replace_schema_metadata(fact), path)
     [what] = found(target)
     assert what.endswith(
         "bodyError, not topic, brokerName, queueId, queueOffset, messageId, tag, keys, messageGroup, body, properties, bornTimestamp, storeTimestamp"
