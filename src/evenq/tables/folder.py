@@ -11,26 +11,22 @@ others. Object stores have no such lock: the names are listed just before the up
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from evenq.errors import Error, SettingsError, StoreError
 from evenq.model.names import topic_problem
 from evenq.runtime.private_files import make_private, open_private, sync_folder
-from evenq.runtime.targets import SCHEME, failed, is_remote
+from evenq.runtime.targets import failed, failing, folder_of, opened
 
 LOCK: Final = ".lock"
 DRAFT: Final = ".tmp"
 ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 """Stores in which a file appears when its upload is complete."""
-LOCAL: Final = frozenset({"file", "local"})
-"""Schemes of fsspec for folders of this machine."""
 
 Check = Callable[[Iterable[str]], None]
 """Raises if a file must not appear beside these names."""
@@ -91,10 +87,8 @@ class TableTarget(Protocol):
 
 def table_target(text: str) -> TableTarget:
     """Opens the folder or URL of the command line. Raises SettingsError, StoreError."""
-    scheme, _, place = text.partition(SCHEME)
-    if place and scheme in LOCAL:  # a folder has a lock and is synced; fsspec has neither
-        return FolderTables(Path(place))
-    return RemoteTables(text) if is_remote(text) else FolderTables(Path(text))
+    folder = folder_of(text)
+    return RemoteTables(text) if folder is None else FolderTables(folder)
 
 
 def _topics(names: Iterable[str]) -> list[str]:
@@ -228,20 +222,7 @@ class RemoteTables:
     def __init__(self, url: str) -> None:
         """Raises SettingsError without fsspec or its package for the scheme, StoreError for a store that is away."""
         self.url = url.rstrip("/")
-        try:
-            core = importlib.import_module("fsspec.core")
-            self.system, self.root = core.url_to_fs(self.url)
-        except ImportError as error:
-            raise SettingsError(
-                f"{url} needs the package fsspec and what it uses for {url.partition(SCHEME)[0]}:// ({error}): install "
-                "evenq[tables] and that, or name a folder"
-            ) from error
-        except ValueError as error:
-            raise SettingsError(f"{url} is not a valid target: {error}") from error
-        except OSError as error:
-            raise failed(url, error) from error
-        except Exception as error:  # some packages connect here
-            raise StoreError(f"{url} cannot be used: {type(error).__name__}: {error}") from error
+        self.system, self.root = opened(self.url, extra="tables")
 
     def path(self, path: str) -> str:
         return f"{self.url}/{path}"
@@ -277,20 +258,12 @@ class RemoteTables:
 
     def place(self, path: str) -> str:
         """Returns the path as the file system takes it."""
-        root = str(self.root).rstrip("/")
+        root = self.root.rstrip("/")
         return f"{root}/{path}" if path else root
 
-    @contextmanager
-    def failing(self, path: str) -> Iterator[None]:
-        """Raises StoreFull or StoreError for any failure: each package of fsspec has classes of its own."""
-        try:
-            yield
-        except Error:
-            raise
-        except OSError as error:
-            raise failed(self.path(path), error) from error
-        except Exception as error:
-            raise StoreError(f"{self.path(path)} cannot be used: {type(error).__name__}: {error}") from error
+    def failing(self, path: str) -> AbstractContextManager[None]:
+        """Raises StoreFull or StoreError for any failure at a path."""
+        return failing(self.path(path))
 
 
 class _RemoteDraft:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Final
 
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
@@ -18,7 +17,7 @@ from evenq.client.backup_source import BackupSource
 from evenq.client.core.admin.backup_views import BackupHead, BackupPart, BackupWish
 from evenq.errors import ConnectionFailed, Error, HaNotAvailable, NotFound, RequestTimeout, TooManyRequests
 from evenq.runtime.clock import Clock
-from evenq.runtime.targets import is_remote
+from evenq.runtime.targets import folder_of
 from evenq.store.backup.creating import BackupRun
 from evenq.store.backup.manifest import (
     BackupManifest,
@@ -46,7 +45,8 @@ _COLUMNS = (
 
 def target_of(text: str) -> BackupTarget:
     """Opens the folder or URL of the command line. Raises SettingsError."""
-    return RemoteTarget(text) if is_remote(text) else FolderTarget(Path(text))
+    folder = folder_of(text)
+    return RemoteTarget(text) if folder is None else FolderTarget(folder)
 
 
 def create(options: argparse.Namespace) -> None:

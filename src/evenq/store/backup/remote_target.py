@@ -7,14 +7,13 @@ Whether a file appears as a whole depends on the store; manifests carry a checks
 from __future__ import annotations
 
 import contextlib
-import importlib
 import posixpath
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from evenq.errors import SettingsError, StoreError
-from evenq.runtime.targets import SCHEME, failed
+from evenq.errors import Error
+from evenq.runtime.targets import failing, opened
 from evenq.store.backup.target import READ_BYTES, TargetFile
 
 
@@ -22,18 +21,9 @@ class RemoteTarget:
     """A target behind fsspec; see `target.BackupTarget`."""
 
     def __init__(self, url: str) -> None:
-        """Raises SettingsError without fsspec or its package for the scheme."""
+        """Raises SettingsError without fsspec or its package for the scheme, StoreError for a store that is away."""
         self._url = url.rstrip("/")
-        try:
-            core = importlib.import_module("fsspec.core")
-            self._files, self._root = core.url_to_fs(self._url)
-        except ImportError as error:
-            raise SettingsError(
-                f"{url} needs the package fsspec and what it uses for {url.partition(SCHEME)[0]}:// ({error}): install "
-                "evenq[backup] and that, or back up to a folder"
-            ) from error
-        except ValueError as error:
-            raise SettingsError(f"{url} is not a valid target: {error}") from error
+        self._files, self._root = opened(self._url, extra="backup")
 
     def describe(self, path: str) -> str:
         return f"{self._url}/{path}" if path else self._url
@@ -45,35 +35,33 @@ class RemoteTarget:
         return sorted(posixpath.basename(one["name"].rstrip("/")) for one in self._entries("", "directory"))
 
     def _entries(self, folder: str, kind: str) -> list[dict[str, Any]]:
-        try:
+        with failing(self.describe(folder)):
             self._files.invalidate_cache()
-            return [one for one in self._files.ls(self._place(folder), detail=True) if one["type"] == kind]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise failed(self.describe(folder), error) from error
+            try:
+                return [one for one in self._files.ls(self._place(folder), detail=True) if one["type"] == kind]
+            except FileNotFoundError:
+                return []
 
     def read(self, path: str) -> Iterator[bytes]:
-        try:
-            with self._files.open(self._place(path), "rb") as file:
-                while data := file.read(READ_BYTES):
-                    yield data
-        except OSError as error:
-            raise failed(self.describe(path), error) from error
+        name = self.describe(path)
+        with failing(name):
+            file = self._files.open(self._place(path), "rb")
+        with contextlib.closing(file):
+            while True:
+                with failing(name):
+                    data = file.read(READ_BYTES)
+                if not data:
+                    return
+                yield data  # outside: what the caller raises is no failure of this file
 
     def create(self, path: str) -> TargetFile:
-        try:
+        with failing(self.describe(path)):
             self._files.makedirs(posixpath.dirname(self._place(path)), exist_ok=True)
             return _RemoteFile(self._files.open(self._place(path), "wb"), self.describe(path))
-        except OSError as error:
-            raise failed(self.describe(path), error) from error
 
     def remove(self, path: str) -> None:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(self._place(path))
-        except OSError as error:
-            raise failed(self.describe(path), error) from error
+        with failing(self.describe(path)), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._place(path))
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +72,7 @@ class RemoteTarget:
         return None
 
     def _place(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else str(self._root)
+        return f"{self._root}/{path}" if path else self._root
 
 
 class _RemoteFile:
@@ -95,21 +83,17 @@ class _RemoteFile:
         self._done = False
 
     def write(self, data: bytes | memoryview) -> None:
-        try:
+        with failing(self._name):
             self._file.write(data)
-        except OSError as error:
-            raise failed(self._name, error) from error
 
     def commit(self) -> None:
-        try:
+        with failing(self._name):
             self._file.close()
-        except OSError as error:
-            raise failed(self._name, error) from error
         self._done = True
 
     def discard(self) -> None:
         """Closes the file; the next run overwrites what is left of it."""
         if not self._done:
             self._done = True
-            with contextlib.suppress(OSError, StoreError):
+            with contextlib.suppress(Error), failing(self._name):
                 self._file.close()

@@ -3,7 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from evenq.cli.backup.commands import target_of
+from evenq.errors import StoreLocked
 from evenq.store.backup.manifest import BackupManifest, RestorePoint, SavedPiece, manifest_path, pack
+from evenq.store.backup.target import FolderTarget
 
 
 def manifest(runs: int) -> BackupManifest:
@@ -37,3 +42,10 @@ def test_a_newer_run_that_cannot_be_read_is_named(run: Any, tmp_path: Path) -> N
         assert "200" not in out
         assert "manifest-00000002.jsondoesnotparse" in said
         assert "Restorepoint1ofbrokerbisthenewestreadableone" in said
+
+
+def test_a_url_of_a_folder_is_a_folder_with_a_lock(tmp_path: Path) -> None:
+    for url in (f"file://{tmp_path}", f"local://{tmp_path}", str(tmp_path)):
+        with target_of(url) as target, pytest.raises(StoreLocked):
+            target_of(url).__enter__()
+        assert isinstance(target, FolderTarget)

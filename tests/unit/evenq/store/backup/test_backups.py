@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from evenq.store.backup.manifest import BackupManifest, covered_end, piece_path
 from evenq.store.backup.reading import known_manifest, piece_bytes
 from evenq.store.backup.remote_target import RemoteTarget
 from evenq.store.backup.restoring import plan_restore, restore, settle
-from evenq.store.backup.target import BackupTarget, FolderTarget
+from evenq.store.backup.target import BackupTarget, FolderTarget, write_small
 from evenq.store.backup.verifying import verify
 from evenq.store.inspection.verify import verify as verify_folder
 from evenq.store.io.disk import ReadOnlyDisk
@@ -111,6 +112,42 @@ async def test_a_second_run_copies_what_is_new_and_a_restore_of_it_is_a_clean_fo
     assert epochs == sorted(epochs)
     assert (epochs[0], epochs[-2:]) == (1, [2, 2]), "the key and what comes later are of a higher epoch"
     assert [one.kind for one in verify_folder(disk, owner=disk.owner).findings.listed] in ([], ["timers-unread"])
+
+
+def test_a_store_that_fails_with_an_error_of_its_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of fsspec have errors of their own, which are not OSError."""
+    target = RemoteTarget("memory://errors")
+    write_small(target, "a/b", b"c")
+    file = target.create("a/d")
+
+    class Away(Exception):
+        pass
+
+    def away(*_: object, **__: object) -> None:
+        raise Away("the store is away")
+
+    with monkeypatch.context() as broken:
+        for name in ("write", "close"):
+            broken.setattr(file._file, name, away)
+        for name in ("open", "ls", "rm_file", "makedirs"):
+            broken.setattr(target._files, name, away)
+        calls: list[Callable[[], object]] = [
+            lambda: list(target.read("a/b")),
+            lambda: target.sizes("a"),
+            target.folders,
+            lambda: target.create("a/c"),
+            lambda: target.remove("a/b"),
+            lambda: file.write(b""),
+            file.commit,
+        ]
+        for call in calls:
+            with pytest.raises(StoreError, match=r"^memory://errors.* cannot be used: Away: the store is away"):
+                call()
+        file.discard()
+    read = target.read("a/b")
+    next(read)
+    with pytest.raises(ValueError, match="the caller's"):
+        read.throw(ValueError("the caller's"))
 
 
 async def test_what_a_run_that_was_cut_off_brought_is_not_copied_again_and_the_one_before_stays(
