@@ -28,10 +28,21 @@ def test_a_number_is_ms_and_iso_is_local_unless_it_says():
     assert moment_ms("2026-01-31T08:00", now_ms=NOW) == local
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-2h", "2026-13-01", "1.5h"])
+@pytest.mark.parametrize("text", ["", "soon", "-2h", "2026-13-01", "1.5h", "9" * 5_000, "9" * 5_000 + "d"])
 def test_what_is_not_a_time_is_refused_with_examples(text):
     with pytest.raises(BadRequest, match="90m"):
         moment_ms(text, now_ms=NOW)
+
+
+def test_a_time_that_no_server_can_store_is_refused_with_its_limit():
+    with pytest.raises(BadRequest, match=r"above 9223372036854775807 ms since the epoch"):
+        moment_ms(str(1 << 63), now_ms=NOW)
+
+
+@pytest.mark.parametrize("text", ["1000000001d", "9" * 20 + "ms", "9" * 5_000 + "d"])
+def test_a_duration_that_no_server_can_store_is_refused_with_its_limit(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="above 1000000000d"):
+        duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["500ms", "10s", "5m", "2h", "1d", "0ms"])
