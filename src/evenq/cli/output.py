@@ -169,7 +169,7 @@ def write_errors(text: str) -> None:
 
 
 def redraw(head: str, lines: Sequence[str]) -> None:
-    """Draws a heading and lines of a `ScreenFrame` over the terminal, without clearing it first, which would flicker."""
+    """Draws a heading and lines of a `ScreenFrame` over the terminal. Clearing it first would flicker."""
     end = "\x1b[K\n"  # clears the rest of the line
     write_frame("\x1b[H" + end.join((printable(head), "", *lines, "")) + "\x1b[J")
 
