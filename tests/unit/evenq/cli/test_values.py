@@ -75,6 +75,16 @@ def test_a_count_that_is_none_is_named_by_its_option(value: str, capsys: pytest.
         assert f"{option}: {said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["list", "replay"])
+@pytest.mark.parametrize(("value", "said"), [("-1", "-1 is below"), ("2147483648", "2147483648 is above 2147483647")])
+def test_a_number_of_dead_letters_is_checked(
+    verb: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["dlq", verb, "billing", f"--max={value}"])
+    assert f"--max: {said}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "option"),
     [
