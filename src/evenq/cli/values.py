@@ -17,7 +17,7 @@ OFFSET_MAX = (1 << 63) - 1
 DURATION_MS_MAX = 1_000_000_000 * 86_400_000
 """A duration fits on the wire, also when it is added to the time of a message."""
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DIGITS_MAX = 1_000
+DIGITS_MAX = 1_000
 """More than any valid number has; `int` raises ValueError for 4,300 and more."""
 _AGE = re.compile(r"(\d+)\s*(s|m|h|d)(?:\s+ago)?")
 
@@ -55,7 +55,7 @@ def duration_ms(text: str) -> int:
     if unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 500ms, 10s, 5m, 2h or 1d")
     number = text[: -len(unit)]
-    if len(number) > _DIGITS_MAX or int(number) * _UNIT_MS[unit] > DURATION_MS_MAX:
+    if len(number) > DIGITS_MAX or int(number) * _UNIT_MS[unit] > DURATION_MS_MAX:
         raise argparse.ArgumentTypeError(f"{text:.80} is above {duration_text(DURATION_MS_MAX)}")
     return int(number) * _UNIT_MS[unit]
 

@@ -75,6 +75,13 @@ def test_a_count_that_is_none_is_named_by_its_option(value: str, capsys: pytest.
         assert f"{option}: {said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["1023", "0K", "1048577G", "9" * 20, "fast"])
+def test_the_rate_of_a_backup_is_checked(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["backup", "create", "--to", "b", f"--max-rate={value}", "--endpoint", "127.0.0.1:9"])
+    assert "is not a rate: write bytes per second, 1K to 1048576G, as in 500K or 20M" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["list", "replay"])
 @pytest.mark.parametrize(("value", "said"), [("-1", "-1 is below"), ("2147483648", "2147483648 is above 2147483647")])
 def test_a_number_of_dead_letters_is_checked(
