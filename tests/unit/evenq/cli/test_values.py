@@ -82,6 +82,13 @@ def test_the_rate_of_a_backup_is_checked(value: str, capsys: pytest.CaptureFixtu
     assert "is not a rate: write bytes per second, 1K to 1048576G, as in 500K or 20M" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["1000000001d", "9" * 5_000 + "d"])
+def test_a_retention_that_no_server_can_store_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "create", "orders", f"--retention={value}", "--endpoint", "127.0.0.1:9"])
+    assert f"--retention: {value:.80} is above 1000000000d" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["list", "replay"])
 @pytest.mark.parametrize(("value", "said"), [("-1", "-1 is below"), ("2147483648", "2147483648 is above 2147483647")])
 def test_a_number_of_dead_letters_is_checked(
