@@ -68,11 +68,14 @@ def evenq_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryCluster]:
     """A broker in this process, in memory, for one test. Clients that are created without an endpoint connect to it."""
     _must_have_server("evenq_memory")
     from evenq.in_memory import MemoryCluster
+    from evenq.wire import credentials, tls
 
+    for module in (credentials, tls):  # the access to another cluster
+        for name, variable in vars(module).items():
+            if name.endswith("_VARIABLE"):
+                monkeypatch.delenv(variable, raising=False)
     with MemoryCluster() as cluster:
         monkeypatch.setenv("EVENQ_ENDPOINT", cluster.endpoint)
-        for name in ("EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY", "EVENQ_TLS_CA"):
-            monkeypatch.delenv(name, raising=False)
         yield cluster
 
 

@@ -125,6 +125,8 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         self._undecided: set[str] = set()
         """Declared durable and auto-delete: their first binding decides what they are."""
         self._without_ack: set[str] = set()
+        self._callback_of: dict[str, Any] = {}
+        """Consumer tag to its callback. kombu's connection has one of each queue, for all channels and consumers."""
 
     # ------------------------------------------------------------------------------------------------------- queues
 
@@ -263,12 +265,13 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._callback_of[consumer_tag] = self.connection._callbacks[queue]  # noqa: SLF001 - made by the base
         if no_ack:
             self._without_ack.add(queue)
         else:
             self._without_ack.discard(queue)
-        self.connection.consumed_by(queue, self)
         if self.session.is_transient(queue):
+            self.connection.consumed_by(queue, None, self)
             self.session.consume_transient(queue, self.connection.inbox)
             return
         if queue in self._undecided:
@@ -276,23 +279,25 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
             self.session.declare(queue, levels=0)
         self.session.check_consumable(queue)
         deliveries = self._deliveries
+        self.connection.consumed_by(queue, deliveries, self)
         self.session.call(lambda: deliveries.consume(queue))
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
+        self._callback_of.pop(consumer_tag, None)
         if queue is None or queue in self._active_queues:
             return
         if self.session.is_transient(queue):
             self.session.delete_transient(queue)
-        elif self._made is not None:
-            made = self._made
-            self.session.call(lambda: made.cancel(queue))
-        self.connection.not_consumed(queue)
+        elif self._made is not None and self.session.alive:
+            self.session.run(_cancelled(self._made, queue))
+        self.connection.not_consumed(queue, self._made)
 
     def deliver(self, delivery: KombuDelivery) -> None:
         """Gives a delivery to its consumer, in the thread that drains the connection."""
-        callback = self.connection._callbacks.get(delivery.queue)  # noqa: SLF001 - as kombu's channels do
+        tags = [tag for tag, queue in self._tag_to_queue.items() if queue == delivery.queue]
+        callback = self._callback_of.get(tags[-1]) if tags else None  # of several, the newest, as in kombu
         if callback is None:
             self.return_delivery(delivery)
             return
@@ -304,7 +309,7 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         """Makes a delivery without a consumer available to others."""
         if delivery.tag and self._made is not None:
             made, tag = self._made, delivery.tag
-            self.session.call(lambda: made.give_back(tag))
+            self.session.call(lambda: made.give_back(tag, unseen=True))
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ARG002 - kombu's signature
         if self.session.is_transient(queue):
@@ -346,11 +351,16 @@ class EvenqChannel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     def close(self) -> None:
         """Ends the consumers, sends acknowledgements, returns unsettled messages."""
         if not self.closed and self.session.alive and self._made is not None:
-            made, self._made = self._made, None
             for consumer in list(self._consumers):
                 self.basic_cancel(consumer)
+            made, self._made = self._made, None
             self.session.run(made.close())
         super().close()
+
+
+async def _cancelled(made: QueueDeliveries, queue: str) -> None:
+    """Cancels a consumer. The caller waits for the loop, which may deliver until then."""
+    made.cancel(queue)
 
 
 def _levels(queue: str, arguments: dict[str, Any] | None) -> int:

@@ -116,10 +116,10 @@ class QueueDeliveries:
 
     def add(self, queue: str, message: ReceivedMessage, receiver: QueueReceiver) -> KombuDelivery | None:
         """Holds a received message; None: the channel may hold no more, so it is returned."""
-        held = self._messages.hold(message, receiver.source)
         if self.room <= 0:
-            self._messages.give_back([held], unseen=True)
+            self.turn_away(message, receiver)
             return None
+        held = self._messages.hold(message, receiver.source)
         tag = f"{queue}:{next(self._tags)}"
         try:
             payload = decoded(message)
@@ -133,7 +133,11 @@ class QueueDeliveries:
             properties["delivery_info"]["redelivered"] = True
         self._held[tag] = held
         self._room_changed()
-        return KombuDelivery(queue, payload, tag)
+        return KombuDelivery(queue, payload, tag, self)
+
+    def turn_away(self, message: ReceivedMessage, receiver: QueueReceiver) -> None:
+        """Returns a received message that the channel does not take."""
+        self._messages.give_back([self._messages.hold(message, receiver.source)], unseen=True)
 
     def ack(self, tag: str) -> None:
         """Acknowledges a message; one that was settled before is ignored."""
@@ -142,11 +146,11 @@ class QueueDeliveries:
             self._ack(held)
             self._room_changed()
 
-    def give_back(self, tag: str) -> None:
-        """Makes a message visible to all workers again."""
+    def give_back(self, tag: str, *, unseen: bool = False) -> None:
+        """Makes a message visible to all workers again. `unseen`: no consumer had it, so it counts as no attempt."""
         held = self._held.pop(tag, None)
         if held is not None:
-            self._messages.give_back([held])
+            self._messages.give_back([held], unseen=unseen)
             self._room_changed()
 
     # --------------------------------------------------------------------------------------------------- receivers
@@ -286,6 +290,9 @@ class QueueReceiver:
                 messages = await poll
             except asyncio.CancelledError:
                 if not poll.cancelled() or self._task is None or self._task.cancelling():
+                    if poll.done() and not poll.cancelled() and poll.exception() is None:  # in the same moment
+                        for message in poll.result():
+                            deliveries.turn_away(message, self)
                     poll.cancel()
                     raise
                 continue  # the channel became full

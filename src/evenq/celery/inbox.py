@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,8 @@ class KombuDelivery:
     queue: str
     payload: dict[str, Any]
     tag: str
+    source: object | None = None
+    """The QueueDeliveries of the channel that received it; None: the queue is transient."""
 
 
 class Inbox:
@@ -88,14 +89,18 @@ class Inbox:
             raise failure
         return delivery
 
-    def drop(self, queues: Iterable[str]) -> list[KombuDelivery]:
-        """Removes and returns the deliveries of these queues, which have no consumer any more."""
-        gone = set(queues)
+    def drop(self, queue: str, source: object | None = None) -> list[KombuDelivery]:
+        """Removes and returns the deliveries of a queue and source, which have no consumer any more."""
+        dropped: list[KombuDelivery] = []
+        kept: deque[KombuDelivery] = deque()
         with self._changed:
-            dropped = [delivery for delivery in self._deliveries if delivery.queue in gone]
-            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.queue not in gone)
-            for queue in gone:
-                self._counts.pop(queue, None)
+            for delivery in self._deliveries:
+                gone = delivery.queue == queue and delivery.source is source
+                (dropped if gone else kept).append(delivery)
+            self._deliveries = kept
+            self._counts[queue] -= len(dropped)
+            if not self._counts[queue]:
+                del self._counts[queue]
         return dropped
 
     def close(self) -> None:

@@ -57,8 +57,8 @@ class EvenqTransport(virtual.Transport):  # type: ignore[misc]  # kombu has no t
         super().__init__(client, **kwargs)
         self._session: TransportSession | None = None
         self._inbox: Inbox | None = None
-        self._channel_of: dict[str, EvenqChannel] = {}
-        """Queue to the channel that consumes it."""
+        self._channel_of: dict[tuple[str, object | None], EvenqChannel] = {}
+        """The consuming channel, by queue and source of its deliveries."""
         self._loop: Any = None
         """The event loop that watches the inbox."""
 
@@ -121,15 +121,19 @@ class EvenqTransport(virtual.Transport):  # type: ignore[misc]  # kombu has no t
 
     # --------------------------------------------------------------------------------------------------- consuming
 
-    def consumed_by(self, queue: str, channel: EvenqChannel) -> None:
-        self._channel_of[queue] = channel
+    def consumed_by(self, queue: str, source: object | None, channel: EvenqChannel) -> None:
+        """Lets a channel get the deliveries of a queue that have this source."""
+        self._channel_of[queue, source] = channel
 
-    def not_consumed(self, queue: str) -> None:
-        """Returns deliveries of a queue that were not taken."""
-        channel = self._channel_of.pop(queue, None)
-        for delivery in self.inbox.drop([queue]):
-            if channel is not None:
-                channel.return_delivery(delivery)
+    def not_consumed(self, queue: str, source: object | None) -> None:
+        """Returns deliveries that were not taken. Call it when the source delivers nothing more: a later delivery would
+        be dropped, and held as long as its channel is open.
+        """
+        for one in {None, source}:  # None: the queue was a transient one, and may have been deleted
+            channel = self._channel_of.pop((queue, one), None)
+            for delivery in self.inbox.drop(queue, one):
+                if channel is not None:
+                    channel.return_delivery(delivery)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # noqa: ARG002 - kombu's signature
         """Delivers one message; raises TimeoutError, which is `socket.timeout`, after `timeout` seconds without one."""
@@ -161,7 +165,7 @@ class EvenqTransport(virtual.Transport):  # type: ignore[misc]  # kombu has no t
         delivery = self.inbox.take()
         if delivery is None:
             return False
-        channel = self._channel_of.get(delivery.queue)
+        channel = self._channel_of.get((delivery.queue, delivery.source))
         if channel is not None:
             channel.deliver(delivery)
         return True

@@ -70,6 +70,11 @@ def _attempt(options: argparse.Namespace) -> int:
         return _without_reader()
     except Error as error:
         return _exit_code(error, options)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":  # the terminal cannot show a text
+            raise
+        _say(f"an argument is not valid UTF-8: {error.object!r:.80}; write it in UTF-8")
+        return ExitCode.USAGE
     except ModuleNotFoundError as error:
         return _say(sentence("this command", error))
     except BaseExceptionGroup as group:

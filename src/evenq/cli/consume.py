@@ -7,13 +7,13 @@ messages that were not printed are redelivered to the group.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from evenq.cli.exit_codes import ExitCode
 from evenq.cli.formats import Output
 from evenq.cli.output import print_lines, print_record, progress_console
 from evenq.model import FilterExpression, ReceivedMessage
@@ -75,16 +75,20 @@ def shower(output: Output) -> Callable[[ReceivedMessage], None]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Receives until `--max`, `--idle` or Ctrl-C."""
+    """Receives until `--max`, `--idle` or Ctrl-C, which interrupts a command with one of these options."""
     counted = Counter[str]()
-    with contextlib.suppress(KeyboardInterrupt):
+    code = ExitCode.DONE
+    try:
         _receive(options, counted)
+    except KeyboardInterrupt:
+        if options.max is not None or options.idle is not None:
+            code = ExitCode.INTERRUPTED
     if not options.output.for_programs:
         count = counted["received"]
         sys.stdout.flush()
         sentence = f"Received {count:,} message{'s' * (count != 1)} of {options.topic} as {options.group}."
         progress_console().print(sentence)
-    return 0
+    return code
 
 
 def _consumer(options: argparse.Namespace) -> SimpleConsumer | LiteSimpleConsumer:

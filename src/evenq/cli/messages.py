@@ -106,7 +106,7 @@ def tail(options: argparse.Namespace) -> None:
         if options.follow:
             await _follow(admin, dict(view.positions), queue, options)
 
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt) if options.follow else contextlib.nullcontext():
         with_admin(options, work)
 
 

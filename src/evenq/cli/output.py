@@ -157,19 +157,19 @@ class ScreenFrame(io.StringIO):
 
 
 def write_frame(text: str) -> None:
-    """Writes the text of a `Frame`, which was made safe when it was printed into it."""
+    """Writes the text of a `ScreenFrame`, which was made safe when it was printed into it."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def write_errors(text: str) -> None:
-    """Writes the text of a `Frame` to standard error."""
+    """Writes the text of a `ScreenFrame` to standard error."""
     sys.stderr.write(text)
     sys.stderr.flush()
 
 
 def redraw(head: str, lines: Sequence[str]) -> None:
-    """Draws a heading and lines of a `Frame` over the terminal, without clearing it first, which would flicker."""
+    """Draws a heading and lines of a `ScreenFrame` over the terminal. Clearing it first would flicker."""
     end = "\x1b[K\n"  # clears the rest of the line
     write_frame("\x1b[H" + end.join((printable(head), "", *lines, "")) + "\x1b[J")
 

@@ -29,7 +29,7 @@ def bodies(options: argparse.Namespace) -> Iterator[bytes]:
     if options.file is None and not options.whole and (options.body is not None or options.count is not None):
         pattern = options.body if options.body is not None else "message {n}"
         for number in range(1, (options.count or 1) + 1):
-            yield pattern.replace("{n}", str(number)).encode()
+            yield pattern.replace("{n}", str(number)).encode(errors="surrogateescape")  # the bytes of the argument
         return
     if options.file is None and sys.stdin.isatty():
         raise BadRequest("nothing to send: give --body TEXT, --count N, --file FILE, or a pipe on standard input")

@@ -13,7 +13,12 @@ from evenq.errors import BadRequest
 WHOLE_MAX = (1 << 31) - 1
 """Maximum of whole numbers on the wire."""
 OFFSET_MAX = (1 << 63) - 1
+"""Maximum of offsets and times on the wire."""
+DURATION_MS_MAX = 1_000_000_000 * 86_400_000
+"""A duration fits on the wire, also when it is added to the time of a message."""
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DIGITS_MAX = 1_000
+"""More than any valid number has; `int` raises ValueError for 4,300 and more."""
 _AGE = re.compile(r"(\d+)\s*(s|m|h|d)(?:\s+ago)?")
 
 
@@ -49,7 +54,10 @@ def duration_ms(text: str) -> int:
     unit = next((unit for unit in _UNIT_MS if text.endswith(unit) and text[: -len(unit)].isdecimal()), None)
     if unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 500ms, 10s, 5m, 2h or 1d")
-    return int(text[: -len(unit)]) * _UNIT_MS[unit]
+    number = text[: -len(unit)]
+    if len(number) > DIGITS_MAX or int(number) * _UNIT_MS[unit] > DURATION_MS_MAX:
+        raise argparse.ArgumentTypeError(f"{text:.80} is above {duration_text(DURATION_MS_MAX)}")
+    return int(number) * _UNIT_MS[unit]
 
 
 def duration_text(ms: int) -> str:
@@ -64,17 +72,20 @@ def moment_ms(text: str, *, now_ms: int) -> int:
     if stripped == "now":
         return now_ms
     age = _AGE.fullmatch(stripped)
-    if age is not None:
-        return max(0, now_ms - int(age[1]) * _UNIT_MS[age[2]])
-    if stripped.isdecimal():
-        return int(stripped)
     try:
-        return max(0, int(datetime.fromisoformat(stripped).astimezone().timestamp() * 1000))
-    except (ValueError, OverflowError) as error:
+        if age is not None:
+            return max(0, now_ms - int(age[1]) * _UNIT_MS[age[2]])
+        if not stripped.isdecimal():
+            return max(0, int(datetime.fromisoformat(stripped).astimezone().timestamp() * 1000))
+        moment = int(stripped)
+    except (ValueError, OverflowError) as error:  # also of a number with thousands of digits
         raise BadRequest(
-            f"{text!r} is not a time: write an age (30s, 90m, 2h, 7d), ISO 8601 (2026-01-31T08:00) or ms since the "
+            f"{text!r:.80} is not a time: write an age (30s, 90m, 2h, 7d), ISO 8601 (2026-01-31T08:00) or ms since the "
             "epoch"
         ) from error
+    if moment > OFFSET_MAX:
+        raise BadRequest(f"the time {text!r:.80} is above {OFFSET_MAX} ms since the epoch; write a date or an age")
+    return moment
 
 
 def future_ms(text: str, *, now_ms: int) -> int:

@@ -34,7 +34,7 @@ from evenq.faststream.publishers import EvenqReplyPublisher
 from evenq.model import FilterExpression, MessageModel, ReceivedMessage
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import SystemClock
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import spawn, to_its_end
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -195,9 +195,9 @@ class EvenqSubscriber(SubscriberUsecase[EvenqDelivery]):
         return delivery.result()
 
     async def _receive_forever(self, receiver: SimpleConsumer) -> None:
-        """Receives until it is cancelled. An outage is logged once, and waited for longer each time."""
+        """Receives until the subscriber stops. An outage is logged once, and waited for longer each time."""
         clock, backoff, reported = SystemClock(), Backoff(random.Random()), ""  # noqa: S311 - it spreads the pauses
-        while True:
+        while self.running:
             try:
                 await self._receive_once(receiver)
                 backoff.reset()
@@ -215,6 +215,13 @@ class EvenqSubscriber(SubscriberUsecase[EvenqDelivery]):
             delivery = ReceivedDelivery(messages, group=self.group, consumer=receiver)
             await delivery.ack()
             await self._handle(delivery)
+        elif messages:  # the stop waits for other handlers
+            await to_its_end(self._return(receiver, messages), name=f"evenq-ack-first-{self.group}-returns")
+
+    async def _return(self, receiver: SimpleConsumer, messages: Sequence[ReceivedMessage]) -> None:
+        """Lets other members have messages that no handler had, and counts no attempt."""
+        for message in messages:
+            await receiver.change_invisible(message, 0, suspend=True)
 
     async def _handle(self, delivery: EvenqDelivery) -> None:
         """Runs the pipeline, which settles the delivery. FastStream's own `consume` would stop the subscriber from

@@ -1,4 +1,7 @@
-"""A real broker in a thread of the test's process: the protocol and delivery of production, without files.
+"""A real broker in a thread of the test's process, without files: the protocol and delivery of production.
+
+One setting differs: it stores a message id as often as it arrives (`duplicates_window_ms` 0), because `duplicate` and
+`redeliver` store one again.
 
 It listens on a free port of 127.0.0.1, so that all clients connect as they do in production: those of both interfaces,
 in threads, in child processes, or of another SDK. Its log is in memory and ends with it. There is no nameserver and no

@@ -4,7 +4,8 @@ A producer sends with `Publish` (evenq) or `SendMessage` (every SDK). While faul
 each message is stored by a call of its own, or meets its fault, and the answers are joined. Without a plan, and for a
 message that no earlier attempt gave a fault, the broker's handler gets the request as it came.
 
-Invariant: all attempts of one message, which have one message id, meet the same fault.
+Invariants: all attempts of one message, which have one message id, meet the same fault. A message is stored once for
+all its attempts, twice if it is to be duplicated.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class _Met:
     fault: SendFault
     attempts: int = 0
     answer: Any = None
-    """The answer of the first attempt, for a message that is stored already."""
+    """The first answer of the broker, for a message that is stored already: another one of its request may be refused,
+    and the producer then sends both again.
+    """
 
 
 class FaultySends:
@@ -97,17 +100,18 @@ class FaultySends:
             met = self._met[message_id] = _Met(fault)
         met.attempts += 1
         fault = met.fault
-        if fault.kind is FaultKind.REFUSED:
-            if fault.attempts is None or met.attempts <= fault.attempts:
-                assert fault.error is not None
-                raise fault.error
-            return await stored()
+        if fault.kind is FaultKind.REFUSED and (fault.attempts is None or met.attempts <= fault.attempts):
+            assert fault.error is not None
+            raise fault.error
         if met.answer is None:
             if fault.kind is FaultKind.DELAYED:
                 task = spawn(self._store_later(store, data, context, fault.delay_ms), name="delayed delivery")
                 self._later.add(task)
                 task.add_done_callback(self._later.discard)
-            met.answer = await self._answer(fault, stored, request, rpc)
+            answer = await self._answer(fault, stored, request, rpc)
+            if answer.status.code != definition_pb2.OK:
+                return answer
+            met.answer = answer
         if fault.kind is FaultKind.ANSWER_LOST and (fault.attempts is None or met.attempts <= fault.attempts):
             assert fault.error is not None
             raise fault.error

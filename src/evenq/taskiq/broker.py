@@ -196,15 +196,19 @@ class EvenqBroker(AsyncBroker):
         finally:
             if returning is not None:
                 returning.cancel()
-            if waiting:
-                await self._opened_deliveries().give_back(waiting, unseen=True)
+            if waiting and self._deliveries is not None:  # a shutdown has returned all messages
+                self._deliveries.give_back(waiting, unseen=True)
 
     async def _return_late(self, waiting: deque[HeldMessage]) -> None:
-        """Gives back what still waits for a free slot, so that a busy worker keeps it from no idle one for long."""
+        """Gives back what still waits for a free slot, so that a busy worker keeps it from no idle one for long.
+
+        It is not awaited: `listen` cancels this wait, and a cancelled call would lose its message until the invisible
+        time ends. A shutdown waits for it.
+        """
         await self._clock.sleep_ms(WAITING_MS)
         late = list(waiting)
         waiting.clear()
-        await self._opened_deliveries().give_back(late, unseen=True)
+        self._opened_deliveries().give_back(late, unseen=True)
 
     async def _moved(self, held: HeldMessage) -> bool:
         """Sends a delayed task to the topic of priorities, where it is in line with others. False: it runs now."""
@@ -252,7 +256,7 @@ class EvenqBroker(AsyncBroker):
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
             if not receiving.cancelled() and receiving.exception() is None:
-                await self._opened_deliveries().give_back(map(self._hold, receiving.result()), unseen=True)
+                self._opened_deliveries().give_back(map(self._hold, receiving.result()), unseen=True)
             raise
 
     async def _prepare(self) -> None:

@@ -82,6 +82,19 @@ def test_an_application_under_test_needs_no_change_for_the_memory(tmp_path: Path
     assert "2 passed" in done.stdout
 
 
+def test_the_access_of_a_developer_to_another_cluster_does_not_reach_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TLS_CA", "TLS_CERTIFICATE", "TLS_KEY", "TLS_SERVER_NAME", "CREDENTIALS"):
+        monkeypatch.setenv(f"EVENQ_{name}", str(tmp_path / "missing"))
+    monkeypatch.setenv("EVENQ_TLS_INSECURE", "false")
+    monkeypatch.setenv("EVENQ_ACCESS_KEY", "of a developer")
+    monkeypatch.setenv("EVENQ_SECURITY_TOKEN", "token")
+    done = run(tmp_path, PROGRAM)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
 @pytest.mark.slow  # real processes
 def test_each_test_gets_a_topic_of_one_real_cluster_and_it_is_deleted_afterwards(tmp_path: Path) -> None:
     done = run(tmp_path, TOPICS)

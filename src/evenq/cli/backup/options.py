@@ -7,7 +7,7 @@ from typing import Any
 
 from evenq.cli.formats import add_output
 from evenq.cli.grammar import command, noun
-from evenq.cli.values import duration_ms, folder, place, positive
+from evenq.cli.values import DIGITS_MAX, duration_ms, folder, place, positive
 
 _BACKUP = """\
 examples:
@@ -93,8 +93,8 @@ def add_backup(commands: Any) -> None:
 def _rate(text: str) -> int:
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
     number = text if unit == 1 else text[:-1]
-    if not number.isdecimal() or int(number) * unit < 1 << 10:
+    if not number.isdecimal() or len(number) > DIGITS_MAX or not 1 << 10 <= int(number) * unit <= 1 << 50:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a rate: write bytes per second, 1K or more, as in 500K or 20M"
+            f"{text!r} is not a rate: write bytes per second, 1K to 1048576G, as in 500K or 20M"
         )
     return int(number) * unit

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from evenq.cli.grammar import add_group_name, add_topic_name, command, noun
+from evenq.cli.values import natural, positive
 
 _DLQ = """\
 examples:
@@ -31,7 +32,7 @@ def add_dead_letters(commands: Any) -> None:
     )
     add_group_name(listing, "group", nargs="?", metavar="GROUP")
     listing.add_argument(
-        "--max", type=int, default=100, metavar="N", help="at most N dead letters per broker (default 100)"
+        "--max", type=positive, default=100, metavar="N", help="at most N dead letters per broker (default 100)"
     )
     listing.add_argument("--waiting", action="store_true", help="only those that were not replayed")
     show = command(actions, "show", "show dead letters with properties and body", "dlq.commands", "show", examples=_DLQ)
@@ -48,7 +49,7 @@ def add_dead_letters(commands: Any) -> None:
         replay, "--to", default="", metavar="TOPIC", help="send all to this topic (default: the original topics)"
     )
     replay.add_argument("--rate", type=_rate, default=0.0, metavar="N/s", help="e.g. 50/s or 10/m (default: no limit)")
-    replay.add_argument("--max", type=int, default=0, metavar="N", help="stop after N dead letters (default: all)")
+    replay.add_argument("--max", type=natural, default=0, metavar="N", help="stop after N dead letters (default: all)")
     replay.add_argument("--yes", action="store_true", help="send them (default: only print what would be sent)")
     replay.add_argument("--dry-run", action="store_true", help="only print what would be sent, with exit code 0")
 

@@ -143,7 +143,7 @@ def _row(one: ScheduleView) -> tuple[Scalar, ...]:
 
 def _body(options: argparse.Namespace) -> bytes:
     if options.file is None:
-        return str(options.body).encode()
+        return str(options.body).encode(errors="surrogateescape")  # the bytes of the argument
     with options.file.open("rb") as file:
         body: bytes = file.read(BODY_READ_MAX)
     return body

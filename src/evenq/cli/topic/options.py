@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from evenq.cli.grammar import add_broker_name, add_namespace, add_topic_name, add_waiting, command, noun
-from evenq.cli.values import natural, positive
+from evenq.cli.values import duration_ms, natural, positive
 
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
 _TOPIC = """\
@@ -130,9 +130,8 @@ def _retention(text: str) -> int:
     named = {"forever": 0, "default": -1}
     if text in named:
         return named[text]
-    unit_ms = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}.get(text[-1:])
-    if unit_ms is None or not text[:-1].isdecimal() or int(text[:-1]) == 0:
+    if text[-1:] not in {"s", "m", "h", "d"} or not text[:-1].isdecimal() or not text[:-1].strip("0"):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a retention time: write 30s, 90m, 24h, 7d, forever or default"
         )
-    return int(text[:-1]) * unit_ms
+    return duration_ms(text)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from evenq.cli.console_options import CONSOLE_PORT
 from evenq.cli.topic.options import MESSAGE_TYPES
+from evenq.cli.values import DIGITS_MAX
 from evenq.errors import PortInUse, SettingsError
+from evenq.model import topic_problem
 from evenq.runtime.extras import EXTRA_OF, is_installed, missing
 from evenq.testing.free_ports import FreePorts, port_is_free
 
@@ -18,6 +20,8 @@ METRICS_PORT = 5557  # the default of the services
 BROKERS_MAX = 26
 REBALANCERS_MAX = 9
 REPLICAS_MAX = 9
+QUEUES_MAX = 4096
+"""Of a topic, on each broker."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -68,6 +72,11 @@ def parse_topic(text: str) -> StartTopic:
     message_type = rest[1].upper() if len(rest) > 1 else "NORMAL"
     if not name or not queues.isdecimal() or message_type not in MESSAGE_TYPES or len(rest) > 2:
         raise SettingsError(f"--topic {text} is not NAME[:QUEUES[:TYPE]] with TYPE one of {', '.join(MESSAGE_TYPES)}")
+    problem = topic_problem(name)
+    if problem is not None:
+        raise SettingsError(f"--topic: {problem}")
+    if len(queues) > DIGITS_MAX or int(queues) > QUEUES_MAX:
+        raise SettingsError(f"--topic {text:.80} has more than {QUEUES_MAX} queues; give 1 to {QUEUES_MAX}")
     return StartTopic(name=name, queues=int(queues), message_type=message_type)
 
 

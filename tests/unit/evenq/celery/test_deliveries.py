@@ -101,6 +101,11 @@ class Stage:
         context = ClientContext(clock=SystemClock(), rng=random.Random(1))
         self.deliveries = QueueDeliveries(context, settings, self.inbox, consumer_of=lambda topic: self.brokers[topic])
 
+    async def idle(self) -> None:
+        """Lets everything run that waits for nothing."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
     async def next(self) -> KombuDelivery:
         taken: list[KombuDelivery] = []
 
@@ -163,6 +168,25 @@ async def test_a_full_channel_cancels_the_polls_of_its_other_queues_and_returns_
     assert r.uncounted == ["r2"], "no task has seen it"
     stage.deliveries.ack(held.tag)
     await until_async(lambda: q.polls == r.polls == 1)
+
+
+async def test_a_message_that_arrives_in_the_moment_of_a_cancel_is_returned(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = stage.brokers["q"]
+    receive = broker.receive
+
+    async def cancelled(*arguments: Any, **options: Any) -> list[ReceivedMessage]:
+        messages = await receive(*arguments, **options)
+        asyncio.get_running_loop().call_soon(stage.deliveries.cancel, "q")  # before the receiver gets the result
+        return messages
+
+    monkeypatch.setattr(broker, "receive", cancelled)
+    broker.offer(message(1))
+    stage.deliveries.consume("q")
+    await stage.idle()
+    assert (broker.hidden, broker.uncounted) == ([("q1", 0)], ["q1"])
+    assert stage.inbox.take() is None
 
 
 async def test_a_rejected_message_is_visible_again_and_a_redelivery_is_marked(stage: Stage) -> None:

@@ -63,7 +63,7 @@ def test_deliveries_of_a_queue_are_counted_and_dropped() -> None:
     for queue in ("a", "b", "a"):
         inbox.put(delivery(queue))
     assert (inbox.count("a"), inbox.count("b"), inbox.count("c")) == (2, 1, 0)
-    assert inbox.drop(["a"]) == [delivery("a"), delivery("a")]
+    assert inbox.drop("a") == [delivery("a"), delivery("a")]
     assert inbox.count("a") == 0
     assert inbox.take() == delivery("b")
     assert inbox.count("b") == 0

@@ -45,6 +45,27 @@ def test_an_error_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code,
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("message find orders --key caf\udce9", r"an argument is not valid UTF-8: 'caf\udce9'"),
+        ("topic show caf\udce9", r"an argument is not valid UTF-8: 'caf\udce9'"),
+        ("message find orders --from 99999999999999999999", "above 9223372036854775807 ms since the epoch"),
+        ("offset reset billing --to 99999999999999999999", "above 9223372036854775807 ms since the epoch"),
+    ],
+)
+def test_an_argument_that_cannot_be_sent_is_a_mistake_of_usage(run, line, text):
+    code, _, err, _ = run(line)
+    assert (code, err.count("\n")) == (2, 1)
+    assert text in err
+
+
+def test_a_terminal_that_cannot_show_a_text_keeps_its_traceback(monkeypatch):
+    with_command(monkeypatch, raising(UnicodeEncodeError("latin-1", "→", 0, 1, "ordinal not in range(256)")))
+    with pytest.raises(UnicodeEncodeError):
+        cli.main([])
+
+
 def test_ctrl_c_ends_with_130(monkeypatch):
     with_command(monkeypatch, raising(KeyboardInterrupt()))
     assert cli.main([]) == 130

@@ -147,6 +147,13 @@ class Silent:
         return []
 
 
+@pytest.mark.parametrize(("line", "code"), [("--max 5", 130), ("--idle 60", 130), ("", 0)])
+def test_ctrl_c_is_the_end_only_of_a_command_that_has_none_of_its_own(monkeypatch, capsys, line, code):
+    monkeypatch.setattr("evenq.cli.consume._consumer", lambda _: Silent(0))
+    assert main(f"consume orders --group billing {line}".split()) == code
+    assert "Received 0 messages of orders as billing." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("line", "said"), [("", 1), ("--from last", 1), ("--from first", 0)])
 def test_it_says_once_that_it_waits_for_new_messages(monkeypatch, capsys, line, said):
     silent = Silent(3)

@@ -30,6 +30,10 @@ def test_a_body_is_sent_once_or_as_often_as_asked():
     assert sent("--count", "2") == [b"message 1", b"message 2"]
 
 
+def test_a_body_that_is_not_utf_8_is_sent_as_it_is():
+    assert sent("--body", "caf\udce9 {n}") == [b"caf\xe9 1"]
+
+
 def test_a_file_is_sent_line_by_line_without_empty_lines(tmp_path):
     path = tmp_path / "orders"
     path.write_bytes("ä\r\n\nb\nc".encode())

@@ -144,6 +144,15 @@ def test_a_cut_body_and_a_missing_message_say_what_to_do(run):
         assert "evenq:" in err
 
 
+@pytest.mark.parametrize(("words", "code"), [("", 130), ("--follow", 0)])
+def test_ctrl_c_is_the_end_only_of_a_tail_that_follows(run, monkeypatch, words, code):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("evenq.cli.messages.with_admin", interrupted)
+    assert run(f"message tail orders {words}")[0] == code
+
+
 def test_a_trace_tells_each_step(run):
     answered = admin_pb2.MessageTrace(message=found(), remembered_since_ms=5)
     kinds = admin_pb2.TraceEvent

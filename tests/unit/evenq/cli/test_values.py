@@ -28,10 +28,21 @@ def test_a_number_is_ms_and_iso_is_local_unless_it_says():
     assert moment_ms("2026-01-31T08:00", now_ms=NOW) == local
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-2h", "2026-13-01", "1.5h"])
+@pytest.mark.parametrize("text", ["", "soon", "-2h", "2026-13-01", "1.5h", "9" * 5_000, "9" * 5_000 + "d"])
 def test_what_is_not_a_time_is_refused_with_examples(text):
     with pytest.raises(BadRequest, match="90m"):
         moment_ms(text, now_ms=NOW)
+
+
+def test_a_time_that_no_server_can_store_is_refused_with_its_limit():
+    with pytest.raises(BadRequest, match=r"above 9223372036854775807 ms since the epoch"):
+        moment_ms(str(1 << 63), now_ms=NOW)
+
+
+@pytest.mark.parametrize("text", ["1000000001d", "9" * 20 + "ms", "9" * 5_000 + "d"])
+def test_a_duration_that_no_server_can_store_is_refused_with_its_limit(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="above 1000000000d"):
+        duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["500ms", "10s", "5m", "2h", "1d", "0ms"])
@@ -62,6 +73,30 @@ def test_a_count_that_is_none_is_named_by_its_option(value: str, capsys: pytest.
         with pytest.raises(SystemExit):
             main(["topic", "create", "orders", f"{option}={value}"])
         assert f"{option}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["1023", "0K", "1048577G", "9" * 20, "fast"])
+def test_the_rate_of_a_backup_is_checked(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["backup", "create", "--to", "b", f"--max-rate={value}", "--endpoint", "127.0.0.1:9"])
+    assert "is not a rate: write bytes per second, 1K to 1048576G, as in 500K or 20M" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["1000000001d", "9" * 5_000 + "d"])
+def test_a_retention_that_no_server_can_store_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "create", "orders", f"--retention={value}", "--endpoint", "127.0.0.1:9"])
+    assert f"--retention: {value:.80} is above 1000000000d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["list", "replay"])
+@pytest.mark.parametrize(("value", "said"), [("-1", "-1 is below"), ("2147483648", "2147483648 is above 2147483647")])
+def test_a_number_of_dead_letters_is_checked(
+    verb: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["dlq", verb, "billing", f"--max={value}"])
+    assert f"--max: {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

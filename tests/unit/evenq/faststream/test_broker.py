@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from evenq_proofs.waiting import until_async
 from faststream import AckPolicy, Context
 from faststream._internal.parser import DefaultCodec
 from faststream.exceptions import SetupError
@@ -346,6 +347,68 @@ async def test_ack_first_is_refused_where_it_cannot_be_kept(broker: EvenqBroker,
     subscriber = broker.subscriber("orders", group="billing", ack_policy=AckPolicy.ACK_FIRST, **arguments)
     with pytest.raises(SetupError, match=r"orders has AckPolicy\.ACK_FIRST, which is neither for ordered=True"):
         await subscriber.start()
+
+
+class Receiver:
+    """A simple consumer that receives what a test puts into `waiting`."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[str] = asyncio.Queue()
+        self.acked: list[str] = []
+        self.returned: list[tuple[str, int, bool]] = []
+
+    async def receive(self, *_: Any, **__: Any) -> list[evenq.ReceivedMessage]:
+        name = await self.waiting.get()
+        return [
+            evenq.ReceivedMessage(
+                topic="orders", body=name.encode(), message_id=name, tag=None, keys=(), properties={},
+                message_group=None, queue=evenq.MessageQueue("orders", "broker-a", 0),
+                queue_offset=evenq.QueueOffset(0), born_ms=0, store_ms=0, delivery_attempt=1, receipt_handle="0",
+            )
+        ]  # fmt: skip
+
+    async def ack(self, *messages: evenq.ReceivedMessage) -> None:
+        self.acked += [message.message_id for message in messages]
+
+    async def change_invisible(
+        self, message: evenq.ReceivedMessage, invisible_ms: int, *, suspend: bool = False
+    ) -> evenq.ReceivedMessage:
+        self.returned.append((message.message_id, invisible_ms, suspend))
+        return message
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_message_that_arrives_while_handlers_end_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, receiver = EvenqBroker("127.0.0.1:1", logger=None, graceful_timeout=60), Receiver()
+    subscriber = broker.subscriber("orders", group="billing", ack_policy=AckPolicy.ACK_FIRST, max_workers=2)
+    began, ends, bodies = asyncio.Event(), asyncio.Event(), []
+
+    async def opened() -> Any:
+        subscriber._receiver = receiver  # type: ignore[assignment]
+        return receiver
+
+    @subscriber
+    async def handle(body: str) -> None:
+        began.set()
+        await ends.wait()
+        bodies.append(body)
+
+    monkeypatch.setattr(subscriber, "_opened", opened)
+    await broker.connect()
+    await subscriber.start()
+    receiver.waiting.put_nowait("first")
+    await asyncio.wait_for(began.wait(), 60)
+    stopping = asyncio.ensure_future(subscriber.stop())
+    for name in ("second", "third"):
+        receiver.waiting.put_nowait(name)
+    await until_async(lambda: receiver.waiting.qsize() < 2)
+    ends.set()
+    await asyncio.wait_for(stopping, 60)
+    assert (bodies, receiver.acked) == (["first"], ["first"])
+    assert (receiver.returned, receiver.waiting.qsize()) == ([("second", 0, True)], 1)
+    await broker.stop()
 
 
 async def test_publishing_before_the_connection_names_the_step(broker: EvenqBroker) -> None:

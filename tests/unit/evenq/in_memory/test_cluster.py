@@ -158,6 +158,16 @@ def test_a_redelivered_message_reaches_a_group_that_has_acknowledged_it(
     assert second.properties == {"p": "q"}
 
 
+def test_with_the_window_of_production_a_message_id_is_stored_once() -> None:
+    with (
+        MemoryCluster({"duplicates_window_ms": 60_000}) as cluster,
+        evenq.Producer(endpoint=cluster.endpoint) as producer,
+    ):
+        producer.send("orders", b"1")
+        cluster.redeliver(cluster.messages("orders")[0])
+        assert bodies(cluster) == [b"1"]
+
+
 def test_a_batch_meets_its_faults_message_by_message(cluster: MemoryCluster, producer: evenq.Producer) -> None:
     producer.send("orders", b"0")
     cluster.faults.drop(1)

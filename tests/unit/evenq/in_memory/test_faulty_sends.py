@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenq.errors import Error
+import pytest
+
+from evenq.errors import Error, TooManyRequests
 from evenq.in_memory.faults import SendFaults
 from evenq.in_memory.faulty_sends import SEND, FaultySends
 from evenq.runtime.clock import SystemClock
@@ -17,8 +19,13 @@ class Store:
 
     def __init__(self) -> None:
         self.stored: list[str] = []
+        self.code: Any = definition_pb2.OK
 
     async def send(self, data: bytes, _: RpcContext) -> bytes:
+        if self.code != definition_pb2.OK:
+            status = definition_pb2.Status(code=self.code)
+            refused: bytes = service_pb2.SendMessageResponse(status=status).SerializeToString()
+            return refused
         entries = []
         for message in service_pb2.SendMessageRequest.FromString(data).messages:
             self.stored.append(message.system_properties.message_id)
@@ -64,6 +71,17 @@ async def test_an_answer_has_one_entry_for_each_message_in_their_order() -> None
     assert store.stored == ["b", "b", "c"]
 
 
+async def test_a_message_that_was_stored_is_not_stored_again_when_others_of_its_request_are_refused() -> None:
+    store, faults = Store(), SendFaults()
+    handler = made(store, faults)
+    faults.fail_sends(2, attempts=1)
+    for _ in range(2):
+        with pytest.raises(TooManyRequests):
+            await send(handler, "a", "b")
+    assert await send(handler, "a", "b") == [("a", 1), ("b", 2)]
+    assert store.stored == ["a", "b"]
+
+
 async def test_a_retry_meets_the_fault_of_its_first_attempt() -> None:
     store, faults = Store(), SendFaults()
     handler = made(store, faults)
@@ -78,3 +96,14 @@ async def test_a_retry_meets_the_fault_of_its_first_attempt() -> None:
         assert "the test planned it" in text
     assert await send(handler, "c") == [("c", 3)]
     assert store.stored == ["a", "a", "c"]
+
+
+async def test_an_attempt_that_the_broker_rejects_is_stored_by_the_next_one() -> None:
+    store, faults = Store(), SendFaults()
+    handler = made(store, faults)
+    faults.duplicate()
+    store.code = definition_pb2.TOO_MANY_REQUESTS
+    await send(handler, "a")
+    store.code = definition_pb2.OK
+    await send(handler, "a")
+    assert store.stored == ["a", "a"]

@@ -292,6 +292,38 @@ async def test_messages_that_wait_for_a_slot_are_given_back_when_the_worker_stop
     await again.aclose()
 
 
+@pytest.mark.parametrize("then", ["a slot becomes free", "the worker stops"])
+async def test_messages_on_their_way_back_arrive_whatever_the_worker_does_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    broker = await world.started(prefetch=8, invisible_ms=600_000)
+    consumer = await broker._opened_consumer()
+    change, allowed = consumer.change_invisible, asyncio.Event()
+    begun, returned = [], []
+
+    async def slow(message: evenq.ReceivedMessage, invisible_ms: int, **options: Any) -> evenq.ReceivedMessage:
+        begun.append(message.message_id)
+        await allowed.wait()
+        changed = await change(message, invisible_ms, **options)
+        returned.append(message.message_id)
+        return changed
+
+    monkeypatch.setattr(consumer, "change_invisible", slow)
+    await asyncio.gather(*(broker.kick(task(str(number).encode())) for number in range(100)))
+    listening = broker.listen()
+    await acked(await first(listening))
+    while not len(broker._deliveries or ()):  # until a receive returned more than one
+        await acked(await first(listening))
+    late = len(broker._deliveries or ())
+    await until_async(lambda: len(begun) == late)
+    await (listening.aclose() if then == "the worker stops" else first(listening))
+    assert returned == []
+    allowed.set()
+    await broker.shutdown()
+    assert set(begun[:late]) <= set(returned)
+    await listening.aclose()
+
+
 async def test_a_message_that_arrives_while_the_worker_stops_is_given_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

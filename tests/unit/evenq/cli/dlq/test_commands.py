@@ -26,8 +26,6 @@ def test_counts_of_all_and_letters_of_one(run):
     assert (request.group, request.max, request.waiting) == ("g", 5, True)
     output = json.loads(out)
     assert (output["silent"], output["letters"][0]["topic"]) == (["broker-b"], "orders")
-    code, _, err, calls = run("dlq list g --max -1")
-    assert (code, calls, "-1" in err) == (2, [], True)
 
 
 def test_that_a_group_has_none_is_said_once(run):

@@ -76,6 +76,9 @@ def test_a_port_in_use_is_told_with_one_that_is_free():
         (["--port", "65535", "--brokers", "2"], "fewer than 2 ports"),
         (["--topic", "orders:x"], "is not NAME"),
         (["--topic", "orders:1:ODD"], "is not NAME"),
+        (["--topic", "orders:4097"], "--topic orders:4097 has more than 4096 queues"),
+        (["--topic", "orders:" + "9" * 5_000], "has more than 4096 queues"),
+        (["--topic", "caf\udce9"], "--topic: the topic name"),
     ],
 )
 def test_what_cannot_be_is_refused(words, text):
