@@ -651,6 +651,43 @@ async def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop_factor
         await until_async(lambda: not server.totals.connections)
 
 
+class StuckTransport(FakeTransport):
+    """Its peer accepts no byte, so only `abort` ends it; less is unsent than pauses the connection."""
+
+    protocol: Http2Protocol
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.protocol.connection_lost(None)
+
+
+ENDINGS: dict[str, Callable[[Http2Protocol], None]] = {
+    "drained": lambda protocol: (protocol.drain(0), protocol.tick(protocol.limits.drain_ping_ms))[0],
+    "faulty": lambda protocol: protocol.data_received(f.frame(f.DATA, 0, 0, b"x")),
+    "finished": Http2Protocol.finish,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_an_ended_connection_whose_output_is_not_accepted_is_aborted(loop_factory: Any, ending: str) -> None:
+    async with running() as (_, server, _):
+        protocol, end = Http2Protocol(server), StuckTransport(1)
+        end.protocol = protocol
+        protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+        protocol.data_received(HELLO)
+        ENDINGS[ending](protocol)
+        await until_async(lambda: protocol._closed)
+        ended_ms = server.clock.monotonic_ms()
+        protocol.tick(ended_ms + server.limits.linger_ms)
+        assert server.totals.connections == 1, "its peer has time to take the output"
+        protocol.tick(ended_ms + server.limits.write_stall_ms)
+        assert server.totals.connections == 0
+
+
 async def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop_factory: Any) -> None:
     """A message costs one frame whatever its handler does with it: the time is bounded, not only the frames."""
     crowd = 150
