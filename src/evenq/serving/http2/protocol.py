@@ -243,7 +243,8 @@ class Http2Protocol(asyncio.Protocol):
             self._end_calls()
             self._close()
         elif core.draining_after is not None and not core.streams:
-            self._close()
+            if pressure.paused_ms is None:  # otherwise the last answer is still on its way
+                self._close()
         elif pressure.waiting:
             pressure.wake()
         core.moved.clear()
@@ -293,7 +294,8 @@ class Http2Protocol(asyncio.Protocol):
         if not self._closed:
             self.core.draining_after = self.core.draining_after or self.core.last_stream_id
             self.flush()
-            self._close()
+            if self.pressure.paused_ms is None:  # otherwise when the transport accepts more; the server aborts it later
+                self._close()
 
     def abort(self) -> None:
         """Ends the connection without notice: the peer does not respond."""

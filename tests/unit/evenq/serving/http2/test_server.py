@@ -688,6 +688,36 @@ async def test_an_ended_connection_whose_output_is_not_accepted_is_aborted(loop_
         assert server.totals.connections == 0
 
 
+@pytest.mark.parametrize("end_it", ["drain", "finish"])
+async def test_the_last_answer_leaves_though_the_peer_reads_it_slowly(loop_factory: Any, end_it: str) -> None:
+    async with running() as (_, server, _):
+        protocol, end = Http2Protocol(server), StuckTransport(1)
+        end.protocol = protocol
+        protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+        await in_a_turn(lambda: protocol.data_received(HELLO))
+        write = end.writelines
+
+        def fill(pieces: list[bytes]) -> None:
+            write(pieces)
+            protocol.pause_writing()
+
+        end.writelines = fill  # type: ignore[method-assign]
+        await in_a_turn(lambda: protocol.data_received(calls(1)))
+        assert not protocol.core.streams, "the transport has the whole answer"
+        if end_it == "drain":
+            protocol.drain(0)
+            protocol.tick(server.limits.drain_ping_ms)
+            await in_a_turn(protocol.flush)
+        else:
+            protocol.finish()
+        assert not end.closed
+        end.writelines = write  # type: ignore[method-assign]
+        protocol.resume_writing()
+        assert protocol._closed
+        assert not end.closed, "it closes, and does not abort"
+        end.abort()
+
+
 async def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop_factory: Any) -> None:
     """A message costs one frame whatever its handler does with it: the time is bounded, not only the frames."""
     crowd = 150
