@@ -716,6 +716,83 @@ async def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind
     assert ended.is_set()
 
 
+STREAMED = {
+    "/evenq.v1.Registry/WatchRoutes": {"cluster": "describe"},
+    "/evenq.v1.DeadLetters/Replay": {"group:billing": "operate", "topic:orders": "publish"},
+    FETCH_ALL: {"topic:*": "operate", "group:*": "operate"},
+    "/evenq.v1.Data/Scan": {"topic:orders": "consume", "group:billing": "consume"},
+}
+"""Server streams that may last, and the grants that each of them needs."""
+
+
+def test_each_server_stream_that_may_last_is_tried() -> None:
+    lasting = {
+        method
+        for method, row in CALLS.items()
+        if row.kind is CallKind.SERVER_STREAM and row.access.action is not Action.INTERNAL
+    }
+    assert lasting - set(STREAMED) == {RECEIVE, V2 + "PullMessage"}, "long polls end by themselves"
+
+
+def with_watcher(grants: Mapping[str, str], secret: str = "secret-of-watcher") -> Users:
+    allow = ", ".join(f'{{ resource = "{name}", actions = ["{action}"] }}' for name, action in grants.items())
+    return users(f'{FILE}\n[users.watcher]\nsecret = "{secret}"\nallow = [{allow}]\n')
+
+
+def open_stream(guard: Guard, method: str) -> tuple[asyncio.Task[Any], asyncio.Event, asyncio.Event]:
+    """A stream of the user `watcher` whose handler sends one message: its reader, and the begin and end of it."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def one_message(_request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        try:
+            yield b"message"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    row = fake_rpc(
+        method, one_message, service_pb2.ReceiveMessageResponse, kind=CallKind.SERVER_STREAM, access=ACCESS[method]
+    )
+    handler: Any = guard.guarded(row).handler
+
+    async def read() -> None:
+        async for _ in handler(request_of(method), context(signed("watcher"), method)):
+            begun.set()
+
+    return spawn(read(), name="read"), begun, ended
+
+
+@pytest.mark.parametrize(
+    ("method", "lost"),
+    [(method, lost) for method, grants in STREAMED.items() for lost in (*grants, "user", "secret", "nothing")],
+)
+async def test_an_open_server_stream_ends_with_its_user_and_with_each_grant_that_it_needs(
+    method: str, lost: str
+) -> None:
+    grants = STREAMED[method]
+    guard = Guard(with_watcher(grants), clock=FakeClock())
+    reading, begun, ended = open_stream(guard, method)
+    await begun.wait()
+    match lost:
+        case "nothing":
+            guard.change(with_watcher({**grants, "topic:unrelated": "consume"}))
+            await asyncio.sleep(0)
+            assert not reading.done()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        case "user" | "secret":
+            guard.change(users() if lost == "user" else with_watcher(grants, "another-secret"))
+            with pytest.raises(Unauthorized, match="user watcher is no longer known, or has another secret key"):
+                await asyncio.wait_for(reading, 10)
+        case _:
+            guard.change(with_watcher({name: action for name, action in grants.items() if name != lost}))
+            with pytest.raises(Forbidden, match=r"user watcher may no longer .*; a grant was removed"):
+                await asyncio.wait_for(reading, 10)
+    assert ended.is_set()
+    assert not guard._open
+    assert not guard._revoked
+
+
 async def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group() -> None:
     guard = Guard(users(), clock=FakeClock())
     refused = list[frozenset[tuple[str, str]]]()
