@@ -150,7 +150,8 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
             directed=True,
         ),
         "ListMembers": _row(_GROUP, Action.DESCRIBE, _BY_GROUP, directed=True),
-        "LockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, client="client_id", directed=True),
+        # Queues of a topic without the right are answered as not granted.
+        "LockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, "topic queues.topic", client="client_id", directed=True),
         "UnlockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, client="client_id", directed=True),
     },
     admin_pb2.DESCRIPTOR.services_by_name["Admin"]: {

@@ -17,8 +17,8 @@ pay for it. A call passes three checks:
 Invariants:
 - Only proofs are remembered, never failures; `change` drops them all, so a revoked secret is invalid immediately.
 - All secrets of a user are compared, in constant time, also after a match; an unknown user costs one comparison too.
-- Each open stream is checked again by `change`, and at each of its messages. Long polls (`POLLS`) are not: they end
-  by themselves, within seconds.
+- Each open stream is checked again by `change`, and at each of its messages. Long polls (`POLLS`) are not: the
+  broker answers them when users change.
 - An `Rpc` about topics or groups without a row of names is rejected when the server starts.
 - Proofs, delayed refusals, log keys and client ids are bounded.
 
@@ -60,11 +60,15 @@ came. Names without a grant are left out (`RpcContext.refused`), and later calls
 """
 SESSION = "/evenq.v1.Groups/Session"
 """A member without a grant for some of its topics is a member for the others (`RpcContext.refused`)."""
+LOCK_QUEUES = "/evenq.v1.Groups/LockQueues"
+"""Queues of topics without a grant are not granted, and the others are: an error would stop a member that renews the
+locks of all its topics.
+"""
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 POLLS = frozenset(
     {"/apache.rocketmq.v2.MessagingService/ReceiveMessage", "/apache.rocketmq.v2.MessagingService/PullMessage"}
 )
-"""Streams with the messages of one answer: many a second, and none lasts longer than its client waits."""
+"""Streams with the messages of one answer: there are many a second."""
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
 LOG_AGAIN_MS = 60_000
@@ -342,6 +346,9 @@ class Guard:
                 named, acts_as = names.of(message), names.client_of(message)
             else:  # a plain request names one topic
                 message, named, acts_as = None, [Named(UserResource.TOPIC, plain.topic)], ""
+            if rpc.method == LOCK_QUEUES:
+                context.refused = self._refused(user, access, named, context)
+                named = [one for one in named if one.kind is UserResource.GROUP]
             if not self._reads_replies(user, names, named, message):
                 self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)

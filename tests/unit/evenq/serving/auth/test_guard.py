@@ -821,6 +821,25 @@ async def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group()
         await anext(frames)
 
 
+async def test_a_lock_of_several_topics_leaves_out_those_without_a_grant_and_needs_its_group() -> None:
+    guard = Guard(users(), clock=FakeClock())
+    method = "/evenq.v1.Groups/LockQueues"
+    handler: Any = guard.guarded(rpc(method)).handler
+
+    async def refused(group: str, user: str = "reader") -> frozenset[tuple[str, str]]:
+        request = groups_pb2.LockQueuesRequest(group=group)
+        for topic in ("orders", "secret", f"%RETRY%{group}"):
+            request.queues.add(topic=topic)
+        about = context(signed(user), method)
+        await handler(request.SerializeToString(), about)
+        return about.refused
+
+    assert await refused("billing") == frozenset({("topic", "secret")})
+    assert await refused("billing", "root") == frozenset()
+    with pytest.raises(Forbidden, match="consume group others"):
+        await refused("others")
+
+
 async def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
     """Statement 34: Go's push consumers ask again 20 ms after any error."""
     clock = FakeClock()
