@@ -57,15 +57,19 @@ class Principal:
         self.replays = SessionReplays(self.admin, clock)
         self._settings, self._context = settings, context
         self._producer: Producer | None = None
+        self._closed = False
 
     @property
     def producer(self) -> Producer:
-        """The producer of the send form, made when it is first used."""
+        """The producer of the send form, made when it is first used. Raises Unauthorized after the session's end."""
+        if self._closed:
+            raise Unauthorized("the session of this form has ended: its user has signed out")
         if self._producer is None:
             self._producer = Producer(endpoint=self._settings.endpoint, tls=self._settings.tls, context=self._context)
         return self._producer
 
     async def close(self) -> None:
+        self._closed = True
         await self.figures.close()
         await self.films.close()
         await self.replays.close()

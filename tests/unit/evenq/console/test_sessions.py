@@ -71,6 +71,19 @@ async def test_a_session_acts_with_the_keys_of_its_user(guarded: ConsoleStage) -
     await door.close()
 
 
+async def test_a_form_that_was_begun_before_the_sign_out_gets_no_producer_after_it(guarded: ConsoleStage) -> None:
+    """Nothing would close it, and it would send with the keys of a user who has left."""
+    door = Door(guarded)
+    session = await door.sign_in("reader")
+    ending = asyncio.ensure_future(door.sessions.end(session.id))
+    await asyncio.sleep(0)
+    for _ in range(2):  # while the clients are closed, and later
+        with pytest.raises(Unauthorized, match="its user has signed out"):
+            _ = session.principal.producer
+        await guarded.clock.during(ending)
+    await door.close()
+
+
 async def test_wrong_keys_open_no_session_and_take_time(guarded: ConsoleStage) -> None:
     door = Door(guarded)
     for user, secret in (("root", "wrong-secret"), ("unknown", "any-secret")):
