@@ -350,10 +350,13 @@ def _status(error: Error) -> int:
 
 
 def visible(value: object) -> object:
-    r"""Returns what a page shows of a value: control characters and direction marks become escapes such as `\x1b`.
+    r"""Returns what a page shows of a value, also of an error: control characters and direction marks become escapes
+    such as `\x1b`.
 
     A field of a form keeps them, as they are sent back: it is written `{{ value | e }}`.
     """
+    if isinstance(value, Exception):
+        value = str(value)
     return printable(value, keep="\n\t\u202f") if type(value) is str else value
 
 

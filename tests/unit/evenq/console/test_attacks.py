@@ -45,7 +45,10 @@ TEXTS = [
     "javascript:alert(1)",
     "\u2028\u2029\ufeff\u202e",
     "\ufffd\U0001f4a5",
+    "\x1b[31m\u202eevil",
 ]  # fmt: skip
+FIELD = re.compile(r'value="[^"]*"|<textarea.*?</textarea>', re.DOTALL)
+"""A field of a form: it keeps control characters and direction marks, as they are sent back."""
 
 
 class Shape(HTMLParser):
@@ -178,6 +181,7 @@ async def test_a_text_from_outside_is_text_on_every_page(guarded: ConsoleStage, 
         assert not [one for one in shape if one[0] in ("img", "base", "comment", "x", "iframe", "object", "embed")]
         assert [one for one in shape if one[0] == "meta"] == [("meta", "charset")] + [("meta", "name", "content")] * 2
         assert sum("hx-get" in one for one in shape) <= 1
+        assert not re.search("[\u202e\x1b]", FIELD.sub("", hostile.text)), text
 
 
 @pytest.mark.parametrize("allow_changes", [True, False])
