@@ -44,7 +44,8 @@ class CallRow:
     directed: bool
     """True: about one broker, and sent on to the broker that its header names (`evenq_broker.rpc.cluster.directing`).
     Other calls of the public protocol find their broker by a queue or handle. A call whose handler checks grants again
-    must not be directed: the next broker sees a server, and only the name of the user.
+    must not be directed: the next broker sees a server, and only the name of the user. By that name the guard there
+    leaves out topics of `Session` and `LockQueues`.
     """
     kind: CallKind
     response: type[Any]

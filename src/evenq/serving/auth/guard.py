@@ -261,7 +261,7 @@ class Guard:
             return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
         handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
         nameless_is_ok = rpc.method == HEARTBEAT
-        owned = _is_a_clients(rpc.access)
+        owned, answers_topics = _is_a_clients(rpc.access), rpc.method == LOCK_QUEUES
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
             # Go's heartbeat without any header, which changes nothing.
@@ -272,6 +272,8 @@ class Guard:
                 decide(user, rpc, names, request, context)
             elif owned:
                 self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
+                if answers_topics and names is not None:
+                    context.refused = self._refused_to_user(rpc.access, names, request, context)
             return handler(request, context)
 
         return replace(rpc, handler=checked)
@@ -408,6 +410,17 @@ class Guard:
             self._log_refusal(user.name, context, Forbidden.code)
         return frozenset((one.kind, one.name) for one in missing)
 
+    def _refused_to_user(
+        self, access: Access, names: Names, request: bytes, context: RpcContext
+    ) -> frozenset[tuple[str, str]]:
+        """Returns the refused names of a call that a server passed on. A user that is not known here yet has none: the
+        server has checked the call.
+        """
+        user = self._users.get(context.headers.get(ACTS_FOR, ""))
+        if user is None or user.unbound:
+            return frozenset()
+        return self._refused(user, access, names.of(names.read(request, context.decoded)), context)
+
     def _forbidden(self, user: User, context: RpcContext, what: str, remedy: str) -> Forbidden:
         self._log_refusal(user.name, context, Forbidden.code)
         return Forbidden(f"user {user.name} may not {what}; it may if the users file has {remedy}")
@@ -504,6 +517,8 @@ class Guard:
                         self._check_named(user, access, named, context)
                     if named:
                         stream.named = [one for one in named if (one.kind, one.name) not in context.refused]
+                elif answers_topics and names is not None and user.internal:
+                    context.refused = self._refused_to_user(access, names, request, context)
                 yield request
 
         def opened(requests: AsyncIterator[bytes], context: RpcContext) -> tuple[_OpenStream, AsyncIterator[Frames]]:

@@ -7,9 +7,8 @@ Idea. The client sends the broker's name in the header `x-evenq-broker`. `direct
 whose row says so (`evenq.serving.auth.calls`). It runs after the guard: the call has been checked with its caller's own
 grants, and the next broker receives it from a server. Handlers do not know of it. The cases of such a call:
 1. Without the header, or with this broker's name: it is answered here.
-2. With another name: it is sent to that broker, with MARK, the address of the client (PEER) and the topics of the
-   request for which the caller has no grant (REFUSED).
-3. With MARK: it is answered here, whatever its name. PEER and REFUSED become those of the call, if a server sent it.
+2. With another name: it is sent to that broker, with MARK and the address of the client (PEER).
+3. With MARK: it is answered here, whatever its name. PEER becomes the peer of the call, if a server sent it.
 
 Invariants:
 - One hop: a call with MARK is never sent on.
@@ -29,9 +28,8 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote, unquote
 
-from evenq.errors import ConnectionFailed, Error, Forbidden, TooManyRequests
+from evenq.errors import ConnectionFailed, Error, TooManyRequests
 from evenq.runtime.net import close_frames
 from evenq.serving.auth.calls import CALLS
 from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary
@@ -46,10 +44,6 @@ if TYPE_CHECKING:
 
 PEER = "x-evenq-peer"
 """Header with the `host:port` of the client, as the first broker sees it."""
-REFUSED = "x-evenq-refused"
-"""Header with the topics of `RpcContext.refused`, quoted, with commas between them."""
-REFUSED_CHARACTERS_MAX = 4_096
-"""Longer headers could end the connection to the other broker, for all of its calls."""
 RUNNING_MAX = 3_000
 """Fewer than the calls that a broker accepts on one connection: other calls between brokers use it as well."""
 SCAN_MAX_MS = 600_000
@@ -113,8 +107,6 @@ class _Director:
         # Only from a server: otherwise a client could claim any address.
         if peer and (context.caller is None or context.caller.internal):
             context.peer = peer
-            if refused := context.headers.get(REFUSED, ""):
-                context.refused = frozenset(("topic", unquote(topic)) for topic in refused.split(","))
         return False
 
     async def _pass(self, name: str, request: bytes, context: RpcContext) -> bytes:
@@ -177,13 +169,4 @@ async def _until_refused(requests: AsyncIterator[bytes], refused: list[Error]) -
 
 
 def _metadata(name: str, context: RpcContext) -> Mapping[str, str]:
-    headers = {**mark(context), BROKER_HEADER: name, PEER: context.peer}
-    if not context.refused:
-        return headers
-    refused = ",".join(quote(topic, safe="") for kind, topic in sorted(context.refused) if kind == "topic")
-    if len(refused) > REFUSED_CHARACTERS_MAX:
-        raise Forbidden(
-            f"the call names topics of {len(refused)} characters without a grant, at most {REFUSED_CHARACTERS_MAX} are "
-            f"passed on to broker {name}: name fewer topics in a call, or give the user the action consume on them"
-        )
-    return {**headers, REFUSED: refused}
+    return {**mark(context), BROKER_HEADER: name, PEER: context.peer}

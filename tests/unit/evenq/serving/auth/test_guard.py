@@ -840,6 +840,42 @@ async def test_a_lock_of_several_topics_leaves_out_those_without_a_grant_and_nee
         await refused("others")
 
 
+@pytest.mark.parametrize(
+    ("user", "left_out"),
+    [("reader", {("topic", "secret")}), ("root", set()), ("not-known-here-yet", set()), (None, set())],
+)
+async def test_sessions_and_locks_that_a_server_passed_on_leave_out_the_topics_without_a_grant_of_their_user(
+    user: str | None, left_out: set[tuple[str, str]]
+) -> None:
+    """The broker that they are for sees a server as the caller, which may do everything."""
+    guard = Guard(users(), clock=FakeClock())
+    lock = groups_pb2.LockQueuesRequest(group="billing")
+    join = groups_pb2.Join(group="billing")
+    for topic in ("orders", "secret"):
+        lock.queues.add(topic=topic)
+        join.member.subscriptions.add(topic=topic)
+
+    async def session(incoming: AsyncIterator[bytes], _: RpcContext) -> AsyncIterator[bytes]:
+        async for request in incoming:
+            yield request
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield groups_pb2.SessionRequest(join=join).SerializeToString()
+
+    method = "/evenq.v1.Groups/LockQueues"
+    handler: Any = guard.guarded(rpc(method)).handler
+    about = context(passed_on(user), method)
+    await handler(lock.SerializeToString(), about)
+    assert about.refused == left_out
+    method = "/evenq.v1.Groups/Session"
+    row = replace(rpc(method), kind=CallKind.BIDI, handler=session)
+    about = context(passed_on(user), method)
+    frames: Any = cast("Any", guard.guarded(row).handler)(requests(), about)
+    assert await anext(frames)
+    assert about.refused == left_out
+    await frames.aclose()
+
+
 async def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
     """Statement 34: Go's push consumers ask again 20 ms after any error."""
     clock = FakeClock()

@@ -60,26 +60,6 @@ def context(caller: Somebody | None = None, **headers: str) -> RpcContext:
     return made
 
 
-async def test_topics_without_a_grant_go_on_with_the_call_and_only_servers_are_believed(stage: Any) -> None:
-    """The next broker sees a server as the caller, which may do everything."""
-    net, handlers, here = await ready(stage)
-    shop = Somebody("shop")
-    about = context(shop, x_evenq_broker="b")
-    about.refused = frozenset({("topic", "a,b"), ("topic", "s\u00fc\n")})
-    await handlers[PULL](b"x", about)
-    [(_, _, headers)] = net.seen
-    assert headers["x-evenq-refused"].isascii()
-    assert headers["x-evenq-refused"].isprintable()
-    passed_on = {key.replace("-", "_"): value for key, value in headers.items()}
-    for caller, refused in ((Somebody("i", internal=True), about.refused), (shop, frozenset())):
-        await handlers[PULL](b"x", context(caller, **passed_on))
-        assert here[-1].refused == refused
-    about.refused = frozenset(("topic", f"{number:0127}") for number in range(40))
-    with pytest.raises(Forbidden, match="name fewer topics in a call"):
-        await handlers[PULL](b"x", about)
-    assert len(net.seen) == 1
-
-
 async def ready(stage: Any) -> tuple[Net, dict[str, Any], list[RpcContext]]:
     broker = await stage.broker("a")
     other = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
