@@ -55,6 +55,10 @@ from evenq_broker.rpc.answers import OK, parsed
 
 LOCK_WAIT_MAX_MS = 60_000
 QUEUES_PER_LOCK_MAX = 4_096
+EPOCH_AHEAD_MAX_MS = 9 * 365 * 86_400_000
+"""Less than the ten years of a rebalancer (`evenq_rebalancer.core.assignment_engine`), which then moves its own epoch
+ahead of one that a lock was granted under. Otherwise such a lock would refuse every real generation.
+"""
 DEADLINE_MARGIN_MS = 100
 LISTS_KEPT_MAX = 1_000
 
@@ -189,6 +193,12 @@ class GroupHandler:
 
     async def lock_queues(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(groups_pb2.LockQueuesRequest, data)
+        ahead_ms = request.generation.epoch - self._runtime.clock.now_ms()
+        if ahead_ms > EPOCH_AHEAD_MAX_MS:
+            raise BadRequest(
+                f"epoch {request.generation.epoch} of the generation is {ahead_ms} ms in the future, the limit is "
+                f"{EPOCH_AHEAD_MAX_MS}; use the generation of the newest assignment"
+            )
         group = await self._catalog.ensure_group(request.group)
         asked = _bounded(request.queues)
         refused = {queue_of(queue) for queue in asked if ("topic", queue.topic) in context.refused}

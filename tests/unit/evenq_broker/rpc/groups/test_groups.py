@@ -65,7 +65,7 @@ async def test_queues_of_a_topic_without_a_grant_are_not_granted_and_change_noth
     [handler] = [one.handler for one in broker.rpcs() if one.method == "/evenq.v1.Groups/LockQueues"]
     request = groups_pb2.LockQueuesRequest(group="g", client_id="x", wait_ms=10_000)
     request.queues.extend([queue(0, topic="secret"), queue(0), queue(1, topic="secret"), queue(9, topic="secret")])
-    request.generation.epoch = (1 << 63) - 1
+    request.generation.epoch = stage.clock.now_ms() + 86_400_000
     context = RpcContext("/evenq.v1.Groups/LockQueues", [("x-mq-client-id", "x")], "127.0.0.1:1", None)
     context.refused = frozenset({("topic", "secret")})
     answer = groups_pb2.LockQueuesResponse.FromString(await stage.during(handler(request.SerializeToString(), context)))
@@ -74,6 +74,22 @@ async def test_queues_of_a_topic_without_a_grant_are_not_granted_and_change_noth
     secret = [MessageQueue("secret", "a", queue_id) for queue_id in range(2)]
     assert [locks.holder("g", one) for one in secret] == ["", "y"], "its own lock is free for other members"
     assert [locks.generation("g", one) for one in secret] == [NO_GENERATION, NO_GENERATION]
+
+
+async def test_a_generation_of_the_far_future_is_refused_and_leaves_the_queue_to_real_ones(stage: Any) -> None:
+    """Rebalancers follow epochs of at most ten years ahead: a later one would be the newest for ever."""
+    broker = await begin(stage)
+    now_ms, year_ms = stage.clock.now_ms(), 365 * 86_400_000
+    request = groups_pb2.LockQueuesRequest(group="g", client_id="x", queues=[queue(0)])
+    for epoch in (now_ms + 11 * year_ms, (1 << 63) - 1):
+        request.generation.epoch = epoch
+        with pytest.raises(Error, match=f"epoch {epoch}") as caught:
+            await stage.call("/evenq.v1.Groups/LockQueues", request, groups_pb2.LockQueuesResponse)
+        assert caught.value.code == definition_pb2.BAD_REQUEST
+    assert broker.membership.locks.generation("g", MessageQueue("t", "a", 0)) == NO_GENERATION
+    request.generation.epoch = now_ms + year_ms
+    answer = await stage.call("/evenq.v1.Groups/LockQueues", request, groups_pb2.LockQueuesResponse)
+    assert answer.queues[0].granted
 
 
 async def test_unlocking_what_one_does_not_hold_is_no_error(stage: Any) -> None:
