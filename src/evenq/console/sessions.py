@@ -14,6 +14,7 @@ import os
 import random
 import secrets
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from evenq.client.async_admin import Admin
@@ -23,7 +24,7 @@ from evenq.console.figures import Figures
 from evenq.console.films import Films
 from evenq.console.replays import SessionReplays
 from evenq.console.settings import ConsoleSettings
-from evenq.errors import Forbidden, TooManyRequests, Unauthorized
+from evenq.errors import Forbidden, RequestTimeout, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
@@ -74,7 +75,8 @@ class Principal:
         await self.films.close()
         await self.replays.close()
         if self._producer is not None:
-            await self._producer.close()
+            with suppress(RequestTimeout):  # its form reports that the message was not sent
+                await self._producer.close()
         await self.admin.close()
 
 
