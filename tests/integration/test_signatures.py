@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from evenq_proofs.command_line import evenq_process
 from evenq_proofs.v2_requests import receive_request
+from evenq_proofs.waiting import until
 from pyspark.sql.types import StructType
 from pyspark_evenq.brokers import connection
 from pyspark_evenq.options.source import ReadOptions
@@ -64,6 +65,17 @@ allow = [
   {{ resource = "group:orders-*", actions = ["consume"] }},
 ]
 """
+LOST_GRANT = '{ resource = "topic:orders", actions = ["consume", "describe"] },'
+FILE += f"""
+[users.reader-of-two]
+secret = "canary-reader-of-two-4711"
+allow = [
+  {LOST_GRANT}
+  {{ resource = "topic:orders-kept", actions = ["consume"] }},
+  {{ resource = "group:orders-*", actions = ["consume"] }},
+]
+"""
+READER_OF_TWO = evenq.Credentials(access_key="reader-of-two", secret_key="canary-reader-of-two-4711")
 READER = evenq.Credentials(access_key="reader", secret_key="canary-reader-4711")
 LEAVER = evenq.Credentials(access_key="leaver", secret_key="canary-leaver-4711")
 
@@ -71,6 +83,7 @@ LEAVER = evenq.Credentials(access_key="leaver", secret_key="canary-leaver-4711")
 def prepare(admin: evenq.Admin) -> None:
     admin.create_topic("orders")
     admin.create_topic("other")
+    admin.create_topic("orders-kept")
 
 
 pytestmark = pytest.mark.cluster(
@@ -370,6 +383,35 @@ def test_queues_of_a_member_whose_grant_was_removed_are_read_by_the_others(clust
                     break
             else:
                 pytest.fail("a member without its grant goes on reading")
+        finally:
+            users.write_text(FILE)
+
+
+def test_a_member_whose_grant_for_one_topic_was_removed_reads_its_other_topic(
+    cluster: LocalCluster, users: Path
+) -> None:
+    """The locks of all its queues are renewed when its sessions end; those of one topic are refused."""
+    seen: set[bytes] = set()
+    with (
+        evenq.PushConsumer(
+            group="orders-of-two-topics",
+            subscriptions={"orders": "*", "orders-kept": "*"},
+            listener=lambda messages: seen.update(message.body for message in messages),
+            start_from="LAST",
+            endpoint=cluster.endpoint,
+            credentials=READER_OF_TWO,
+        ) as reader,
+        evenq.Producer(endpoint=cluster.endpoint, credentials=ORDERS) as producer,
+    ):
+        until(lambda: len(reader.queues) == 32)
+        users.write_text(FILE.replace(LOST_GRANT, ""))
+        try:
+            until(lambda: len(reader.queues) < 32, "it keeps all queues")
+            assert [queue.topic for queue in reader.queues].count("orders-kept") == 16
+            bodies = {b"kept-%d" % one for one in range(40)}
+            for body in sorted(bodies):
+                producer.send(evenq.Message(topic="orders-kept", body=body))
+            until(lambda: bodies <= seen)
         finally:
             users.write_text(FILE)
 

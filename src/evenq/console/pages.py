@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,6 +220,8 @@ def route(
                 raise _FormRefused("this console is read-only; start it with --allow-changes to change the cluster")
             if changes or posts:
                 _check_charset(request)
+                if signed and not visit.principal.user:
+                    await _refuse_strangers(visit)
                 visit.form = await request.form(max_files=2, max_fields=FIELDS_MAX, max_part_size=4 << 20)
                 if not console.sessions.token_fits(visit.session_id, visit.text("token")):
                     raise _FormRefused("the form is not from this session; reload the page and send it again")
@@ -240,6 +243,12 @@ def route(
         return response
 
     return Route(console.settings.prefix + path, answer, methods=["POST"] if changes or posts else ["GET"])
+
+
+async def _refuse_strangers(visit: Visit) -> None:
+    """Raises Unauthorized if the cluster has users. The form is not read before: parsing takes seconds."""
+    with suppress(NotImplementedYet):  # brokers before 0.2
+        await visit.admin.describe_caller()
 
 
 async def _visit(console: Console, request: Request) -> Visit:
@@ -341,10 +350,13 @@ def _status(error: Error) -> int:
 
 
 def visible(value: object) -> object:
-    r"""Returns what a page shows of a value: control characters and direction marks become escapes such as `\x1b`.
+    r"""Returns what a page shows of a value, also of an error: control characters and direction marks become escapes
+    such as `\x1b`.
 
     A field of a form keeps them, as they are sent back: it is written `{{ value | e }}`.
     """
+    if isinstance(value, Exception):
+        value = str(value)
     return printable(value, keep="\n\t\u202f") if type(value) is str else value
 
 

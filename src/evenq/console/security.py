@@ -23,7 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES_MAX = 8 << 20
 SMALL_BODY_BYTES_MAX = 64 << 10
-"""Of the forms that strangers can send: parsing takes time, 0.3 s for a MiB that was made for it."""
+"""Of the forms that are read without a user, to sign in and out: parsing takes time, 0.3 s for a MiB that was made for
+it. Other forms of strangers are not read at all, unless the cluster has no users.
+"""
 BODIES_BYTES_MAX = 64 << 20
 """Of all requests that are answered at a time: they are in memory or in temporary files."""
 LENGTH_DIGITS_MAX = 20

@@ -142,7 +142,11 @@ class _HttpConnection(H11Protocol):
             text = "All places of this console are used by other requests; try again.\n"
             await PlainTextResponse(text, 503, {"connection": "close"})(scope, receive, send)
             return
-        await self._console(scope, receive, send)
+        try:
+            await self._console(scope, receive, send)
+        except BaseException:
+            self._wait()  # uvicorn closes the transport
+            raise
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._go_on()
@@ -150,26 +154,33 @@ class _HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._go_on()
+        self._judge()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE:
-            self._wait()
+        self._judge()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._wait()
+        self._judge()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        self._judge()
+
+    def _judge(self) -> None:
+        """Ends the time limit while the client waits for a response; otherwise begins one, unless there is one."""
+        received = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+        answered = self.cycle is None or self.cycle.response_complete
+        # A closing transport waits for its client too: it sends its last output first.
+        if received and not answered and not self.flow.write_paused and not self.transport.is_closing():
             self._go_on()
+        else:
+            self._wait()
 
     def _wait(self) -> None:
-        """Begins a time limit, unless there is one."""
-        if self._deadline is None and not self.transport.is_closing():
+        """Begins a time limit, unless there is one or the connection has ended."""
+        if self._deadline is None and self in self.connections:
             self.waits_since = self.loop.time()
             self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
 

@@ -14,6 +14,7 @@ import os
 import random
 import secrets
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from evenq.client.async_admin import Admin
@@ -23,7 +24,7 @@ from evenq.console.figures import Figures
 from evenq.console.films import Films
 from evenq.console.replays import SessionReplays
 from evenq.console.settings import ConsoleSettings
-from evenq.errors import Forbidden, TooManyRequests, Unauthorized
+from evenq.errors import Forbidden, RequestTimeout, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.wire.credentials import Credentials
@@ -57,20 +58,25 @@ class Principal:
         self.replays = SessionReplays(self.admin, clock)
         self._settings, self._context = settings, context
         self._producer: Producer | None = None
+        self._closed = False
 
     @property
     def producer(self) -> Producer:
-        """The producer of the send form, made when it is first used."""
+        """The producer of the send form, made when it is first used. Raises Unauthorized after the session's end."""
+        if self._closed:
+            raise Unauthorized("the session of this form has ended: its user has signed out")
         if self._producer is None:
             self._producer = Producer(endpoint=self._settings.endpoint, tls=self._settings.tls, context=self._context)
         return self._producer
 
     async def close(self) -> None:
+        self._closed = True
         await self.figures.close()
         await self.films.close()
         await self.replays.close()
         if self._producer is not None:
-            await self._producer.close()
+            with suppress(RequestTimeout):  # its form reports that the message was not sent
+                await self._producer.close()
         await self.admin.close()
 
 

@@ -141,7 +141,7 @@ class RpcContext:
         self.caller: Caller | None = None
         """User whose grants limit the call; None: no user, every name may be shown."""
         self.refused: frozenset[tuple[str, str]] = frozenset()
-        """(`topic` or `group`, full name): names in a stream's request that have no grant. Only telemetry and sessions
+        """(`topic` or `group`, full name): names in a request that have no grant. Only telemetry, sessions and locks
         get such requests; they answer and leave the names out.
         """
         self.listener = listener  # listener of the call: the caller can reach addresses of the same listener

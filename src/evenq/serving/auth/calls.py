@@ -44,7 +44,8 @@ class CallRow:
     directed: bool
     """True: about one broker, and sent on to the broker that its header names (`evenq_broker.rpc.cluster.directing`).
     Other calls of the public protocol find their broker by a queue or handle. A call whose handler checks grants again
-    must not be directed: the next broker sees a server, and only the name of the user.
+    must not be directed: the next broker sees a server, and only the name of the user. By that name the guard there
+    leaves out topics of `Session` and `LockQueues`.
     """
     kind: CallKind
     response: type[Any]
@@ -150,7 +151,8 @@ _ROWS: Mapping[Any, Mapping[str, Callable[[Any], CallRow]]] = {
             directed=True,
         ),
         "ListMembers": _row(_GROUP, Action.DESCRIBE, _BY_GROUP, directed=True),
-        "LockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, client="client_id", directed=True),
+        # Queues of a topic without the right are answered as not granted.
+        "LockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, "topic queues.topic", client="client_id", directed=True),
         "UnlockQueues": _row(_GROUP, Action.CONSUME, _BY_GROUP, client="client_id", directed=True),
     },
     admin_pb2.DESCRIPTOR.services_by_name["Admin"]: {

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from evenq.errors import BadRequest, NotFound
 from evenq.serving.auth.calls import CALLS, CallRow
-from evenq.serving.auth.guard import KINDS, SESSION, SOFT, TELEMETRY, WHOLE
+from evenq.serving.auth.guard import KINDS, LOCK_QUEUES, SESSION, SOFT, TELEMETRY, WHOLE
 from evenq.serving.auth.names import Named
 from evenq.serving.auth.users import User, UserResource, Users, user_of
 from evenq.serving.rpc import Action, CallKind
@@ -94,12 +94,14 @@ def needs_of(method: str, row: CallRow, named: Sequence[Named]) -> Iterator[Need
         if access.resource in WHOLE:
             yield Need(UserResource.CLUSTER, access.action)
         return
+    needs = []
     for one in named:
-        optional = method == TELEMETRY or (method == SESSION and one.kind is UserResource.TOPIC)
-        yield Need(one.kind, one.action or access.action, one.name, optional)
+        optional = method == TELEMETRY or (method in {SESSION, LOCK_QUEUES} and one.kind is UserResource.TOPIC)
+        needs.append(Need(one.kind, one.action or access.action, one.name, optional))
+    yield from needs
     if row.kind is CallKind.BIDI:  # the guard checks the names of each message, and requires none
         return
-    given = {one.kind for one in named if one.action is None}
+    given = {one.kind for one, need in zip(named, needs, strict=True) if one.action is None and not need.optional}
     for kind in kinds or ():
         if kind not in given and not (given and access.action in SOFT):
             yield Need(kind, access.action)

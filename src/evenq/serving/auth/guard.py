@@ -17,7 +17,8 @@ pay for it. A call passes three checks:
 Invariants:
 - Only proofs are remembered, never failures; `change` drops them all, so a revoked secret is invalid immediately.
 - All secrets of a user are compared, in constant time, also after a match; an unknown user costs one comparison too.
-- Each open stream is checked again by `change`, and at each of its messages.
+- Each open stream is checked again by `change`, and at each of its messages. Long polls (`POLLS`) are not: the
+  broker answers them when users change.
 - An `Rpc` about topics or groups without a row of names is rejected when the server starts.
 - Proofs, delayed refusals, log keys and client ids are bounded.
 
@@ -34,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -59,7 +60,15 @@ came. Names without a grant are left out (`RpcContext.refused`), and later calls
 """
 SESSION = "/evenq.v1.Groups/Session"
 """A member without a grant for some of its topics is a member for the others (`RpcContext.refused`)."""
+LOCK_QUEUES = "/evenq.v1.Groups/LockQueues"
+"""Queues of topics without a grant are not granted, and the others are: an error would stop a member that renews the
+locks of all its topics.
+"""
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
+POLLS = frozenset(
+    {"/apache.rocketmq.v2.MessagingService/ReceiveMessage", "/apache.rocketmq.v2.MessagingService/PullMessage"}
+)
+"""Streams with the messages of one answer: there are many a second."""
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
 LOG_AGAIN_MS = 60_000
@@ -161,6 +170,8 @@ class _OpenStream:
     access: Access
     named: Sequence[Named] = ()
     """Names of its last message that has names, as far as its user has grants for them."""
+    every: Sequence[UserResource] = ()
+    """Kinds of which it needs every name: its request names none."""
 
 
 class _Refusals:
@@ -219,19 +230,24 @@ class Guard:
             lost = None if proof is None else self._lost(proof.user, stream)
             if proof is None:  # the user or the secret is gone
                 self._revoked[task] = Unauthorized(f"user {stream.user} is no longer known, or has another secret key")
-            elif lost is not None:  # a grant is gone that the last message needs
-                action = lost.action or stream.access.action
+            elif lost:  # a grant is gone that the last message needs
                 self._revoked[task] = Forbidden(
-                    f"user {stream.user} may no longer {action} {lost.kind} {lost.name}; a grant was removed "
-                    "from the users file"
+                    f"user {stream.user} may no longer {lost}; a grant was removed from the users file"
                 )
             else:
                 continue
             task.cancel()
 
-    def _lost(self, user: User, stream: _OpenStream) -> Named | None:
+    def _lost(self, user: User, stream: _OpenStream) -> str:
+        """Returns a right that the stream needs and its user does not have; empty: none."""
         action = stream.access.action
-        return next((one for one in stream.named if not user.may(one.kind, one.action or action, one.name)), None)
+        for one in stream.named:
+            if not user.may(one.kind, one.action or action, one.name):
+                return f"{one.action or action} {one.kind} {one.name}"
+        for kind in stream.every:
+            if not user.may_all(kind, action):
+                return f"{action} {'the' if kind is UserResource.CLUSTER else 'every'} {kind}"
+        return ""
 
     def guarded(self, rpc: Rpc) -> Rpc:
         """Returns the same call with the checks. Raises SettingsError for a call without rules to decide it."""
@@ -245,7 +261,7 @@ class Guard:
             return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
         handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
         nameless_is_ok = rpc.method == HEARTBEAT
-        owned = _is_a_clients(rpc.access)
+        owned, answers_topics = _is_a_clients(rpc.access), rpc.method == LOCK_QUEUES
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
             # Go's heartbeat without any header, which changes nothing.
@@ -256,6 +272,8 @@ class Guard:
                 decide(user, rpc, names, request, context)
             elif owned:
                 self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
+                if answers_topics and names is not None:
+                    context.refused = self._refused_to_user(rpc.access, names, request, context)
             return handler(request, context)
 
         return replace(rpc, handler=checked)
@@ -330,6 +348,9 @@ class Guard:
                 named, acts_as = names.of(message), names.client_of(message)
             else:  # a plain request names one topic
                 message, named, acts_as = None, [Named(UserResource.TOPIC, plain.topic)], ""
+            if rpc.method == LOCK_QUEUES:
+                context.refused = self._refused(user, access, named, context)
+                named = [one for one in named if one.kind is UserResource.GROUP]
             if not self._reads_replies(user, names, named, message):
                 self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
@@ -363,11 +384,8 @@ class Guard:
     def _check_missing(
         self, user: User, access: Access, kinds: Sequence[UserResource], named: Sequence[Named], context: RpcContext
     ) -> None:
-        named_kinds = {one.kind for one in named if one.action is None}
-        for kind in kinds:
-            # An empty name means all of a kind. Where a call reads, the other kind's name limits it.
-            left_out = kind not in named_kinds and not (named_kinds and access.action in SOFT)
-            if left_out and not user.may_all(kind, access.action):
+        for kind in _left_out(access, kinds, named):
+            if not user.may_all(kind, access.action):
                 what = f"{access.action} every {kind}, and the call names none"
                 raise self._forbidden(user, context, what, _grant(f"{kind}:*", access.action))
 
@@ -392,6 +410,17 @@ class Guard:
             self._log_refusal(user.name, context, Forbidden.code)
         return frozenset((one.kind, one.name) for one in missing)
 
+    def _refused_to_user(
+        self, access: Access, names: Names, request: bytes, context: RpcContext
+    ) -> frozenset[tuple[str, str]]:
+        """Returns the refused names of a call that a server passed on. A user that is not known here yet has none: the
+        server has checked the call.
+        """
+        user = self._users.get(context.headers.get(ACTS_FOR, ""))
+        if user is None or user.unbound:
+            return frozenset()
+        return self._refused(user, access, names.of(names.read(request, context.decoded)), context)
+
     def _forbidden(self, user: User, context: RpcContext, what: str, remedy: str) -> Forbidden:
         self._log_refusal(user.name, context, Forbidden.code)
         return Forbidden(f"user {user.name} may not {what}; it may if the users file has {remedy}")
@@ -410,9 +439,41 @@ class Guard:
                     self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
             except (Unauthorized, Forbidden, TooManyRequests) as error:
                 return self._late(error, context)
-            return handler(request, context)
+            if rpc.method in POLLS:
+                return handler(request, context)
+            stream = _opened(user, rpc.access, context)
+            if names is not None:
+                stream.named = names.of(names.read(request, context.decoded))
+                stream.every = _left_out(rpc.access, KINDS.get(rpc.access.resource, ()), stream.named)
+            elif rpc.access.action is not Action.INTERNAL:
+                stream.every = (UserResource.CLUSTER,)
+            return self._watched(lambda: (stream, handler(request, context)), context)
 
         return checked
+
+    async def _watched(
+        self, begin: Callable[[], tuple[_OpenStream, AsyncIterator[Frames]]], context: RpcContext
+    ) -> AsyncIterator[Frames]:
+        """Yields the frames of a stream, which `change` may end."""
+        stream, frames = begin()
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = stream
+        try:
+            async for frame in frames:
+                yield frame
+                del frame  # the next one may reuse its memory
+        except asyncio.CancelledError as cancelled:
+            verdict = self._revoked.get(task)
+            if verdict is None:  # an ordinary cancellation
+                raise
+            task.uncancel()  # by `change`: the stream ends with the verdict
+            self._log_refusal(stream.user, context, verdict.code)
+            raise verdict from cancelled
+        finally:
+            self._open.pop(task, None)
+            self._revoked.pop(task, None)
+            await close_frames(frames)
 
     async def _late(self, error: Exception, context: RpcContext) -> AsyncIterator[bytes]:
         """Delays a refusal: Go's push consumers call again 20 ms after any error (wire contract 3.9). A bounded number
@@ -456,35 +517,20 @@ class Guard:
                         self._check_named(user, access, named, context)
                     if named:
                         stream.named = [one for one in named if (one.kind, one.name) not in context.refused]
+                elif answers_topics and names is not None and user.internal:
+                    context.refused = self._refused_to_user(access, names, request, context)
                 yield request
 
-        async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
+        def opened(requests: AsyncIterator[bytes], context: RpcContext) -> tuple[_OpenStream, AsyncIterator[Frames]]:
             user = self.identify(context)
             if names is None and not user.internal:
                 self._decide(user, rpc, None, b"", context)
             if _is_a_clients(access) and not user.internal:
                 self._claim(context.client_id, user.name, rpc, context)
-            task = asyncio.current_task()
-            assert task is not None
-            stream = _OpenStream(user.name, context.headers[AUTHORIZATION], context.headers[DATE_TIME], access)
-            self._open[task] = stream
-            frames = handler(each(requests, context, stream), context)
-            try:
-                async for frame in frames:
-                    yield frame
-            except asyncio.CancelledError as cancelled:
-                verdict = self._revoked.get(task)
-                if verdict is None:  # an ordinary cancellation
-                    raise
-                task.uncancel()  # by `change`: the stream ends with the verdict
-                self._log_refusal(user.name, context, verdict.code)
-                raise verdict from cancelled
-            finally:
-                self._open.pop(task, None)
-                self._revoked.pop(task, None)
-                await close_frames(frames)
+            stream = _opened(user, access, context)
+            return stream, handler(each(requests, context, stream), context)
 
-        return checked
+        return lambda requests, context: self._watched(lambda: opened(requests, context), context)
 
     def identify_open(self, context: RpcContext) -> User:
         """Returns the user who opened a stream, whose date may be old by now. Raises Unauthorized."""
@@ -525,6 +571,17 @@ class Guard:
         refusals.quiet_until_ms, refusals.left_out = now_ms + LOG_AGAIN_MS, 0
         fields = {"user": (user or claimed)[:64], "method": context.method, "code": code, "peer": context.peer}
         log.warning("call refused", extra=fields | more)
+
+
+def _opened(user: User, access: Access, context: RpcContext) -> _OpenStream:
+    return _OpenStream(user.name, context.headers[AUTHORIZATION], context.headers[DATE_TIME], access)
+
+
+def _left_out(access: Access, kinds: Sequence[UserResource], named: Sequence[Named]) -> list[UserResource]:
+    """Returns the kinds of which a call is about every name, since it names none."""
+    named_kinds = {one.kind for one in named if one.action is None}
+    # An empty name means all of a kind. Where a call reads, the other kind's name limits it.
+    return [kind for kind in kinds if kind not in named_kinds and not (named_kinds and access.action in SOFT)]
 
 
 def _grant(resource: str, action: Action) -> str:

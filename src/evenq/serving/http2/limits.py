@@ -83,7 +83,7 @@ class Http2Limits:
     keepalive_timeout_ms: int = 20_000
     """An unanswered ping ends the connection after this."""
     write_stall_ms: int = 30_000
-    """A peer whose socket accepts no byte for this time is disconnected."""
+    """A peer whose socket accepts no byte for this time is disconnected; one of an ended connection has it in total."""
     stall_ms: int = 600_000
     """A stream whose window stays closed for this time is reset."""
     pressed_stall_ms: int = 5_000

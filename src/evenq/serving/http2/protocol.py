@@ -94,6 +94,7 @@ class Http2Protocol(asyncio.Protocol):
         self._early: list[bytes] = []
         """Input after a handshake, before its end was processed here, or while there was more than a turn's work."""
         self._more = False  # input waits for the next turn of the loop, and reading is paused
+        self._closed_ms = 0  # since when the transport has to send the last output
         self._lingers_ms: int | None = None  # since when input is dropped, so that our GOAWAY arrives
         self._thrown_away = 0
 
@@ -242,7 +243,8 @@ class Http2Protocol(asyncio.Protocol):
             self._end_calls()
             self._close()
         elif core.draining_after is not None and not core.streams:
-            self._close()
+            if pressure.paused_ms is None:  # otherwise the last answer is still on its way
+                self._close()
         elif pressure.waiting:
             pressure.wake()
         core.moved.clear()
@@ -264,12 +266,13 @@ class Http2Protocol(asyncio.Protocol):
         if self._closed:
             return
         self._closed = True
+        self._closed_ms = self._monotonic_ms()
         if self.pressure.paused_ms is not None:
             self._transport.abort()
         elif not self.core.ended or self._transport.is_closing():
             self._transport.close()
         else:
-            self._lingers_ms = self._monotonic_ms()
+            self._lingers_ms = self._closed_ms
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             if self._more:
@@ -291,7 +294,8 @@ class Http2Protocol(asyncio.Protocol):
         if not self._closed:
             self.core.draining_after = self.core.draining_after or self.core.last_stream_id
             self.flush()
-            self._close()
+            if self.pressure.paused_ms is None:  # otherwise when the transport accepts more; the server aborts it later
+                self._close()
 
     def abort(self) -> None:
         """Ends the connection without notice: the peer does not respond."""
@@ -401,8 +405,11 @@ class Http2Protocol(asyncio.Protocol):
         """Ends what takes too long. Called by the server a few times a second."""
         core, limits = self.core, self.limits
         if self._closed:
-            if self._lingers_ms is not None and now_ms - self._lingers_ms >= limits.linger_ms:
-                self._end_lingering()
+            if self._lingers_ms is not None:
+                if now_ms - self._lingers_ms >= limits.linger_ms:
+                    self._end_lingering()
+            elif now_ms - self._closed_ms >= limits.write_stall_ms:
+                self.abort()  # a closed transport waits for its peer to read the rest
             return
         core.look(now_ms)
         if not core.greeted:

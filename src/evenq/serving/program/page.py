@@ -102,6 +102,8 @@ class MetricsPage:
         self._answering += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
+                # `drain` must wait for the last byte: `close` would wait for the rest without a limit.
+                writer.transport.set_write_buffer_limits(high=0)
                 writer.write(await self._answer(head))
                 await writer.drain()
         except TimeoutError:

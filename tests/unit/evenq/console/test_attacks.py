@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -45,7 +45,10 @@ TEXTS = [
     "javascript:alert(1)",
     "\u2028\u2029\ufeff\u202e",
     "\ufffd\U0001f4a5",
+    "\x1b[31m\u202eevil",
 ]  # fmt: skip
+FIELD = re.compile(r'value="[^"]*"|<textarea.*?</textarea>', re.DOTALL)
+"""A field of a form: it keeps control characters and direction marks, as they are sent back."""
 
 
 class Shape(HTMLParser):
@@ -178,6 +181,7 @@ async def test_a_text_from_outside_is_text_on_every_page(guarded: ConsoleStage, 
         assert not [one for one in shape if one[0] in ("img", "base", "comment", "x", "iframe", "object", "embed")]
         assert [one for one in shape if one[0] == "meta"] == [("meta", "charset")] + [("meta", "name", "content")] * 2
         assert sum("hx-get" in one for one in shape) <= 1
+        assert not re.search("[\u202e\x1b]", FIELD.sub("", hostile.text)), text
 
 
 @pytest.mark.parametrize("allow_changes", [True, False])
@@ -234,6 +238,23 @@ async def test_a_stranger_gets_the_sign_in_from_every_page(guarded: ConsoleStage
             assert answer.status_code == 303, path
             assert answer.headers["location"].startswith("/login?next="), path
             assert answer.text == ""
+
+
+async def test_a_form_of_a_stranger_is_not_read(guarded: ConsoleStage) -> None:
+    """Parsing one takes seconds, and unfinished bodies use the bytes that all forms share."""
+    app = await guarded.app()
+    stranger = guarded.browser(app)
+    read: list[str] = []
+    headers = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
+
+    async def body(path: str) -> AsyncIterator[bytes]:
+        read.append(path)
+        yield b"&" * 1_000
+
+    for path in set(paths(app, "POST")) - WITHOUT_USER:
+        answer = await stranger.send("POST", path, content=body(path), headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login"), path
+    assert read == []
 
 
 async def test_a_user_without_grants_gets_no_name_and_no_figure_from_any_page(guarded: ConsoleStage) -> None:

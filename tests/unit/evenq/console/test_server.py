@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from evenq_proofs.waiting import until_async
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from evenq.console import server as module
@@ -319,11 +320,11 @@ async def test_a_body_above_the_limit_without_a_length_is_refused_and_the_connec
     line.close()
 
 
-async def test_a_client_that_does_not_read_is_closed(console: ConsoleServer) -> None:
-    line = await Line.to(console)
-    ask = b"GET /static/htmx.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    line.reader._transport.pause_reading()  # type: ignore[attr-defined]  # the stream would read on by itself
-    line.writer.write(ask * 400)
+LARGE = b"GET /static/htmx.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def is_closed(console: ConsoleServer, line: Line) -> None:
+    """Waits until the console has ended the connection, whose client reads nothing meanwhile."""
 
     def closed() -> bool:
         return not console._server.server_state.connections
@@ -332,3 +333,69 @@ async def test_a_client_that_does_not_read_is_closed(console: ConsoleServer) -> 
     line.reader._transport.resume_reading()  # type: ignore[attr-defined]
     line.close()
     assert closed()
+
+
+async def test_a_client_that_does_not_read_is_closed(console: ConsoleServer) -> None:
+    line = await Line.to(console)
+    line.reader._transport.pause_reading()  # type: ignore[attr-defined]  # the stream would read on by itself
+    line.writer.write(LARGE * 400)
+    await is_closed(console, line)
+
+
+async def test_a_client_that_sends_more_and_does_not_read_is_closed(console: ConsoleServer) -> None:
+    line = await Line.to(console)
+    line.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    await until_async(lambda: console._server.server_state.connections)
+    (connection,) = console._server.server_state.connections
+    sent = 0
+    while not connection.flow.write_paused:
+        line.writer.write(LARGE)
+        sent += 1
+        await until_async(
+            lambda n=sent: connection.flow.write_paused or console._server.server_state.total_requests == n
+        )
+    line.writer.write(LARGE)
+    await is_closed(console, line)
+
+
+def with_broken_page(settings: ConsoleSettings, clock: SystemClock) -> Starlette:
+    async def broken(_request: Request) -> Response:
+        async def body() -> AsyncIterator[bytes]:
+            yield b"x" * 50_000
+            raise OSError("a mistake")
+
+        return StreamingResponse(body())
+
+    app = create_app(settings, clock)
+    app.router.routes.insert(0, Route("/broken", broken))
+    return app
+
+
+BROKEN = b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [LARGE[:-2] + b"Connection: close\r\n\r\n", LARGE + b"NOT HTTP\r\n\r\n", BROKEN],
+    ids=["last", "invalid", "broken"],
+)
+async def test_a_client_that_does_not_read_the_end_of_its_last_answer_is_closed(
+    monkeypatch: pytest.MonkeyPatch, requests: bytes
+) -> None:
+    """The unsent rest is less than the 64 KiB at which a transport pauses its writer."""
+    monkeypatch.setattr(module, "REQUEST_S", 0.3)
+    monkeypatch.setattr(module, "create_app", with_broken_page)
+    async with ConsoleServer(ConsoleSettings(port=0, endpoint="127.0.0.1:1"), SystemClock()) as console:
+        await leave_the_end_unread(console, requests)
+
+
+async def leave_the_end_unread(console: ConsoleServer, requests: bytes) -> None:
+    console._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 10)  # accepted sockets inherit it
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
+    client.connect(("127.0.0.1", console.port))  # the kernel accepts it
+    line = Line(*await asyncio.open_connection(sock=client))
+    line.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    line.writer.write(requests)
+    await until_async(lambda: any(one.transport.is_closing() for one in console._server.server_state.connections))
+    await is_closed(console, line)

@@ -18,7 +18,7 @@ from evenq.console.sessions import (
     UserSessions,
 )
 from evenq.console.settings import ConsoleSettings
-from evenq.errors import ConnectionFailed, TooManyRequests, Unauthorized
+from evenq.errors import ConnectionFailed, RequestTimeout, TooManyRequests, Unauthorized
 from evenq.wire.credentials import Credentials
 from tests.unit.evenq.console.conftest import ConsoleStage
 
@@ -68,6 +68,39 @@ async def test_a_session_acts_with_the_keys_of_its_user(guarded: ConsoleStage) -
     session = await door.sign_in("reader")
     assert session.principal.user == "reader"
     assert await door.find(session) is session
+    await door.close()
+
+
+async def test_a_form_that_was_begun_before_the_sign_out_gets_no_producer_after_it(guarded: ConsoleStage) -> None:
+    """Nothing would close it, and it would send with the keys of a user who has left."""
+    door = Door(guarded)
+    session = await door.sign_in("reader")
+    ending = asyncio.ensure_future(door.sessions.end(session.id))
+    await asyncio.sleep(0)
+    for _ in range(2):  # while the clients are closed, and later
+        with pytest.raises(Unauthorized, match="its user has signed out"):
+            _ = session.principal.producer
+        await guarded.clock.during(ending)
+    await door.close()
+
+
+async def test_a_session_ends_although_a_message_of_its_producer_is_not_sent(
+    guarded: ConsoleStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the request that finds the session too old, of any user, would fail, and the clients stay open."""
+    door, closed = Door(guarded), asyncio.Event()
+    session = await door.sign_in("reader")
+
+    async def stuck() -> None:
+        raise RequestTimeout("1 message was not sent")
+
+    async def close() -> None:
+        closed.set()
+
+    monkeypatch.setattr(session.principal.producer, "close", stuck)
+    monkeypatch.setattr(session.principal.admin, "close", close)
+    await door.end(session)
+    assert closed.is_set()
     await door.close()
 
 

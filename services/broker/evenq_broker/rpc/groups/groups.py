@@ -55,6 +55,10 @@ from evenq_broker.rpc.answers import OK, parsed
 
 LOCK_WAIT_MAX_MS = 60_000
 QUEUES_PER_LOCK_MAX = 4_096
+EPOCH_AHEAD_MAX_MS = 9 * 365 * 86_400_000
+"""Less than the ten years of a rebalancer (`evenq_rebalancer.core.assignment_engine`), which then moves its own epoch
+ahead of one that a lock was granted under. Otherwise such a lock would refuse every real generation.
+"""
 DEADLINE_MARGIN_MS = 100
 LISTS_KEPT_MAX = 1_000
 
@@ -189,9 +193,20 @@ class GroupHandler:
 
     async def lock_queues(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(groups_pb2.LockQueuesRequest, data)
+        ahead_ms = request.generation.epoch - self._runtime.clock.now_ms()
+        if ahead_ms > EPOCH_AHEAD_MAX_MS:
+            raise BadRequest(
+                f"epoch {request.generation.epoch} of the generation is {ahead_ms} ms in the future, the limit is "
+                f"{EPOCH_AHEAD_MAX_MS}; use the generation of the newest assignment"
+            )
         group = await self._catalog.ensure_group(request.group)
-        queues = [self._own_queue(queue) for queue in _bounded(request.queues)]
-        open_ones = [queue for queue in queues if self._is_read(queue)]  # closed queues have no owner
+        asked = _bounded(request.queues)
+        refused = {queue_of(queue) for queue in asked if ("topic", queue.topic) in context.refused}
+        queues = [one if (one := queue_of(queue)) in refused else self._own_queue(queue) for queue in asked]
+        if refused:  # its user may not read them any more: other members may
+            self._sessions.locking.unlock(group.name, request.client_id, sorted(refused))
+        # Closed queues have no owner.
+        open_ones = [queue for queue in queues if queue not in refused and self._is_read(queue)]
         granted = await self._sessions.locking.lock(
             group.name,
             request.client_id,
@@ -208,7 +223,7 @@ class GroupHandler:
             response.queues.add(
                 queue=queue_message(queue),
                 granted=is_own,
-                holder=self._membership.locks.holder(group.name, queue),
+                holder="" if queue in refused else self._membership.locks.holder(group.name, queue),
                 committed=self._committed(group.group_id, queue) if is_own else -1,
                 given_until=given_until,
                 counts=[_count(offset, number) for offset, number in counts],

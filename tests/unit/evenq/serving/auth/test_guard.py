@@ -716,6 +716,83 @@ async def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind
     assert ended.is_set()
 
 
+STREAMED = {
+    "/evenq.v1.Registry/WatchRoutes": {"cluster": "describe"},
+    "/evenq.v1.DeadLetters/Replay": {"group:billing": "operate", "topic:orders": "publish"},
+    FETCH_ALL: {"topic:*": "operate", "group:*": "operate"},
+    "/evenq.v1.Data/Scan": {"topic:orders": "consume", "group:billing": "consume"},
+}
+"""Server streams that may last, and the grants that each of them needs."""
+
+
+def test_each_server_stream_that_may_last_is_tried() -> None:
+    lasting = {
+        method
+        for method, row in CALLS.items()
+        if row.kind is CallKind.SERVER_STREAM and row.access.action is not Action.INTERNAL
+    }
+    assert lasting - set(STREAMED) == {RECEIVE, V2 + "PullMessage"}, "long polls end by themselves"
+
+
+def with_watcher(grants: Mapping[str, str], secret: str = "secret-of-watcher") -> Users:
+    allow = ", ".join(f'{{ resource = "{name}", actions = ["{action}"] }}' for name, action in grants.items())
+    return users(f'{FILE}\n[users.watcher]\nsecret = "{secret}"\nallow = [{allow}]\n')
+
+
+def open_stream(guard: Guard, method: str) -> tuple[asyncio.Task[Any], asyncio.Event, asyncio.Event]:
+    """A stream of the user `watcher` whose handler sends one message: its reader, and the begin and end of it."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def one_message(_request: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        try:
+            yield b"message"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    row = fake_rpc(
+        method, one_message, service_pb2.ReceiveMessageResponse, kind=CallKind.SERVER_STREAM, access=ACCESS[method]
+    )
+    handler: Any = guard.guarded(row).handler
+
+    async def read() -> None:
+        async for _ in handler(request_of(method), context(signed("watcher"), method)):
+            begun.set()
+
+    return spawn(read(), name="read"), begun, ended
+
+
+@pytest.mark.parametrize(
+    ("method", "lost"),
+    [(method, lost) for method, grants in STREAMED.items() for lost in (*grants, "user", "secret", "nothing")],
+)
+async def test_an_open_server_stream_ends_with_its_user_and_with_each_grant_that_it_needs(
+    method: str, lost: str
+) -> None:
+    grants = STREAMED[method]
+    guard = Guard(with_watcher(grants), clock=FakeClock())
+    reading, begun, ended = open_stream(guard, method)
+    await begun.wait()
+    match lost:
+        case "nothing":
+            guard.change(with_watcher({**grants, "topic:unrelated": "consume"}))
+            await asyncio.sleep(0)
+            assert not reading.done()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        case "user" | "secret":
+            guard.change(users() if lost == "user" else with_watcher(grants, "another-secret"))
+            with pytest.raises(Unauthorized, match="user watcher is no longer known, or has another secret key"):
+                await asyncio.wait_for(reading, 10)
+        case _:
+            guard.change(with_watcher({name: action for name, action in grants.items() if name != lost}))
+            with pytest.raises(Forbidden, match=r"user watcher may no longer .*; a grant was removed"):
+                await asyncio.wait_for(reading, 10)
+    assert ended.is_set()
+    assert not guard._open
+    assert not guard._revoked
+
+
 async def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group() -> None:
     guard = Guard(users(), clock=FakeClock())
     refused = list[frozenset[tuple[str, str]]]()
@@ -742,6 +819,61 @@ async def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group()
     assert refused == [frozenset({("topic", "secret")})]
     with pytest.raises(Forbidden, match="consume group others"):
         await anext(frames)
+
+
+async def test_a_lock_of_several_topics_leaves_out_those_without_a_grant_and_needs_its_group() -> None:
+    guard = Guard(users(), clock=FakeClock())
+    method = "/evenq.v1.Groups/LockQueues"
+    handler: Any = guard.guarded(rpc(method)).handler
+
+    async def refused(group: str, user: str = "reader") -> frozenset[tuple[str, str]]:
+        request = groups_pb2.LockQueuesRequest(group=group)
+        for topic in ("orders", "secret", f"%RETRY%{group}"):
+            request.queues.add(topic=topic)
+        about = context(signed(user), method)
+        await handler(request.SerializeToString(), about)
+        return about.refused
+
+    assert await refused("billing") == frozenset({("topic", "secret")})
+    assert await refused("billing", "root") == frozenset()
+    with pytest.raises(Forbidden, match="consume group others"):
+        await refused("others")
+
+
+@pytest.mark.parametrize(
+    ("user", "left_out"),
+    [("reader", {("topic", "secret")}), ("root", set()), ("not-known-here-yet", set()), (None, set())],
+)
+async def test_sessions_and_locks_that_a_server_passed_on_leave_out_the_topics_without_a_grant_of_their_user(
+    user: str | None, left_out: set[tuple[str, str]]
+) -> None:
+    """The broker that they are for sees a server as the caller, which may do everything."""
+    guard = Guard(users(), clock=FakeClock())
+    lock = groups_pb2.LockQueuesRequest(group="billing")
+    join = groups_pb2.Join(group="billing")
+    for topic in ("orders", "secret"):
+        lock.queues.add(topic=topic)
+        join.member.subscriptions.add(topic=topic)
+
+    async def session(incoming: AsyncIterator[bytes], _: RpcContext) -> AsyncIterator[bytes]:
+        async for request in incoming:
+            yield request
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield groups_pb2.SessionRequest(join=join).SerializeToString()
+
+    method = "/evenq.v1.Groups/LockQueues"
+    handler: Any = guard.guarded(rpc(method)).handler
+    about = context(passed_on(user), method)
+    await handler(lock.SerializeToString(), about)
+    assert about.refused == left_out
+    method = "/evenq.v1.Groups/Session"
+    row = replace(rpc(method), kind=CallKind.BIDI, handler=session)
+    about = context(passed_on(user), method)
+    frames: Any = cast("Any", guard.guarded(row).handler)(requests(), about)
+    assert await anext(frames)
+    assert about.refused == left_out
+    await frames.aclose()
 
 
 async def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:

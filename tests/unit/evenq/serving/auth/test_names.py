@@ -40,8 +40,7 @@ DECIDED_OTHERWISE = {
     "/apache.rocketmq.v2.Admin/PrintThreadStackTrace",  # for operators
 }
 LEFT_OUT = {
-    # A lock and a trace belong to the group and to the topic that the call's row names.
-    ("/evenq.v1.Groups/LockQueues", "queues.topic"),
+    # A lock is released, and a trace found, by the group or the topic that the call's row names.
     ("/evenq.v1.Groups/UnlockQueues", "queues.topic"),
     ("/evenq.v1.Admin/TraceMessage", "group"),
 }

@@ -651,6 +651,73 @@ async def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop_factor
         await until_async(lambda: not server.totals.connections)
 
 
+class StuckTransport(FakeTransport):
+    """Its peer accepts no byte, so only `abort` ends it; less is unsent than pauses the connection."""
+
+    protocol: Http2Protocol
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.protocol.connection_lost(None)
+
+
+ENDINGS: dict[str, Callable[[Http2Protocol], None]] = {
+    "drained": lambda protocol: (protocol.drain(0), protocol.tick(protocol.limits.drain_ping_ms))[0],
+    "faulty": lambda protocol: protocol.data_received(f.frame(f.DATA, 0, 0, b"x")),
+    "finished": Http2Protocol.finish,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_an_ended_connection_whose_output_is_not_accepted_is_aborted(loop_factory: Any, ending: str) -> None:
+    async with running() as (_, server, _):
+        protocol, end = Http2Protocol(server), StuckTransport(1)
+        end.protocol = protocol
+        protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+        protocol.data_received(HELLO)
+        ENDINGS[ending](protocol)
+        await until_async(lambda: protocol._closed)
+        ended_ms = server.clock.monotonic_ms()
+        protocol.tick(ended_ms + server.limits.linger_ms)
+        assert server.totals.connections == 1, "its peer has time to take the output"
+        protocol.tick(ended_ms + server.limits.write_stall_ms)
+        assert server.totals.connections == 0
+
+
+@pytest.mark.parametrize("end_it", ["drain", "finish"])
+async def test_the_last_answer_leaves_though_the_peer_reads_it_slowly(loop_factory: Any, end_it: str) -> None:
+    async with running() as (_, server, _):
+        protocol, end = Http2Protocol(server), StuckTransport(1)
+        end.protocol = protocol
+        protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+        await in_a_turn(lambda: protocol.data_received(HELLO))
+        write = end.writelines
+
+        def fill(pieces: list[bytes]) -> None:
+            write(pieces)
+            protocol.pause_writing()
+
+        end.writelines = fill  # type: ignore[method-assign]
+        await in_a_turn(lambda: protocol.data_received(calls(1)))
+        assert not protocol.core.streams, "the transport has the whole answer"
+        if end_it == "drain":
+            protocol.drain(0)
+            protocol.tick(server.limits.drain_ping_ms)
+            await in_a_turn(protocol.flush)
+        else:
+            protocol.finish()
+        assert not end.closed
+        end.writelines = write  # type: ignore[method-assign]
+        protocol.resume_writing()
+        assert protocol._closed
+        assert not end.closed, "it closes, and does not abort"
+        end.abort()
+
+
 async def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop_factory: Any) -> None:
     """A message costs one frame whatever its handler does with it: the time is bounded, not only the frames."""
     crowd = 150

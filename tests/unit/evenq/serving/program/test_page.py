@@ -1,10 +1,12 @@
 """The small HTTP page: what it answers, and to whom it does not."""
 
 import asyncio
+import socket
 import threading
 from contextlib import asynccontextmanager
 
 import pytest
+from evenq_proofs.waiting import until_async
 
 from evenq.errors import PortInUse, SettingsError
 from evenq.serving.program import page as page_module
@@ -165,8 +167,29 @@ async def test_who_does_not_read_the_answer_keeps_nobody_out(monkeypatch):
             writer.transport.abort()
 
 
+async def test_an_answer_whose_last_bytes_are_not_read_ends_with_its_connection(monkeypatch):
+    """The unsent rest is less than the 64 KiB at which a transport pauses its writer."""
+    accepted = []
+    make_room = page_module.MetricsPage._make_room
+    monkeypatch.setattr(page_module, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(
+        page_module.MetricsPage, "_make_room", lambda page, writer: (accepted.append(writer), make_room(page, writer))
+    )
+    page = await open_page(host="127.0.0.1", port=0, metrics=lambda: b"x" * (60 << 10), ready=bool)
+    page._server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 10)  # accepted sockets inherit it
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
+        client.connect(("127.0.0.1", page.port))  # the kernel accepts it
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            await until_async(lambda: accepted)
+            assert len(accepted) == 1
+            await accepted[0].wait_closed()
+    await page.close()
+
+
 async def test_closing_does_not_wait_for_a_client_that_does_not_read_the_rest_of_its_answer(monkeypatch):
-    """`Server.wait_closed` would, since Python 3.12. `drain` leaves the last 64 KiB; here it leaves all."""
+    """`Server.wait_closed` would, since Python 3.12. The answer is still unsent, because `drain` does not wait here."""
     drained = asyncio.Event()
 
     async def drain(_writer):

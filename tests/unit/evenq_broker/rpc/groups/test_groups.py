@@ -10,7 +10,7 @@ from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.resizing.resizing import permit, scale
 
 from evenq.errors import Error
-from evenq.model import MessageQueue, Permission
+from evenq.model import NO_GENERATION, MessageQueue, Permission
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, diagnosis_pb2, groups_pb2
@@ -53,6 +53,43 @@ async def test_a_lock_that_cannot_be_has_its_own_code(stage: Any, wanted: Any, c
     with pytest.raises(Error) as caught:
         await lock(stage, wanted, client_id=client_id)
     assert caught.value.code == code
+
+
+async def test_queues_of_a_topic_without_a_grant_are_not_granted_and_change_nothing(stage: Any) -> None:
+    """A newer generation would refuse all members that may read the topic, also after a restart."""
+    broker = await begin(stage)
+    await stage.during(broker.catalog.create_topic("secret", queues=2))
+    broker.sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+    await lock(stage, queue(0, topic="secret"))
+    await lock(stage, queue(1, topic="secret"), client_id="y")
+    [handler] = [one.handler for one in broker.rpcs() if one.method == "/evenq.v1.Groups/LockQueues"]
+    request = groups_pb2.LockQueuesRequest(group="g", client_id="x", wait_ms=10_000)
+    request.queues.extend([queue(0, topic="secret"), queue(0), queue(1, topic="secret"), queue(9, topic="secret")])
+    request.generation.epoch = stage.clock.now_ms() + 86_400_000
+    context = RpcContext("/evenq.v1.Groups/LockQueues", [("x-mq-client-id", "x")], "127.0.0.1:1", None)
+    context.refused = frozenset({("topic", "secret")})
+    answer = groups_pb2.LockQueuesResponse.FromString(await stage.during(handler(request.SerializeToString(), context)))
+    assert [(one.granted, one.holder) for one in answer.queues] == [(False, ""), (True, "x"), (False, ""), (False, "")]
+    locks = broker.membership.locks
+    secret = [MessageQueue("secret", "a", queue_id) for queue_id in range(2)]
+    assert [locks.holder("g", one) for one in secret] == ["", "y"], "its own lock is free for other members"
+    assert [locks.generation("g", one) for one in secret] == [NO_GENERATION, NO_GENERATION]
+
+
+async def test_a_generation_of_the_far_future_is_refused_and_leaves_the_queue_to_real_ones(stage: Any) -> None:
+    """Rebalancers follow epochs of at most ten years ahead: a later one would be the newest for ever."""
+    broker = await begin(stage)
+    now_ms, year_ms = stage.clock.now_ms(), 365 * 86_400_000
+    request = groups_pb2.LockQueuesRequest(group="g", client_id="x", queues=[queue(0)])
+    for epoch in (now_ms + 11 * year_ms, (1 << 63) - 1):
+        request.generation.epoch = epoch
+        with pytest.raises(Error, match=f"epoch {epoch}") as caught:
+            await stage.call("/evenq.v1.Groups/LockQueues", request, groups_pb2.LockQueuesResponse)
+        assert caught.value.code == definition_pb2.BAD_REQUEST
+    assert broker.membership.locks.generation("g", MessageQueue("t", "a", 0)) == NO_GENERATION
+    request.generation.epoch = now_ms + year_ms
+    answer = await stage.call("/evenq.v1.Groups/LockQueues", request, groups_pb2.LockQueuesResponse)
+    assert answer.queues[0].granted
 
 
 async def test_unlocking_what_one_does_not_hold_is_no_error(stage: Any) -> None:
