@@ -7,11 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+class _State:
+    """What the loop and the thread of a job tell each other."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.left = False
+        self._ends = deque([True])
+
+    def is_first(self) -> bool:
+        """True for one of the two: the job ended while its caller left, and both see that."""
+        try:
+            return self._ends.pop()
+        except IndexError:
+            return False
 
 
 class Jobs:
@@ -28,31 +44,36 @@ class Jobs:
         """
         if self._pool is None:
             return job()
-        future = self._pool.submit(job)
+        loop = asyncio.get_running_loop()
+        state = _State()
+
+        def work() -> T:
+            state.begun = True
+            try:
+                return job()
+            finally:
+                state.ended = True
+                if state.left and state.is_first():
+                    with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the store
+                        loop.call_soon_threadsafe(self._end)
+
+        future = loop.run_in_executor(self._pool, work)
         self.running += 1
         try:
-            result = await asyncio.wrap_future(future)
+            result = await future
         except asyncio.CancelledError:
-            if future.cancel():
-                self.running -= 1
-            else:
-                loop = asyncio.get_running_loop()
-                future.add_done_callback(lambda _: self._ended_unattended(loop))
+            state.left = True
+            if not state.begun or (state.ended and state.is_first()):
+                self._end()
             raise
         except BaseException:
-            self.running -= 1
+            self._end()
             raise
-        self.running -= 1
+        self._end()
         return result
 
-    def _ended_unattended(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Counts the end of a job whose caller is gone. On its thread, or on the loop if it had ended."""
-
-        def ended() -> None:
-            self.running -= 1
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the store
-            loop.call_soon_threadsafe(ended)
+    def _end(self) -> None:
+        self.running -= 1
 
     def close(self) -> None:
         """Waits for running jobs and ends the threads."""
