@@ -288,7 +288,7 @@ async def test_rebalancers_that_send_it_round_in_circles_are_asked_with_pauses(s
 
 async def test_holders_are_told_by_locks_and_by_answers_in_every_first_report(stage: Any) -> None:
     rebalancer, broker = await begin(stage)
-    broker.sessions.join("g", member("x"))
+    session = broker.sessions.join("g", member("x"))
     queue = MessageQueue("t", "a", 1)
     await stage.during(broker.sessions.locking.lock("g", "x", [queue], wait_ms=0, generation=Generation(7, 8)))
     rebalancer.decide(9, 1, 3, -1)
@@ -312,7 +312,7 @@ async def test_holders_are_told_by_locks_and_by_answers_in_every_first_report(st
     broker.sessions.join("g", member("y"))
     await stage.clock.advance(50)
     assert held(rebalancer.reports[-1]) == [], "only the next leader needs them"
-    broker.sessions.left_v2("x")
+    broker.sessions.leave(session)
     stage.net.stop("r:1")
     await stage.clock.advance(1_000)
     rebalancer.reports.clear()
