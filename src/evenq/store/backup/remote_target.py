@@ -52,7 +52,7 @@ class RemoteTarget:
                     data = file.read(READ_BYTES)
                 if not data:
                     return
-                yield data  # outside: what the caller raises is no failure of this file
+                yield data  # outside `failing`: the caller may raise here
 
     def create(self, path: str) -> TargetFile:
         with failing(self.describe(path)):

@@ -15,8 +15,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class _State:
-    """What the loop and the thread of a job tell each other."""
+class _JobState:
+    """State of a job; its thread sets all but `left`."""
 
     def __init__(self) -> None:
         self.begun = self.ended = self.left = False
@@ -45,7 +45,7 @@ class Jobs:
         if self._pool is None:
             return job()
         loop = asyncio.get_running_loop()
-        state = _State()
+        state = _JobState()
 
         def work() -> T:
             state.begun = True
