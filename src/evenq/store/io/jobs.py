@@ -59,18 +59,16 @@ class Jobs:
 
         future = loop.run_in_executor(self._pool, work)
         self.running += 1
+        goes_on = False
         try:
-            result = await future
+            return await future
         except asyncio.CancelledError:
             state.left = True
-            if not state.begun or (state.ended and state.is_first()):
+            goes_on = state.begun and not (state.ended and state.is_first())
+            raise
+        finally:
+            if not goes_on:
                 self._end()
-            raise
-        except BaseException:
-            self._end()
-            raise
-        self._end()
-        return result
 
     def _end(self) -> None:
         self.running -= 1
