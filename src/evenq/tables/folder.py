@@ -148,10 +148,8 @@ class FolderTables:
             raise failed(self.path(path), error) from error
 
     def read(self, path: str) -> bytes:
-        try:
+        with failing(self.path(path)):
             return (self.root / path).read_bytes()
-        except OSError as error:
-            raise failed(self.path(path), error) from error
 
     def draft(self, folder: str) -> Draft:
         place = self.root / folder
