@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from evenq.model.names import topic_problem
+
+QUEUES_MAX: Final = 4_096
+"""Most queues of a topic on one broker."""
 
 
 class MessageType(StrEnum):
@@ -75,8 +79,8 @@ class TopicConfig:
         if problem:
             raise ValueError(problem)
         for count in (self.read_queues, self.write_queues):
-            if not 1 <= count <= 4096:
-                raise ValueError(f"topic {self.name} has {count} queues, the range is 1 to 4096")
+            if not 1 <= count <= QUEUES_MAX:
+                raise ValueError(f"topic {self.name} has {count} queues, the range is 1 to {QUEUES_MAX}")
         if self.retention_ms is not None and self.retention_ms < 0:
             raise ValueError(f"topic {self.name} has a retention of {self.retention_ms} ms, the minimum is 0")
 

@@ -12,6 +12,7 @@ from evenq.cli.topic.options import MESSAGE_TYPES
 from evenq.cli.values import DIGITS_MAX
 from evenq.errors import PortInUse, SettingsError
 from evenq.model import topic_problem
+from evenq.model.topic import QUEUES_MAX
 from evenq.runtime.extras import EXTRA_OF, is_installed, missing
 from evenq.testing.free_ports import FreePorts, port_is_free
 
@@ -20,8 +21,6 @@ METRICS_PORT = 5557  # the default of the services
 BROKERS_MAX = 26
 REBALANCERS_MAX = 9
 REPLICAS_MAX = 9
-QUEUES_MAX = 4096
-"""Of a topic, on each broker."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
